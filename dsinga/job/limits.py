@@ -98,6 +98,26 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(("value_scale", "entropy_scale", "max_gradient_norm"), SOME),
         "decay": UNIT,
     },
+    reinforcementconf.REINFORCEConf: dict.fromkeys(("value_scale", "entropy_scale", "max_gradient_norm"), SOME),
+    reinforcementconf.IMPALAConf: dict.fromkeys(
+        ("rho_clip", "c_clip", "value_scale", "entropy_scale", "max_gradient_norm"), SOME
+    ),
+    reinforcementconf.ESConf: {"population": Range(2), "deviation": POSITIVE},
+    reinforcementconf.DQNConf: {
+        "delta": SOME,
+        **dict.fromkeys(("target_every", "epsilon_steps"), COUNT),
+        **dict.fromkeys(("target_share", "first_epsilon", "last_epsilon"), UNIT),
+    },
+    reinforcementconf.DDPGConf: {**dict.fromkeys(("noise", "random_steps"), SOME), "target_share": UNIT},
+    reinforcementconf.TD3Conf: {
+        **dict.fromkeys(("noise", "random_steps", "target_noise", "target_noise_limit"), SOME),
+        "target_share": UNIT,
+        "actor_every": COUNT,
+    },
+    reinforcementconf.ReplayConf: {
+        **dict.fromkeys(("capacity", "batch_size", "learn_every", "n_steps"), COUNT),
+        "learn_after": SOME,
+    },
     extensionconf.ExtensionConf: {
         **dict.fromkeys(("patience", "freq"), COUNT),
         **dict.fromkeys(("min_delta", "min_factor", "cooldown", "after", "histogram_freq"), SOME),

@@ -15,6 +15,12 @@ class LearningAlgorithm(Enum):
 
     kPPO = 0
     kA2C = 1
+    kREINFORCE = 2
+    kIMPALA = 3
+    kES = 4
+    kDQN = 5
+    kDDPG = 6
+    kTD3 = 7
 
 
 class PPOConf(Message):
@@ -40,13 +46,87 @@ class A2CConf(Message):
     max_gradient_norm: float = 0.5
 
 
+class REINFORCEConf(Message):
+    """Settings of kREINFORCE (:class:`dsinga.rl.REINFORCE`)."""
+
+    value_scale: float = 0.5
+    entropy_scale: float = 0.0
+    normalize_advantages: bool = True
+    max_gradient_norm: float = 0.5
+
+
+class IMPALAConf(Message):
+    """Settings of kIMPALA (:class:`dsinga.rl.IMPALA`)."""
+
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+    value_scale: float = 0.5
+    entropy_scale: float = 0.01
+    max_gradient_norm: float = 40.0
+
+
+class ESConf(Message):
+    """Settings of kES (:class:`dsinga.rl.ES`)."""
+
+    population: int = 32
+    deviation: float = 0.05
+
+
+class DQNConf(Message):
+    """Settings of kDQN (:class:`dsinga.rl.DQN`)."""
+
+    double: bool = False
+    delta: float = 1.0
+    target_every: int = 250
+    target_share: float = 1.0
+    first_epsilon: float = 1.0
+    last_epsilon: float = 0.05
+    epsilon_steps: int = 10_000
+
+
+class DDPGConf(Message):
+    """Settings of kDDPG (:class:`dsinga.rl.DDPG`)."""
+
+    noise: float = 0.1
+    random_steps: int = 1000
+    target_share: float = 0.005
+
+
+class TD3Conf(Message):
+    """Settings of kTD3 (:class:`dsinga.rl.TD3`)."""
+
+    noise: float = 0.1
+    random_steps: int = 1000
+    target_share: float = 0.005
+    target_noise: float = 0.2
+    target_noise_limit: float = 0.5
+    actor_every: int = 2
+
+
+class ReplayConf(Message):
+    """The replay memory of kDQN, kDDPG and kTD3, and when they learn from it.
+
+    ``capacity`` is the number of transitions that it keeps, ``batch_size`` that of an update. There is an update for
+    every ``learn_every`` steps of environments, after ``learn_after`` steps. A transition has ``n_steps`` steps. With
+    ``prioritized`` transitions of a large error are drawn more often.
+    """
+
+    capacity: int = 100_000
+    batch_size: int = 32
+    learn_every: int = 1
+    learn_after: int = 1000
+    n_steps: int = 1
+    prioritized: bool = False
+
+
 class ReinforcementConf(Message):
     """How an agent learns from an environment, in place of records.
 
     ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together. ``rollout_steps`` are the steps of each in a rollout. The job's ``train_steps``, ``disp_freq``,
-    ``test_freq`` and ``checkpoint_freq`` count steps of all environments together; a test is an evaluation by the best
-    actions in ``evaluation_episodes`` episodes. ``discount`` is the factor of the next step's reward.
+    stepped together. ``rollout_steps`` are the steps of each in a rollout, or those between rows of metrics. The job's
+    ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count steps of all environments together; a
+    test is an evaluation by the best actions in ``evaluation_episodes`` episodes. ``discount`` is the factor of the
+    next step's reward.
     """
 
     environment: str
@@ -57,3 +137,10 @@ class ReinforcementConf(Message):
     evaluation_episodes: int = 10
     ppo_conf: PPOConf | None = None
     a2c_conf: A2CConf | None = None
+    reinforce_conf: REINFORCEConf | None = None
+    impala_conf: IMPALAConf | None = None
+    es_conf: ESConf | None = None
+    dqn_conf: DQNConf | None = None
+    ddpg_conf: DDPGConf | None = None
+    td3_conf: TD3Conf | None = None
+    replay_conf: ReplayConf | None = None

@@ -5,7 +5,10 @@ from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.ddpg import DDPG
 from dsinga.rl.algorithms.dqn import DQN
+from dsinga.rl.algorithms.es import ES
+from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.reinforce import REINFORCE
 from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environment, make_environments
@@ -17,6 +20,7 @@ from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
+from dsinga.rl.run_settings import ReplaySettings
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
 from dsinga.rl.training import AgentResult, train
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
@@ -25,7 +29,10 @@ __all__ = [
     "A2C",
     "DDPG",
     "DQN",
+    "ES",
+    "IMPALA",
     "PPO",
+    "REINFORCE",
     "TD3",
     "Agent",
     "AgentResult",
@@ -41,6 +48,7 @@ __all__ = [
     "OffPolicyLoop",
     "PrioritizedReplay",
     "ReplayMemory",
+    "ReplaySettings",
     "Rollout",
     "Sampled",
     "Space",

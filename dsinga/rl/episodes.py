@@ -38,6 +38,11 @@ class EpisodeStatistics:
         self._passes = 0
         self._starts = np.zeros(count, np.int64)
 
+    def begin(self) -> None:
+        """Forget the episodes that have not ended, as after a reset of all environments."""
+        self._rewards[:] = 0
+        self._starts[:] = self._passes
+
     def add(self, step: EnvironmentStep) -> Sequence[Episode]:
         """Count a step of all environments; return the episodes that ended in it."""
         self._rewards += step.rewards

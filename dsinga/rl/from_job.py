@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, UpdaterConf
 from dsinga.job.checks import check_reinforcement
-from dsinga.job.message import defaults, set_fields
+from dsinga.job.message import Message, defaults, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
 from dsinga.rl.agent import Agent
-from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
+from dsinga.rl.algorithms.actor_critic import ActorCritic
+from dsinga.rl.algorithms.ddpg import DDPG
+from dsinga.rl.algorithms.dqn import DQN
+from dsinga.rl.algorithms.es import ES
+from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.reinforce import REINFORCE
+from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.model import Model
-from dsinga.rl.run_settings import RunSettings
+from dsinga.rl.run_settings import ReplaySettings, RunSettings
 from dsinga.rl.spaces import Spaces
 
 # The class of each algorithm, and the field of ``reinforcement`` that has its settings.
-ALGORITHMS: dict[LearningAlgorithm, tuple[Callable[..., Algorithm], str]] = {
+ALGORITHMS: dict[LearningAlgorithm, tuple[type[Any], str]] = {
     LearningAlgorithm.kPPO: (PPO, "ppo_conf"),
     LearningAlgorithm.kA2C: (A2C, "a2c_conf"),
+    LearningAlgorithm.kREINFORCE: (REINFORCE, "reinforce_conf"),
+    LearningAlgorithm.kIMPALA: (IMPALA, "impala_conf"),
+    LearningAlgorithm.kES: (ES, "es_conf"),
+    LearningAlgorithm.kDQN: (DQN, "dqn_conf"),
+    LearningAlgorithm.kDDPG: (DDPG, "ddpg_conf"),
+    LearningAlgorithm.kTD3: (TD3, "td3_conf"),
 }
 
 
@@ -40,10 +51,15 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     for _, other in ALGORITHMS.values():
         if other != field and getattr(conf, other) is not None:
             raise conf.error(f"{other} has no effect on {conf.algorithm.name}; leave it out", other)
-    settings: Any = getattr(conf, field)
-    fields = {} if settings is None else set_fields(settings)
-    model, updater = Model(job.neuralnet), updater_of(job)
-    return Agent(cls(model, spaces, seed=job.seed, updater=updater, discount=conf.discount, **fields), seed=job.seed)
+    settings = fields_of(getattr(conf, field))
+    if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
+        settings["discount"] = conf.discount
+    return Agent(cls(Model(job.neuralnet), spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
+
+
+def fields_of(message: Message | None) -> dict[str, Any]:
+    """Return the fields of a message that it sets."""
+    return {} if message is None else set_fields(message)
 
 
 def updater_of(job: Job) -> UpdaterConf | None:
@@ -60,6 +76,7 @@ def run_settings_of(job: Job) -> RunSettings:
         steps=job.train_steps,
         environments=conf.num_environments,
         rollout_steps=conf.rollout_steps,
+        replay=ReplaySettings(discount=conf.discount, **fields_of(conf.replay_conf)),
         seed=job.seed,
         log_every=job.disp_freq,
         evaluate_every=job.test_freq,

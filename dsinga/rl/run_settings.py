@@ -9,6 +9,29 @@ from dsinga.rl.environments import Environment
 
 
 @dataclass(frozen=True)
+class ReplaySettings:
+    """The replay memory of a run, and when its algorithm learns from it. Steps are of environments.
+
+    Attributes:
+        capacity: how many transitions are kept.
+        batch_size: transitions of an update.
+        learn_every: steps for each update.
+        learn_after: steps before the first update.
+        n_steps: steps of a transition.
+        discount: factor of the next step's reward, gamma.
+        prioritized: whether transitions of a large error are drawn more often.
+    """
+
+    capacity: int = 100_000
+    batch_size: int = 32
+    learn_every: int = 1
+    learn_after: int = 1000
+    n_steps: int = 1
+    discount: float = 0.99
+    prioritized: bool = False
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """The environments of a run, its length, and how often it is shown, evaluated and saved. Steps are of environments.
 
@@ -16,7 +39,9 @@ class RunSettings:
         environment: a name, class or function, as for :func:`dsinga.rl.make_environments`.
         steps: the length of the run, in steps of all environments together.
         environments: how many environments are stepped together.
-        rollout_steps: steps of each environment in a rollout, for algorithms that learn from rollouts.
+        rollout_steps: steps of each environment in a rollout; for algorithms with a replay memory, those between two
+            looks at whether a row, an evaluation or a checkpoint is due.
+        replay: the replay memory, for algorithms that learn from one.
         seed: determines the random numbers of the environments.
         log_every: steps between rows of metrics; 0 for about a hundred rows.
         evaluate_every: steps between evaluations; 0 for one at the end.
@@ -30,6 +55,7 @@ class RunSettings:
     steps: int
     environments: int = 8
     rollout_steps: int = 128
+    replay: ReplaySettings = ReplaySettings()
     seed: int = 0
     log_every: int = 0
     evaluate_every: int = 0

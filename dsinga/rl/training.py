@@ -15,12 +15,17 @@ from dsinga.job import Job, load
 from dsinga.monitor import History
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
+from dsinga.rl.algorithms.es import ES
 from dsinga.rl.checkpoints import has_checkpoint, restore_checkpoint, write_checkpoint
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.evaluation import evaluate
+from dsinga.rl.evolution import EvolutionLoop
 from dsinga.rl.from_job import agent_of, run_settings_of, workspace_of
+from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
+from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.run_settings import RunSettings, is_due
 
 
@@ -154,5 +159,18 @@ class _Run:
 
 
 def loop_of(agent: Agent, collector: Collector, settings: RunSettings) -> LearningLoop:
-    """Return how an agent learns: from rollouts, or from a replay memory."""
-    return OnPolicyLoop(agent, collector)
+    """Return how an agent learns: from rollouts, from a replay memory, or by evolution."""
+    if isinstance(agent.algorithm, ES):
+        return EvolutionLoop(agent, collector)
+    if agent.algorithm.on_policy:
+        return OnPolicyLoop(agent, collector)
+    replay, environments = settings.replay, collector.environments
+    kind = PrioritizedReplay if replay.prioritized else ReplayMemory
+    sizes = {"count": environments.count, "n": replay.n_steps}
+    return OffPolicyLoop(
+        *(agent, collector, kind(environments.spaces, replay.capacity, discount=replay.discount, **sizes)),
+        batch_size=replay.batch_size,
+        learn_every=replay.learn_every,
+        learn_after=replay.learn_after,
+        seed=settings.seed,
+    )

@@ -52,6 +52,7 @@ WITHOUT_EFFECT = {
 NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "LayerConf.unroll_index",  # set by unrolling, not by a job
+    "MeanLossConf.scale",  # -1: the mean is maximised
     "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",
     "RNNDummyConf.high", "RNNDummyConf.low", "ReLUConf.negative_slope", "StoreConf.mean_value",
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups

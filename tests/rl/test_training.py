@@ -53,15 +53,19 @@ def test_a_run_writes_rows_and_checkpoints(tmp_path: Path) -> None:
     assert repr(result).startswith("<Result of PPO after 384 steps: train, mean return")
 
 
-@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C])
+@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.REINFORCE, rl.IMPALA, rl.ES, rl.DQN])
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(algorithm: type[Any], tmp_path: Path) -> None:
-    unbroken = train(agent_of(algorithm), workspace=tmp_path, checkpoint_every=128, environments=8)
-    assert same_bits(unbroken, train(agent_of(algorithm), environments=8))
-    assert not same_bits(unbroken, train(agent_of(algorithm, seed=1), environments=8))
-    for step in (256, 256):  # once more from the same checkpoint, in the workspace that has gone on
-        resumed = train(
-            agent_of(algorithm), workspace=tmp_path, resume=tmp_path / "checkpoint" / f"step{step}", environments=8
-        )
+    settings: dict[str, Any] = {"environments": 8, "replay": rl.ReplaySettings(batch_size=8, learn_after=64)}
+    fields = {"population": 2} if algorithm is rl.ES else {}
+    if algorithm is rl.ES:
+        settings["steps"] = 4000
+    unbroken = train(agent_of(algorithm, **fields), workspace=tmp_path, checkpoint_every=128, **settings)
+    assert same_bits(unbroken, train(agent_of(algorithm, **fields), **settings))
+    assert not same_bits(unbroken, train(agent_of(algorithm, seed=1, **fields), **settings))
+    first = min((tmp_path / "checkpoint").iterdir(), key=lambda path: int(path.name.removeprefix("step")))
+    assert first.name != f"step{unbroken.step}"
+    for _ in range(2):  # the second time in a workspace that has gone on
+        resumed = train(agent_of(algorithm, **fields), workspace=tmp_path, resume=first, **settings)
         assert same_bits(unbroken, resumed)
         assert resumed.history[:, ("step", "phase")] == unbroken.history[:, ("step", "phase")]
         np.testing.assert_equal(resumed.history[-1, "episode_return"], unbroken.history[-1, "episode_return"])

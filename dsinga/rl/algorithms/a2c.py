@@ -9,6 +9,7 @@ from dsinga.rl.algorithms.actor_critic import (
     ADVANTAGE,
     POLICY_LOSS,
     ActorCritic,
+    actor_critic_losses,
     distribution_of,
     mean_metrics,
     normalized,
@@ -49,10 +50,9 @@ class A2C(ActorCritic):
         seed: int = 0,
     ):
         self.normalize_advantages = normalize_advantages
+        loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
         super().__init__(
-            *(model, spaces, policy_gradient_loss(model.head(0, "the policy"), spaces.action)),
-            value_scale=value_scale,
-            entropy_scale=entropy_scale,
+            *(model, spaces, actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)),
             discount=discount,
             decay=decay,
             max_gradient_norm=max_gradient_norm,

@@ -28,7 +28,7 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_e
 
 
 class ActorCritic(Algorithm):
-    """A policy, the first head of the model, and the value of a state, the second head.
+    """A policy, the first head of the model, and the value of a state, the second head, if there is one.
 
     For discrete actions the policy has a score for each; for n numbers it has n means, then n logs of standard
     deviations.
@@ -36,26 +36,25 @@ class ActorCritic(Algorithm):
     Args:
         model: the net.
         spaces: the spaces of the environment.
-        policy_loss: the loss layer of the policy.
-        inputs: the names of the input layers that it takes besides those of this class.
-        value_scale: factor of the squared error of the value.
-        entropy_scale: factor of the entropy of the policy, a larger one keeping it random for longer.
+        layers: the loss layers.
+        inputs: the input layers of numbers, one for each step, that they take besides the actions.
         discount: factor of the next step's reward, gamma.
         decay: weight of later errors in an advantage, lambda.
         max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
         updater: the updater.
         seed: determines the initial params and the order of the rows.
+
+    Attributes:
+        learner: the net that is learnt, with the layers of the algorithm.
     """
 
     def __init__(
         self,
         model: Model,
         spaces: Spaces,
-        policy_loss: LayerConf,
+        layers: Sequence[LayerConf],
         *,
-        inputs: Sequence[str] = (),
-        value_scale: float = 0.5,
-        entropy_scale: float = 0.0,
+        inputs: Sequence[str] = (ADVANTAGE, RETURN),
         discount: float = 0.99,
         decay: float = 1.0,
         max_gradient_norm: float = 0.5,
@@ -65,27 +64,27 @@ class ActorCritic(Algorithm):
         check_range("discount", discount, 0, 1)
         check_range("decay", decay, 0, 1)
         self.discount, self.decay, self.max_gradient_norm = discount, decay, max_gradient_norm
-        policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
-        layers = [*map(input_layer, (ACTION, ADVANTAGE, RETURN, *inputs)), policy_loss]
-        layers.append(value_loss(value, value_scale))
-        if entropy_scale:
-            layers.append(entropy_loss(policy, entropy_scale, spaces.action))
-        examples = {name: np.zeros((1, 1), np.float32) for name in (ADVANTAGE, RETURN, *inputs)}
-        examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
+        examples = {name: np.zeros((1, 1), np.float32) for name in inputs}
+        if inputs:
+            examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
+        layers = [*map(input_layer, examples), *layers]
         super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
-        self.check_head(policy, policy_size(spaces.action), f"actions that are {spaces.action}")
-        self.check_head(value, 1, "the value of a state")
-        self._trainable = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
+        self.check_head(model.head(0, "the policy"), policy_size(spaces.action), f"actions that are {spaces.action}")
+        if len(model.heads) > 1:
+            self.check_head(model.heads[1], 1, "the value of a state")
+        self.learner = self.net
+        self._trained = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the most probable action for each of N observations."""
         return best_actions(self._head(0, observations), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Draw an action for each of N observations; extras are its "log_probability" and the "value"."""
-        policy, value = self.heads(observations)[:2]
+        """Draw an action for each of N observations; extras are its "log_probability" and, with a value, "value"."""
+        policy, *value = self.heads(observations)[:2]
         actions, logs = sample_actions(policy, self.spaces.action, rng)
-        return Sampled(actions, {"log_probability": logs, "value": value.reshape(-1)})
+        extras = {"log_probability": logs}
+        return Sampled(actions, {**extras, "value": value[0].reshape(-1)} if value else extras)
 
     def values(self, observations: np.ndarray) -> np.ndarray:
         """Return the values (N,) of N observations."""
@@ -97,12 +96,12 @@ class ActorCritic(Algorithm):
 
     def update(self, batch: Mapping[str, np.ndarray]) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
-        gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
+        gradients, metrics = self.learner.backward(self.params, batch, step=self.updater.steps)
         if self.max_gradient_norm:
-            trained = [gradients[name] for name in self._trainable]
+            trained = [gradients[name] for name in self._trained]
             factor = self.max_gradient_norm / max(norm_of(trained), self.max_gradient_norm)
             if factor < 1:
-                gradients |= {name: scaled(gradients[name], factor) for name in self._trainable}
+                gradients |= {name: scaled(gradients[name], factor) for name in self._trained}
         self.updater.step(self.params, gradients)
         return metrics
 
@@ -129,16 +128,32 @@ def distribution_of(space: Space) -> PolicyDistribution:
     return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
 
 
+def actor_critic_losses(
+    model: Model, spaces: Spaces, policy_loss: LayerConf, value_scale: float, entropy_scale: float
+) -> list[LayerConf]:
+    """Return the loss layers of a policy and a value, and the entropy of the policy unless its factor is 0."""
+    check_range("value_scale", value_scale, 0)
+    losses = [policy_loss, value_loss(model.head(1, "the value of a state"), value_scale)]
+    if entropy_scale:
+        losses.append(entropy_loss(model.heads[0], entropy_scale, spaces.action))
+    return losses
+
+
 def value_loss(value: str, scale: float) -> LayerConf:
     """Return the squared error of a value head, as a loss layer."""
     conf = EuclideanLossConf(scale=scale)
     return LayerConf(name=VALUE_LOSS, type=LayerType.kEuclideanLoss, srclayers=[value, RETURN], euclideanloss_conf=conf)
 
 
-def entropy_loss(policy: str, scale: float, space: Space) -> LayerConf:
+def entropy_loss(policy: str, scale: float, space: Space, per_step: bool = False) -> LayerConf:
     """Return the entropy of a policy as a loss layer."""
-    conf = EntropyLossConf(distribution=distribution_of(space), scale=scale)
-    return LayerConf(name=ENTROPY_LOSS, type=LayerType.kEntropyLoss, srclayers=[policy], entropyloss_conf=conf)
+    return LayerConf(
+        name=ENTROPY_LOSS,
+        type=LayerType.kEntropyLoss,
+        srclayers=[policy],
+        entropyloss_conf=EntropyLossConf(distribution=distribution_of(space), scale=scale),
+        per_step=per_step,
+    )
 
 
 def as_action_records(actions: np.ndarray) -> np.ndarray:

@@ -11,7 +11,9 @@ from dsinga.rl.algorithms.actor_critic import (
     ADVANTAGE,
     LOG_PROBABILITY,
     POLICY_LOSS,
+    RETURN,
     ActorCritic,
+    actor_critic_losses,
     check_range,
     distribution_of,
     mean_metrics,
@@ -73,10 +75,8 @@ class PPO(ActorCritic):
             ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=clip),
         )
         super().__init__(
-            *(model, spaces, loss),
-            inputs=(LOG_PROBABILITY,),
-            value_scale=value_scale,
-            entropy_scale=entropy_scale,
+            *(model, spaces, actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)),
+            inputs=(ADVANTAGE, RETURN, LOG_PROBABILITY),
             discount=discount,
             decay=decay,
             max_gradient_norm=max_gradient_norm,

@@ -1,0 +1,97 @@
+"""ES, evolution strategies: the params move towards random changes of them that have reached high returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.job import UpdaterConf
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.algorithms.actor_critic import check_range
+from dsinga.rl.distributions import best_actions, policy_size
+from dsinga.rl.experience import Sampled
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import Spaces
+from dsinga.worker.param_slices import Arrays
+
+
+class ES(Algorithm):
+    """Evolution strategies of Salimans et al. (2017), "Evolution Strategies as a Scalable Alternative".
+
+    The net is a function only: no gradient is computed. Each generation has pairs of candidates, the params plus and
+    minus the same normal noise (mirrored sampling). The noise, weighted by the ranks of the returns, is the direction
+    in which the updater moves the params.
+
+    Args:
+        model: the net; its first head is the policy, of which the best actions are taken.
+        spaces: the spaces of the environment.
+        population: candidates of a generation, an even number.
+        deviation: standard deviation of the noise.
+        updater: the updater; by default Adam at a rate of 0.01.
+        seed: determines the initial params and the noise.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        population: int = 32,
+        deviation: float = 0.05,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        check_range("deviation", deviation, 0)
+        if population < 2 or population % 2:
+            raise UserError(f"population is {population}; give an even number of at least 2")
+        super().__init__(model, spaces, updater=updater or nn.Adam(0.01), seed=seed)
+        self.check_head(model.head(0, "the policy"), policy_size(spaces.action), f"actions that are {spaces.action}")
+        self.population, self.deviation = population, deviation
+        self._evolving = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        """Return the best action for each of N observations."""
+        return self.actions(observations, self.params)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
+        """Return the best action for each of N observations: the noise of the params explores."""
+        return Sampled(self.predict(observations), {})
+
+    def actions(self, observations: np.ndarray, params: Arrays) -> np.ndarray:
+        """Return the best action for each of N observations with other params."""
+        head = self.model.heads[0]
+        outputs = self.net.forward(params, {self.model.input: observations}, layers=(head,)).outputs
+        return best_actions(outputs[head], self.spaces.action)
+
+    def candidates(self) -> Iterator[Arrays]:
+        """Yield the params of each candidate of this generation."""
+        for pair in range(self.population // 2):
+            noise = self._noise(pair)
+            for sign in (self.deviation, -self.deviation):
+                changed = {name: self.params[name] + np.float32(sign) * noise[name] for name in noise}
+                yield {**self.params, **changed}
+
+    def learn(self, batch: Sequence[float]) -> dict[str, float]:
+        """Update the params by the returns of all candidates, in their order; begin the next generation."""
+        ranks = centred_ranks(np.asarray(batch, np.float64))
+        sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
+        for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
+            for name, noise in self._noise(pair).items():
+                sums[name] -= np.float32(weight / (self.population * self.deviation)) * noise
+        self.updater.step(self.params, sums)
+        return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
+
+    def _noise(self, pair: int) -> Arrays:
+        """Return the noise of a pair of this generation, the same whenever it is asked for."""
+        rng = np.random.default_rng((self.seed, self.updater.steps, pair))
+        return {name: rng.standard_normal(self.params[name].shape, np.float32) for name in self._evolving}
+
+
+def centred_ranks(returns: np.ndarray) -> np.ndarray:
+    """Return the ranks of returns, -0.5 for the lowest to 0.5 for the highest; equal ones have the mean of theirs."""
+    _, positions, counts = np.unique(returns, return_inverse=True, return_counts=True)
+    means = np.cumsum(counts) - (counts + 1) / 2
+    return means[positions] / (len(returns) - 1) - 0.5

@@ -1,0 +1,117 @@
+"""IMPALA: learns from rollouts of older policies, corrected by V-trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.job import Job, LayerConf, LayerType, NetConf, StoreConf, UpdaterConf, VTraceLossConf
+from dsinga.rl.algorithms.actor_critic import (
+    ACTION,
+    LOG_PROBABILITY,
+    POLICY_LOSS,
+    ActorCritic,
+    distribution_of,
+    entropy_loss,
+    mean_metrics,
+)
+from dsinga.rl.experience import Rollout
+from dsinga.rl.model import Model, input_layer
+from dsinga.rl.spaces import DiscreteSpace, Spaces
+from dsinga.worker.local_net import LocalNet
+
+# The input layers of the learner besides those of other algorithms.
+REWARD, DISCOUNT = "rl_reward", "rl_discount"
+INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
+
+
+class IMPALA(ActorCritic):
+    """The learner of IMPALA (Espeholt et al. 2018): one update by each rollout, by the loss kVTraceLoss.
+
+    The rollout's actions may be those of older params: "log_probability" is that of the policy that has acted. All
+    layers of the model compute the steps of a rollout together (``per_step``).
+
+    Args:
+        model: the net; its heads are the policy and the value.
+        spaces: the spaces of the environment.
+        rho_clip: largest ratio of probabilities in the errors of values.
+        c_clip: largest ratio in the factors that carry later errors back.
+        discount: factor of the next step's reward, gamma.
+        value_scale: factor of half of the squared error of the value.
+        entropy_scale: factor of the entropy of the policy.
+        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit. The loss is the mean over
+            environments of the sum over steps.
+        updater: the updater; by default RMSProp at a rate of 0.0006, as in the paper.
+        seed: determines the initial params.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        discount: float = 0.99,
+        value_scale: float = 0.5,
+        entropy_scale: float = 0.01,
+        max_gradient_norm: float = 40.0,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
+        super().__init__(
+            *(model, spaces, []),
+            inputs=(),
+            discount=discount,
+            max_gradient_norm=max_gradient_norm,
+            updater=updater or nn.RMSprop(6e-4, rho=0.99, epsilon=0.01),
+            seed=seed,
+        )
+        conf = VTraceLossConf(
+            distribution=distribution_of(spaces.action), rho_clip=rho_clip, c_clip=c_clip, value_scale=value_scale
+        )
+        sources = [policy, value, *INPUTS]
+        loss = LayerConf(name=POLICY_LOSS, type=LayerType.kVTraceLoss, srclayers=sources, vtraceloss_conf=conf)
+        self._losses = [loss]
+        if entropy_scale:
+            self._losses.append(entropy_loss(policy, entropy_scale, spaces.action, per_step=True))
+        self._learners: dict[int, LocalNet] = {}  # by the steps of a rollout
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Do one update by a rollout of actions by these or older params; return its metrics."""
+        steps = len(batch.rewards)
+        sequences = self._sequences(batch)
+        if steps not in self._learners:
+            self._learners[steps] = LocalNet(self._job(steps), sequences, threads=1)
+        self.learner = self._learners[steps]
+        return mean_metrics([self.update(sequences)])
+
+    def _job(self, steps: int) -> Job:
+        """Return the job of the net that computes ``steps`` steps of each environment, and one more, together."""
+        layers = [self._with_steps(layer, steps + 1) for layer in self.model.layers]
+        return self.net.job.replace(neuralnet=NetConf(layer=[*layers, *map(input_layer, INPUTS), *self._losses]))
+
+    def _with_steps(self, layer: LayerConf, steps: int) -> LayerConf:
+        if layer.name != self.model.input:
+            return layer.replace(per_step=True)
+        conf = layer.store_conf or StoreConf()
+        shape = [steps, *conf.shape] if conf.shape else []
+        return layer.replace(store_conf=conf.replace(batchsize=[1], shape=shape))
+
+    def _sequences(self, rollout: Rollout) -> dict[str, np.ndarray]:
+        """Return a rollout as records of the learner's input layers, a row for each environment."""
+        ended = rollout.terminated | rollout.truncated
+        rewards = rollout.rewards + np.float32(self.discount) * rollout.bootstrap
+        actions = rollout.actions.reshape(*rollout.rewards.shape, -1)
+        by_layer = {
+            self.model.input: np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]]),
+            ACTION: actions[..., 0] if isinstance(self.spaces.action, DiscreteSpace) else actions,
+            LOG_PROBABILITY: rollout.extras["log_probability"],
+            REWARD: rewards,
+            DISCOUNT: np.where(ended, 0, self.discount),
+        }
+        for name, array in by_layer.items():
+            dtype = array.dtype if name == self.model.input else np.float32
+            by_layer[name] = np.ascontiguousarray(array.swapaxes(0, 1), dtype)
+        return by_layer

@@ -1,0 +1,86 @@
+"""REINFORCE: the policy gradient by the returns of whole episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.job import UpdaterConf
+from dsinga.rl.advantages import discounted_returns
+from dsinga.rl.algorithms.a2c import policy_gradient_loss
+from dsinga.rl.algorithms.actor_critic import (
+    ADVANTAGE,
+    RETURN,
+    ActorCritic,
+    actor_critic_losses,
+    entropy_loss,
+    mean_metrics,
+    normalized,
+)
+from dsinga.rl.experience import Rollout
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import Spaces
+
+
+class REINFORCE(ActorCritic):
+    """The policy gradient of Williams (1992), one update by each rollout.
+
+    The advantage of a step is the discounted return up to the end of its episode; less the value as a baseline, if the
+    model has a second head. Steps whose episode does not end in the rollout are left out: let a rollout be longer than
+    an episode.
+
+    Args:
+        model: the net; its heads are the policy and, if wanted, the value.
+        spaces: the spaces of the environment.
+        discount: factor of the next step's reward, gamma.
+        value_scale: factor of the squared error of the value.
+        entropy_scale: factor of the entropy of the policy.
+        normalize_advantages: whether those of an update get mean 0 and standard deviation 1.
+        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
+        updater: the updater; by default Adam at a rate of 0.01.
+        seed: determines the initial params.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        discount: float = 0.99,
+        value_scale: float = 0.5,
+        entropy_scale: float = 0.0,
+        normalize_advantages: bool = True,
+        max_gradient_norm: float = 0.5,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        self.normalize_advantages = normalize_advantages
+        policy = model.head(0, "the policy")
+        loss = policy_gradient_loss(policy, spaces.action)
+        losses = [loss, entropy_loss(policy, entropy_scale, spaces.action)]
+        if len(model.heads) > 1:
+            losses = actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)
+        super().__init__(
+            *(model, spaces, losses),
+            inputs=(ADVANTAGE, RETURN)[: len(model.heads)],
+            discount=discount,
+            max_gradient_norm=max_gradient_norm,
+            updater=updater or nn.Adam(0.01),
+            seed=seed,
+        )
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Do one update by the episodes that end in a rollout; return its metrics, {} where none ends."""
+        ends = batch.terminated, batch.truncated, batch.bootstrap
+        last = np.zeros(batch.rewards.shape[1], np.float32)
+        returns = discounted_returns(batch.rewards, *ends, last, discount=self.discount)
+        ended = batch.terminated | batch.truncated
+        is_complete = np.logical_or.accumulate(ended[::-1])[::-1].reshape(-1)
+        if not is_complete.any():
+            return {}
+        advantages = returns - batch.extras["value"] if "value" in batch.extras else returns
+        rows = self.rows(batch, advantages, returns)
+        rows = {name: rows[name][is_complete] for name in self.net.net.inputs}
+        if self.normalize_advantages:
+            rows[ADVANTAGE] = normalized(rows[ADVANTAGE])
+        return mean_metrics([self.update(rows)])
