@@ -50,6 +50,12 @@ class EpisodeStatistics:
         self.steps += len(self._rewards)
         return self._end(step.ended) if len(step.ended) else ()
 
+    def extend(self, steps: int, episodes: Sequence[Episode]) -> None:
+        """Count steps that others have taken, and episodes that ended in them."""
+        self.steps += steps
+        self.episodes += len(episodes)
+        self.latest.extend(episodes)
+
     def summary(self) -> dict[str, float]:
         """Return the means of ``episode_return`` and ``episode_length`` over the latest episodes; {} without any."""
         if not self.latest:

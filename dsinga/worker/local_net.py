@@ -88,6 +88,8 @@ class LocalNet:
         roots: Sequence[str] = (),
     ):
         self.job = job
+        shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
+        self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots}
         check(job, [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
@@ -97,6 +99,15 @@ class LocalNet:
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         self._passes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, perhaps in another process, is made anew from."""
+        return {"arguments": self._arguments, "passes": self._passes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        positional, keywords = state["arguments"]
+        self.__init__(*positional, **keywords)  # type: ignore[misc]
+        self._passes = state["passes"]
 
     @property
     def net(self) -> NeuralNet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,18 @@ def test_spaces_of_gymnasium_are_ours() -> None:
     assert (image.shape, image.dtype) == ((3, 8, 8), np.uint8)
     with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box"):
         space_of(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
+
+
+def test_a_copy_of_an_agent_goes_on_by_itself() -> None:
+    x = observations(16)
+    batch = {"observation": x, "target": x[:, :1]}
+    first = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01)), seed=3)
+    first.learn(batch)
+    second = pickle.loads(pickle.dumps(first))
+    before = {name: value.copy() for name, value in first.algorithm.params.items()}
+    second.learn(batch)
+    for name, value in before.items():
+        np.testing.assert_array_equal(first.algorithm.params[name], value)
+    first.learn(batch)
+    for name, value in first.algorithm.params.items():
+        np.testing.assert_array_equal(second.algorithm.params[name], value)

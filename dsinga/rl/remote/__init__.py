@@ -1,0 +1,1 @@
+"""Reinforcement learning with actors on a Dask cluster, which step environments in their own processes."""

@@ -1,0 +1,172 @@
+"""ActorPool: rollout actors on a Dask cluster, each of which is replaced when its Dask worker is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from distributed.actor import ActorFuture
+
+from dsinga.cluster.dask_workers import available_workers, staying_workers
+from dsinga.errors import RunError
+from dsinga.registry import lookup, registered
+from dsinga.rl.agent import Agent
+from dsinga.rl.environments import Environment
+from dsinga.rl.remote.rollout_actor import ActorRollout, RolloutActor
+from dsinga.settings import read_setting
+
+_log = logging.getLogger(__name__)
+
+# Seconds between two looks whether the Dask workers of actors are still there.
+CHECK_SECONDS = 1.0
+# How often in succession an actor is replaced before it has returned a rollout.
+MOST_REPLACEMENTS = 5
+
+Call = concurrent.futures.Future[ActorRollout]
+
+
+class ActorPool:
+    """Rollout actors on the Dask workers of a cluster, spread evenly.
+
+    An actor whose Dask worker is lost is made again on another one, from the state of its environments after its last
+    rollout, and computes the rollout that was lost.
+
+    Args:
+        client: the client of the cluster.
+        agent: the agent; actors get a copy of it.
+        environment: as for :func:`dsinga.rl.environments.make_environments`.
+        actors: how many actors.
+        environments: the number of environments of each actor.
+        seed: determines the random numbers of environments and actions.
+
+    Attributes:
+        replaced: how many actors were replaced so far.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        agent: Agent,
+        environment: Environment,
+        *,
+        actors: int,
+        environments: int,
+        seed: int = 0,
+    ):
+        self._client, self._seed = client, seed
+        if isinstance(environment, str) and environment in registered("environment"):
+            environment = lookup("environment", environment)  # the processes of Dask workers may not know the name
+        self._arguments = agent, environment, environments
+        self._name = f"dsinga-actor-{uuid.uuid4().hex[:8]}"
+        self._states: dict[int, Any] = {}
+        self._serials = itertools.count()
+        self._seconds = read_setting("timeout")
+        self._workers = staying_workers(available_workers(client))
+        self._looked = time.monotonic()
+        # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
+        self._actors: dict[int, tuple[str, Any, Any]] = {}
+        self.replaced = 0
+        self.count = actors
+
+    def start(self, number: int, params: Mapping[str, np.ndarray], version: int, rollout: int, steps: int) -> Call:
+        """Ask an actor for its rollout of a number; return a future, which raises RunError where it cannot be had."""
+        coroutine = self._rollout(number, params, version, rollout, steps)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
+
+    def states(self) -> dict[int, Any]:
+        """Return the states of the environments of each actor after its last rollout, by number."""
+        return dict(self._states)
+
+    def restore(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Let all actors go on from states of their environments, by number."""
+        self._states = dict(states)
+        self._actors.clear()
+
+    def close(self) -> None:
+        """Let go of the actors."""
+        self._actors.clear()
+
+    async def _rollout(self, number: int, *arguments: Any) -> ActorRollout:
+        """Return a rollout; where the actor's Dask worker is lost, that of another actor in its place."""
+        for _ in range(MOST_REPLACEMENTS + 1):
+            address = ""
+            try:
+                if number not in self._actors:
+                    self._actors[number] = await self._create(number)
+                address, actor, _ = self._actors[number]
+                with self._client.as_current():  # an Actor sends calls through the current client
+                    answer = actor.rollout(*arguments)
+                result = await self._wait(answer, [address], f"rollout {arguments[2]}")
+                self._states[number] = result.state
+                return result
+            except _ActorLost as loss:
+                _log.warning("actor %d was lost with the Dask worker %s; it starts again elsewhere", number, loss)
+                self._actors.pop(number, None)
+                self.replaced += 1
+        raise RunError(f"actor {number} was lost {MOST_REPLACEMENTS + 1} times in succession; look at the Dask workers")
+
+    async def _create(self, number: int) -> tuple[str, Any, Any]:
+        """Create an actor on a Dask worker; return its address, the actor and its future."""
+        address = await self._choose(number)
+        future = self._client.submit(
+            RolloutActor, number, *self._arguments, self._seed, self._states.get(number), actor=True,
+            workers=[address], pure=False, key=f"{self._name}-{number}-{next(self._serials)}",
+        )  # fmt: skip
+        return address, await self._wait(future._result(), [address], f"actor {number}"), future
+
+    async def _choose(self, number: int) -> str:
+        """Return the Dask worker for an actor: as many actors on each as possible; wait where there is none."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            await self._look(at_once=True)
+            if self._workers:
+                loads = dict.fromkeys(self._workers, 0)
+                for address, *_ in self._actors.values():
+                    loads[address] = loads.get(address, 0) + 1
+                addresses = list(self._workers)
+                rotated = addresses[number % len(addresses) :] + addresses[: number % len(addresses)]
+                return min(rotated, key=lambda address: loads[address])
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
+        """Return what an actor or Dask answers. Raises _ActorLost once its Dask worker is gone, RunError on timeout."""
+        task = asyncio.ensure_future(awaitable if not isinstance(awaitable, ActorFuture) else awaitable._result())
+        deadline = time.monotonic() + self._seconds
+        try:
+            while not (await asyncio.wait([task], timeout=CHECK_SECONDS))[0]:
+                await self._look()
+                for address in addresses:
+                    if address not in self._workers:
+                        raise _ActorLost(address)
+                if time.monotonic() > deadline:
+                    raise RunError(f"waited {self._seconds:g} s for {what} from {', '.join(addresses)}")
+            return task.result()
+        except (OSError, concurrent.futures.CancelledError, asyncio.CancelledError) as error:
+            raise _ActorLost(*addresses) from error
+        except RuntimeError as error:
+            if isinstance(error, RunError) or "Actor was lost" not in str(error):
+                raise
+            raise _ActorLost(*addresses) from error
+        finally:
+            task.cancel()
+
+    async def _look(self, at_once: bool = False) -> None:
+        """Ask the scheduler which Dask workers there are, at most once in CHECK_SECONDS."""
+        if at_once or time.monotonic() - self._looked > CHECK_SECONDS:
+            self._looked = time.monotonic()
+            identity = await self._client.scheduler.identity(n_workers=-1)  # type: ignore[union-attr]
+            self._workers = staying_workers(dict(sorted(identity["workers"].items())))
+
+
+class _ActorLost(Exception):
+    """The Dask worker of an actor is gone; the argument is its address."""

@@ -1,0 +1,190 @@
+"""Loops that learn from the rollouts of remote actors: all of them in each iteration, or each one as it comes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.rl.agent import Agent
+from dsinga.rl.episodes import EpisodeStatistics
+from dsinga.rl.experience import Rollout
+from dsinga.rl.remote.actor_pool import ActorPool, Call
+from dsinga.rl.remote.rollout_actor import ActorRollout
+
+
+class GatheringLoop:
+    """Learns from the rollouts of all actors together, which act by the newest params meanwhile no update is made.
+
+    Rollouts are joined in the order of the actors, so that a seed and a number of actors give the same bits wherever
+    the actors are, lost ones included.
+
+    Args:
+        agent: the agent; it learns in this process.
+        actors: the actors.
+
+    Attributes:
+        statistics: of the episodes of all actors.
+        staleness: how many updates were made between the params of a rollout and the update by it: 0.
+    """
+
+    def __init__(self, agent: Agent, actors: ActorPool):
+        self.agent, self.actors = agent, actors
+        self.statistics = EpisodeStatistics(1)
+        self.staleness = 0.0
+        self._iteration = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of environments so far."""
+        return self.statistics.steps
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Let each actor take ``steps`` steps of each environment, and learn from all of them; return metrics."""
+        params, iteration = self.agent.algorithm.params, self._iteration
+        calls = [self.actors.start(number, params, iteration, iteration, steps) for number in range(self.actors.count)]
+        results = [call.result() for call in calls]
+        self._iteration += 1
+        rollout = join_rollouts([result.rollout for result in results])
+        self.statistics.extend(rollout.steps, [episode for result in results for episode in result.episodes])
+        return self.agent.learn(rollout)
+
+    def state(self) -> dict[str, Any]:
+        """Return what training goes on from, bit for bit: nested dicts of arrays and plain values."""
+        states = {str(number): state for number, state in self.actors.states().items()}
+        return {
+            "agent": self.agent.state(),
+            "actors": states,
+            "statistics": self.statistics.state(),
+            "iteration": self._iteration,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of another net or environment."""
+        self.agent.set_state(state["agent"])
+        self.actors.restore({int(number): one for number, one in state["actors"].items()})
+        self.statistics.restore(state["statistics"])
+        self._iteration = int(state["iteration"])
+
+    def close(self) -> None:
+        """Let go of the actors."""
+        self.actors.close()
+
+
+class StreamingLoop:
+    """Learns from the rollouts of actors as they come, while the other actors go on with older params (IMPALA).
+
+    An actor gets the newest params with each rollout. A rollout is at most ``max_staleness`` updates old when it is
+    learnt: where an actor is slower than that, the learner waits for it, and where the learner is, actors wait.
+
+    Args:
+        agent: the agent, whose algorithm corrects for actions of older params, such as IMPALA; it learns here.
+        actors: the actors.
+        batch: rollouts in an update.
+        max_staleness: how many updates may be made between the params of a rollout and the update by it.
+
+    Attributes:
+        statistics: of the episodes of all actors.
+        staleness: the mean over the rollouts of the last :meth:`advance`.
+    """
+
+    def __init__(self, agent: Agent, actors: ActorPool, *, batch: int = 1, max_staleness: int = 8):
+        self.agent, self.actors = agent, actors
+        self.batch, self.max_staleness = batch, max_staleness
+        self.statistics = EpisodeStatistics(1)
+        self.staleness = 0.0
+        self._version = 0
+        self._rollouts = [0] * actors.count
+        self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
+        self._arrived: list[ActorRollout] = []
+
+    @property
+    def steps(self) -> int:
+        """Steps of environments so far."""
+        return self.statistics.steps
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Learn from as many rollouts of ``steps`` steps as there are actors, at least one batch; return metrics."""
+        updates: list[Mapping[str, float]] = []
+        staleness: list[int] = []
+        while len(updates) * self.batch < max(self.actors.count, self.batch):
+            self._start_idle(steps)
+            self._collect()
+            if len(self._arrived) < self.batch or self._must_wait():
+                continue
+            part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
+            staleness += [self._version - result.version for result in part]
+            updates.append(self.agent.learn(join_rollouts([result.rollout for result in part])))
+            self._version += 1
+        self.staleness = float(np.mean(staleness))
+        means = {name: float(np.mean([metrics[name] for metrics in updates])) for name in updates[0]}
+        return {**means, "staleness": self.staleness}
+
+    def _start_idle(self, steps: int) -> None:
+        """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
+        busy = {number for number, _ in self._running.values()}
+        for number in set(range(self.actors.count)) - busy:
+            if len(self._running) + len(self._arrived) >= self.batch * (self.max_staleness + 1):
+                return
+            # A copy: the learner changes the params while they are sent.
+            params = {name: value.copy() for name, value in self.agent.algorithm.params.items()}
+            call = self.actors.start(number, params, self._version, self._rollouts[number], steps)
+            self._rollouts[number] += 1
+            self._running[call] = (number, self._version)
+
+    def _collect(self) -> None:
+        """Take the rollouts that have come, the oldest first; wait for one where an update cannot be made."""
+        waits = len(self._arrived) < self.batch or self._must_wait()
+        done, _ = concurrent.futures.wait(
+            self._running, timeout=None if waits else 0, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        for call in done:
+            del self._running[call]
+            result = call.result()
+            self._arrived.append(result)
+            self.statistics.extend(result.rollout.steps, result.episodes)
+        self._arrived.sort(key=lambda result: result.version)
+
+    def _must_wait(self) -> bool:
+        """Whether an update now would make a rollout that is on its way too old before it can be learnt."""
+        versions = [result.version for result in self._arrived[self.batch :]]
+        versions += [version for _, version in self._running.values()]
+        following = self._version + 1
+        return any(
+            following + place // self.batch - version > self.max_staleness
+            for place, version in enumerate(sorted(versions))
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what training goes on from; the rollouts on their way are left out."""
+        return {"agent": self.agent.state(), "statistics": self.statistics.state(), "version": self._version}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; environments begin new episodes. Raises UserError where it is that of another net."""
+        self.agent.set_state(state["agent"])
+        self.statistics.restore(state["statistics"])
+        self._version = int(state["version"])
+
+    def close(self) -> None:
+        """End the calls on their way, and let go of the actors."""
+        for call in self._running:
+            call.cancel()
+        self.actors.close()
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Return rollouts of equal length side by side, (T, sum of N, ...)."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+
+    def join(name: str) -> np.ndarray:
+        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
+
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "bootstrap")
+    last = np.concatenate([rollout.last_observations for rollout in rollouts])
+    extras = {
+        name: np.concatenate([rollout.extras[name] for rollout in rollouts], axis=1) for name in rollouts[0].extras
+    }
+    return Rollout(**{name: join(name) for name in names}, last_observations=last, extras=extras)

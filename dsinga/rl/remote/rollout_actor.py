@@ -1,0 +1,91 @@
+"""RolloutActor: a Dask Actor that steps environments by the params that it is given, and returns rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.rl.agent import Agent
+from dsinga.rl.collecting import Collector
+from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.episodes import Episode
+from dsinga.rl.experience import Rollout
+from dsinga.serial_executor import SerialExecutor
+
+
+@dataclass
+class ActorRollout:
+    """What an actor returns: its rollout, and from what another one could go on in its place.
+
+    Attributes:
+        rollout: the rollout.
+        episodes: the episodes that have ended in it.
+        state: the state of the environments after it.
+        version: the version of the params that chose the actions.
+    """
+
+    rollout: Rollout
+    episodes: list[Episode]
+    state: dict[str, Any]
+    version: int
+
+
+class RolloutActor:
+    """Steps environments of its own by the actions of an agent, in a thread of its own.
+
+    A rollout depends on the params, the state of the environments, the seed, the actor's number and the rollout's: a
+    lost actor's next rollout is computed elsewhere with the same bits.
+
+    Args:
+        number: the number of the actor among all.
+        agent: chooses actions; its params are replaced by those of each call.
+        environment: as for :func:`dsinga.rl.environments.make_environments`.
+        count: the number of environments of each actor.
+        seed: determines the random numbers.
+        state: that of the environments of the actor in whose place this one comes, None for the first one.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        agent: Agent,
+        environment: Environment,
+        count: int,
+        seed: int,
+        state: Mapping[str, Any] | None,
+    ):
+        # Within one process Dask passes the driver's own object.
+        self._number, self._agent, self._seed = number, copy.deepcopy(agent), seed
+        self._thread = SerialExecutor(f"dsinga-actor-{number}")
+        self._collector = self._thread.run(self._create, environment, count, state)
+
+    async def rollout(self, params: Mapping[str, np.ndarray], version: int, number: int, steps: int) -> ActorRollout:
+        """Return the rollout ``number`` of this actor, of ``steps`` steps, by the params of ``version``.
+
+        Raises RunError where an environment fails.
+        """
+        return await asyncio.wrap_future(self._thread.submit(self._collect, params, version, number, steps))
+
+    async def close(self) -> None:
+        """Free what the environments hold; the thread ends."""
+        self._thread.submit(self._collector.environments.close)
+        self._thread.close("the actor is closed")
+
+    def _create(self, environment: Environment, count: int, state: Mapping[str, Any] | None) -> Collector:
+        environments = make_environments(environment, count, seed=self._seed, first=self._number * count)
+        collector = Collector(environments)
+        if state is not None:
+            collector.restore(state)
+        return collector
+
+    def _collect(self, params: Mapping[str, np.ndarray], version: int, number: int, steps: int) -> ActorRollout:
+        self._agent.algorithm.params = {name: np.array(value) for name, value in params.items()}
+        self._agent.rng = np.random.default_rng([self._seed, self._number, number])
+        values = getattr(self._agent.algorithm, "values", None)
+        rollout = self._collector.rollout(self._agent.sample, steps, values)
+        return ActorRollout(rollout, self._collector.ended, self._collector.state(), version)

@@ -1,0 +1,116 @@
+"""Remote actors: the same bits wherever they are, lost ones replaced, and bounded staleness."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import RunError, nn, register, rl
+from dsinga.cluster import connect
+from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.remote.actor_pool import ActorPool
+from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
+
+SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
+
+
+def new_agent() -> rl.Agent:
+    x = nn.Input(shape=4, name="observation")
+    hidden = nn.Dense(8, activation="tanh")(x)
+    model = rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
+    return rl.Agent(PPO(model, SPACES, epochs=1, minibatches=2, updater=nn.Adam(0.01)))
+
+
+def new_pool(client: Client, agent: rl.Agent, actors: int = 3, environment: Any = "CartPole-v1") -> ActorPool:
+    return ActorPool(client, agent, environment, actors=actors, environments=2, seed=1)
+
+
+def train(client: Client, iterations: int, kill_before: int | None = None) -> GatheringLoop:
+    agent = new_agent()
+    loop = GatheringLoop(agent, new_pool(client, agent))
+    for iteration in range(iterations):
+        if iteration == kill_before:
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        loop.advance(16)
+    return loop
+
+
+def assert_same(first: GatheringLoop, second: GatheringLoop) -> None:
+    assert first.steps == second.steps
+    assert list(first.statistics.latest) == list(second.statistics.latest)
+    for name, value in first.agent.algorithm.params.items():
+        np.testing.assert_array_equal(second.agent.algorithm.params[name], value)
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> GatheringLoop:
+    with connect(workers=1) as client:
+        return train(client, 6)
+
+
+@pytest.mark.process
+def test_processes_and_a_killed_one_give_the_same_bits(unbroken: GatheringLoop) -> None:
+    with connect(workers=2, separate_processes=True) as client:
+        loop = train(client, 6, kill_before=3)
+        assert loop.actors.replaced > 0
+        assert_same(loop, unbroken)
+        loop.close()
+
+
+def test_a_resumed_run_has_the_same_bits(unbroken: GatheringLoop) -> None:
+    with connect(workers=2) as client:
+        state = copy.deepcopy(train(client, 2).state())
+        agent = new_agent()
+        loop = GatheringLoop(agent, new_pool(client, agent))
+        loop.restore(state)
+        for _ in range(4):
+            loop.advance(16)
+        assert_same(loop, unbroken)
+        loop.close()
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 5])
+def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
+    with connect(workers=2) as client:
+        agent = new_agent()
+        loop = StreamingLoop(agent, new_pool(client, agent, actors=4), batch=2, max_staleness=staleness)
+        means = [loop.advance(8)["staleness"] for _ in range(5)]
+        assert 0 <= min(means) <= max(means) <= staleness
+        assert (max(means) > 0) == (staleness > 0)
+        assert agent.algorithm.updater.steps == 5 * 2 * 2  # of each advance 2 updates, each of 2 minibatches
+        loop.close()
+
+
+class Breaks:
+    """An environment whose third step fails."""
+
+    observation_space = SPACES.observation
+    action_space = SPACES.action
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 3:
+            raise ValueError("no third step")
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def test_an_environment_that_fails_ends_the_run_with_its_error() -> None:
+    register("environment", "Breaks")(Breaks)
+    with connect(workers=1) as client:
+        agent = new_agent()
+        loop = GatheringLoop(agent, new_pool(client, agent, 1, "Breaks"))
+        with pytest.raises(RunError, match="Breaks.*no third step"):
+            loop.advance(8)
+        loop.close()
