@@ -190,5 +190,5 @@ def mean_metrics(updates: Sequence[Means]) -> dict[str, float]:
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raise UserError unless a setting of an algorithm is between two numbers."""
     if not low <= value <= high:
-        bounds = f"between {low:g} and {high:g}" if high < math.inf else f"at least {low:g}"
+        bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
         raise UserError(f"{name} is {value:g}; give a number {bounds}")
