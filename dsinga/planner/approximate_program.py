@@ -25,11 +25,13 @@ from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
 
 def approximate_program(
-    net: NeuralNet, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
+    parts: LayerParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
 ) -> GroupProgram:
-    """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``."""
-    workers = len(processes.workers)
-    parts = _LayerParts(net, workers)
+    """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``.
+
+    ``parts`` are those of the net for as many workers; they are made when first needed, and kept for other cuts.
+    """
+    net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
     params = _params(net, shares)
     slices = processes.slices(params)
@@ -50,7 +52,7 @@ def approximate_program(
 class WorkerShare:
     """One worker's part of a net: its work at each position, and the names of the params or param parts used there."""
 
-    def __init__(self, parts: _LayerParts, cuts: Mapping[str, LayerCut], worker: int):
+    def __init__(self, parts: LayerParts, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
         self.works: dict[int, LayerWork] = {}
         self.params: dict[int, tuple[str, ...]] = {}
@@ -78,7 +80,7 @@ class WorkerShare:
         return FLOAT_BYTES * sum(work.rows * math.prod(work.layer.shape[1:]) for work in self.works.values())
 
 
-class _LayerParts:
+class LayerParts:
     """A cache of layer parts by width: workers with as many columns of a layer share one part."""
 
     def __init__(self, net: NeuralNet, workers: int):

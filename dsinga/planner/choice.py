@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import JobError, NetConf
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost_model import CostModel
-from dsinga.planner.search import Search
 from dsinga.planner.simulate import Prediction
 from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_cuts, hybrid
 
@@ -29,15 +28,32 @@ class PricedCuts(NamedTuple):
         return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
 
 
-def named_strategies(net: NeuralNet, workers: int, fixed: Collection[str] = ()) -> dict[str, Cuts]:
-    """Return the paper's strategies by name. Layers in ``fixed`` are cut as the job says."""
-    strategies = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers": by_layer}
-    return {name: _keep(net, workers, cut(net, workers), fixed) for name, cut in strategies.items()}
+STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers": by_layer}
+
+
+def named_strategies(
+    net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
+) -> dict[str, Cuts]:
+    """Return the paper's strategies of these names. Layers in ``fixed`` are cut as the job says."""
+    return {name: _keep(net, workers, STRATEGIES[name](net, workers), fixed) for name in names}
 
 
 def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
     """Return the cuts with what an iteration costs."""
     return PricedCuts(cuts, workers, model.predict(cuts, workers))
+
+
+def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
+    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid" and "auto".
+
+    "auto" is the cheapest of these, one worker, and the one that the search finds.
+    """
+    single = predict(model, by_rows(model.net, 1), 1)
+    choices = {
+        name: predict(model, cuts, workers)
+        for name, cuts in named_strategies(model.net, workers, names=("data", "hybrid")).items()
+    }
+    return {**choices, "auto": _cheapest(model, workers, [single, *choices.values()])}
 
 
 def compared(
@@ -55,11 +71,20 @@ def compared(
     with contextlib.suppress(JobError):  # layers that cannot be cut over so many workers
         choices["as the job says"] = predict(model, choose_cuts(model.net, workers), workers)
     candidates = [*([single] if one_worker else []), *choices.values()]
-    found = Search(model.net, model.price, fixed).cuts(workers)
-    if not (one_worker and _is_on_one_worker(found)):
-        candidates.append(predict(model, found, workers))
-    cheapest = min(candidates, key=lambda choice: choice.prediction.seconds)
-    return {"one worker": single, **choices, "auto": cheapest}
+    return {"one worker": single, **choices, "auto": _cheapest(model, workers, candidates, fixed, one_worker)}
+
+
+def _cheapest(
+    model: CostModel,
+    workers: int,
+    candidates: Sequence[PricedCuts],
+    fixed: Collection[str] = (),
+    one_worker: bool = True,
+) -> PricedCuts:
+    """Return the cheapest of the candidates and of the partitioning that the search finds."""
+    found = model.search(fixed).cuts(workers)
+    more = [] if one_worker and _is_on_one_worker(found) else [predict(model, found, workers)]
+    return min([*candidates, *more], key=lambda choice: choice.prediction.seconds)
 
 
 def needs_several_workers(conf: NetConf) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 from dsinga.net import NeuralNet, partition
 from dsinga.net.cut import LayerCut
-from dsinga.planner.approximate_program import approximate_program
+from dsinga.planner.approximate_program import LayerParts, approximate_program
 from dsinga.planner.exact_program import exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ProcessMap
+from dsinga.planner.search import Search
 from dsinga.planner.simulate import Prediction, simulate
 from dsinga.planner.strategies import by_features, by_rows
 
@@ -32,22 +33,44 @@ class CostModel:
     processes: Callable[[int], ProcessMap]
 
     @cached_property
+    def _parts(self) -> Callable[[int], LayerParts]:
+        return cache(lambda workers: LayerParts(self.net, workers))
+
+    @cached_property
     def _machines(self) -> Callable[[int], MachineModel]:
         return cache(self.machine)
 
     def predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool = True) -> Prediction:
         """Return the cost of an iteration, from the partitioned net where there are up to EXACT_WORKERS workers."""
+        key = (frozenset(cuts.items()), workers, overlap)
+        if key not in self._predictions:
+            self._predictions[key] = self._predict(cuts, workers, overlap)
+        return self._predictions[key]
+
+    @cached_property
+    def _predictions(self) -> dict[Hashable, Prediction]:
+        return {}
+
+    def _predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool) -> Prediction:
         processes, machine = self.processes(workers), self._machines(workers)
         if workers <= EXACT_WORKERS:
             group = exact_program(partition(self.net, workers, cuts=cuts), processes, machine)
         else:
-            group = approximate_program(self.net, cuts, processes, machine)
+            group = approximate_program(self._parts(workers), cuts, processes, machine)
         return simulate(group, self.links, overlap)
+
+    def search(self, fixed: Collection[str] = ()) -> Search:
+        """Return the search for the cheapest cuts by :meth:`price`; it keeps its prices for further calls."""
+        return self._searches(frozenset(fixed))
+
+    @cached_property
+    def _searches(self) -> Callable[[frozenset[str]], Search]:
+        return cache(lambda fixed: Search(self.net, self.price, fixed))
 
     def price(self, cuts: Mapping[str, LayerCut], workers: int) -> float:
         """Return the seconds of an iteration, approximately and quickly: for a search."""
         machine = self._machines_with_timed_nets(workers)
-        group = approximate_program(self.net, cuts, self.processes(workers), machine)
+        group = approximate_program(self._parts(workers), cuts, self.processes(workers), machine)
         return simulate(group, self.links).seconds
 
     @cached_property

@@ -67,15 +67,17 @@ def measure_machine(
     """
     times_in_net: dict[str, LayerTime] = {}
 
+    describe = cache(describe_work)  # a search asks for the same works again and again
+
     def layer_time(work: LayerWork) -> LayerTime:
-        description = describe_work(work)
+        description = describe(work)
         if description in times_in_net:
             return times_in_net[description]
         time = time_alone(work)
         return time._replace(forward=scale() * time.forward, backward=scale() * time.backward)
 
     def time_alone(work: LayerWork) -> LayerTime:
-        key = f"{kernels}: {describe_work(work)}"
+        key = f"{kernels}: {describe(work)}"
         (time,) = _layer_times(store.get(key, lambda: time_layer(work, ops, threads, workers)))
         return time
 

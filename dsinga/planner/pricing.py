@@ -13,7 +13,7 @@ from dsinga.net.usable_threads import usable_threads
 from dsinga.ops import get_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
-from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict
+from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
@@ -128,8 +128,7 @@ def _curve(model: CostModel, workers: int) -> list[Alternative]:
     """Return the strategies that are compared for every number of workers."""
     if workers == 1:
         return [_alternative(model, "data", predict(model, by_rows(model.net, 1), 1), 1)]
-    choices = compared(model, workers)
-    return [_alternative(model, name, choices[name], workers) for name in ("data", "hybrid", "auto")]
+    return [_alternative(model, name, choice, workers) for name, choice in scaled(model, workers).items()]
 
 
 def _alternatives(job: Job, model: CostModel, workers: int) -> list[Alternative]:

@@ -2,12 +2,14 @@
 
 Layers without params are cut like the layer with params that they follow: changing the cut at any other place costs a
 transfer and saves nothing. The search prices all patterns of these blocks that change the cut at most once ("by rows
-below, by features above" is among them), then changes single blocks of the best pattern until nothing is cheaper.
+below, by features above" is among them), then changes single blocks of the best pattern until nothing is cheaper. In
+nets of more than MAX_BLOCKS blocks it tries MAX_BOUNDARIES places of that change, and changes all blocks that are alike
+together, such as those of the same kind in a Transformer: the number of prices then does not grow with the depth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 from dsinga.job import NetConf
 from dsinga.net import NeuralNet, choose_cuts
@@ -17,6 +19,8 @@ from dsinga.net.strategy import is_inserted_split
 DIMS = (ROWS, FEATURES, WHOLE_LAYER)
 MIN_GAIN = 0.98  # a change must lower the price to this share of it: prices are no more accurate
 MAX_SEARCHED_WORKERS = 8
+MAX_BLOCKS = 16  # of a net that is searched block by block
+MAX_BOUNDARIES = 8  # between the two runs of a deeper net
 
 Pattern = tuple[int, ...]  # the dimension of each block
 Price = Callable[[Mapping[str, LayerCut], int], float]
@@ -33,19 +37,26 @@ class Search:
         self._net, self._price = net, price
         self._inputs, self._blocks = layer_blocks(net, fixed)
         self._prices: dict[tuple[Pattern, int], float] = {}
+        self._found: dict[int, Pattern] = {}  # by number of workers
+        deep = len(self._blocks) > MAX_BLOCKS
+        self._boundaries = boundaries(len(self._blocks), MAX_BOUNDARIES if deep else MAX_BLOCKS)
+        self._together = alike_blocks(net, self._blocks) if deep else [[k] for k in range(len(self._blocks))]
 
     def cuts(self, workers: int) -> dict[str, LayerCut]:
         """Return the cheapest cuts. Raises JobError where layers in ``fixed`` cannot be cut as the job says."""
-        return self._cut(self._best(workers), workers)
+        if workers not in self._found:
+            self._found[workers] = self._best(workers)
+        return self._cut(self._found[workers], workers)
 
     def _best(self, workers: int) -> Pattern:
         best = (ROWS,) * len(self._blocks)
         if workers == 1:
             return best
         if workers > MAX_SEARCHED_WORKERS:
-            return self._cheapest(best, [self._best(MAX_SEARCHED_WORKERS)], workers)
-        best = self._cheapest(best, patterns_of_two_runs(len(best)), workers)
-        while (cheaper := self._cheapest(best, single_changes(best), workers)) != best:
+            self.cuts(MAX_SEARCHED_WORKERS)
+            return self._cheapest(best, [self._found[MAX_SEARCHED_WORKERS]], workers)
+        best = self._cheapest(best, patterns_of_two_runs(len(best), self._boundaries), workers)
+        while (cheaper := self._cheapest(best, changes(best, self._together), workers)) != best:
             best = cheaper
         return best
 
@@ -84,18 +95,38 @@ def layer_blocks(net: NeuralNet, fixed: Collection[str] = ()) -> tuple[list[str]
     return inputs, list(blocks.values())
 
 
-def patterns_of_two_runs(count: int) -> Iterator[Pattern]:
-    """Yield the patterns of ``count`` blocks in which all blocks, or the lower and the upper ones, are cut alike."""
+def boundaries(count: int, most: int) -> list[int]:
+    """Return where a pattern of ``count`` blocks may change: between all blocks, or at ``most`` even places."""
+    if count <= most:
+        return list(range(1, count))
+    return [number * count // (most + 1) for number in range(1, most + 1)]
+
+
+def alike_blocks(net: NeuralNet, blocks: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return the numbers of the blocks, those together whose layers have the same types and shapes."""
+    together: dict[Hashable, list[int]] = {}
+    for number, block in enumerate(blocks):
+        layers = [net.layer(name) for name in block]
+        kind = tuple((layer.conf.type_name, layer.shape, *(spec.shape for spec in layer.params)) for layer in layers)
+        together.setdefault(kind, []).append(number)
+    return list(together.values())
+
+
+def patterns_of_two_runs(count: int, places: Sequence[int]) -> Iterator[Pattern]:
+    """Yield the patterns of ``count`` blocks that are all cut alike, or alike below and above one of ``places``."""
     yield from ((dim,) * count for dim in DIMS)
-    for boundary in range(1, count):
+    for boundary in places:
         for low in DIMS:
             yield from ((low,) * boundary + (high,) * (count - boundary) for high in DIMS if high != low)
 
 
-def single_changes(pattern: Pattern) -> Iterator[Pattern]:
-    """Yield the patterns that differ from ``pattern`` in one block."""
-    for k, dim in enumerate(pattern):
-        yield from ((*pattern[:k], changed, *pattern[k + 1 :]) for changed in DIMS if changed != dim)
+def changes(pattern: Pattern, together: Sequence[Collection[int]]) -> Iterator[Pattern]:
+    """Yield the patterns that differ from ``pattern`` in one of the groups of blocks in ``together``."""
+    for group in together:
+        for dim in DIMS:
+            changed = tuple(dim if number in group else before for number, before in enumerate(pattern))
+            if changed != pattern:
+                yield changed
 
 
 def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict[str, LayerCut]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import WHOLE_LAYER
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Link, Links
 from dsinga.planner.processes import process_map
 from dsinga.planner.search import (
+    MAX_BOUNDARIES,
     Search,
+    alike_blocks,
+    boundaries,
+    changes,
     cuts_for_dims,
     explicitly_cut_layers,
     layer_blocks,
     patterns_of_two_runs,
-    single_changes,
 )
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, conv, dense, layer, mlp, net_of, small_convnet
 
@@ -62,7 +67,7 @@ def test_no_pattern_of_two_runs_is_cheaper_than_the_result() -> None:
     model = cost_model(net, LOCAL)
     inputs, blocks = layer_blocks(net)
     price = model.price(Search(net, model.price).cuts(4), 4)
-    for pattern in patterns_of_two_runs(len(blocks)):
+    for pattern in patterns_of_two_runs(len(blocks), boundaries(len(blocks), 16)):
         requested = {name: dim for names, dim in zip(blocks, pattern, strict=True) for name in names}
         assert price <= model.price(cuts_for_dims(net, 4, {**requested, **dict.fromkeys(inputs, 0)}), 4) / 0.98
 
@@ -120,9 +125,30 @@ def test_blocks_begin_with_layers_with_params() -> None:
 
 
 def test_patterns() -> None:
-    assert list(patterns_of_two_runs(1)) == [(0,), (1,), (-1,)]
-    assert len(set(patterns_of_two_runs(4))) == 3 + 3 * 6
-    assert set(single_changes((0, 1))) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
+    assert list(patterns_of_two_runs(1, [])) == [(0,), (1,), (-1,)]
+    assert len(set(patterns_of_two_runs(4, [1, 2, 3]))) == 3 + 3 * 6
+    assert set(changes((0, 1), [[0], [1]])) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
+    assert set(changes((0, 1, 0), [[0, 1]])) == {(0, 0, 0), (1, 1, 0), (-1, -1, 0)}
+    assert (boundaries(4, 8), boundaries(90, 8)) == ([1, 2, 3], [10, 20, 30, 40, 50, 60, 70, 80])
+
+
+def test_the_number_of_prices_does_not_grow_with_the_depth() -> None:
+    """Every other layer of a deep net is cheaper by features: these are alike, and change together."""
+    net = mlp(32, *[16, 24] * 20, 10)
+    _, blocks = layer_blocks(net)
+    assert alike_blocks(net, blocks)[1:3] == [list(range(1, 40, 2)), list(range(2, 40, 2))]
+    expected = {name: number % 2 for number, names in enumerate(blocks) for name in names}
+    prices: list[int] = []
+
+    def price(cuts: Mapping[str, LayerCut], workers: int) -> float:
+        prices.append(10 + sum(cuts[name].dim != dim for name, dim in expected.items()))
+        return prices[-1]
+
+    found = Search(net, price).cuts(4)
+    assert {name: found[name].dim for names in blocks[1:-1] for name in names} == {
+        name: expected[name] for names in blocks[1:-1] for name in names
+    }
+    assert len(prices) < 3 + 6 * MAX_BOUNDARIES + 40
 
 
 def test_explicitly_cut_layers_have_a_partition_dim_or_a_location() -> None:
