@@ -84,7 +84,7 @@ def train(
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.reinforcement is not None:
-        train_agent(job, workspace, resume == NEWEST or resume or False, epochs)
+        train_agent(job, source, workspace, resume == NEWEST or resume or False, epochs)
         return
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
@@ -97,14 +97,14 @@ def train(
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 
 
-def train_agent(job: Job, workspace: str, resume: bool | str, epochs: int | None) -> None:
-    """Train the agent that a job describes, in this process."""
+def train_agent(job: Job, source: Any, workspace: str, resume: bool | str, epochs: int | None) -> None:
+    """Train the agent that a job describes, in this process; its actors, if any, are on the cluster ``source``."""
     from dsinga import rl
     from dsinga.errors import UserError
 
     if epochs is not None:
         raise UserError("--epochs counts passes over records, but this job learns from an environment: set train_steps")
-    result = rl.train(job, workspace=workspace, resume=resume)
+    result = rl.train(job, client=source, workspace=workspace, resume=resume)
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 

@@ -85,6 +85,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     },
     reinforcementconf.ReinforcementConf: {
         "num_environments": COUNT,
+        **dict.fromkeys(("num_actors", "max_staleness"), SOME),
         "rollout_steps": COUNT,
         "discount": UNIT,
         "evaluation_episodes": SOME,

@@ -21,6 +21,7 @@ class Algorithm(ABC):
 
     A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
     learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
+    With ``corrects_older_actions`` older params may have chosen the actions of a rollout.
 
     Args:
         model: the net.
@@ -39,6 +40,7 @@ class Algorithm(ABC):
     """
 
     on_policy: ClassVar[bool] = True
+    corrects_older_actions: ClassVar[bool] = False
 
     def __init__(
         self,

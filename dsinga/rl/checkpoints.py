@@ -23,7 +23,9 @@ def write_checkpoint(workspace: Path, loop: LearningLoop, run: Mapping[str, Any]
     algorithm, root = loop.agent.algorithm, workspace / FOLDER
     state = {"learning": loop.state(), "run": run}
     meta = {"algorithm": type(algorithm).__name__}
-    path = directory.write_checkpoint(root, loop.steps, algorithm.params, algorithm.updater.state, meta, state)
+    path = directory.write_checkpoint(
+        root, loop.statistics.steps, algorithm.params, algorithm.updater.state, meta, state
+    )
     directory.remove_old_checkpoints(root, keep)
     return path
 

@@ -7,27 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
-from dsinga.rl.collecting import Collector
+from dsinga.rl.on_policy import CollectingLoop
 from dsinga.worker.param_slices import Arrays
 
 
-class EvolutionLoop:
-    """Trains an agent of the algorithm ES.
-
-    Args:
-        agent: the agent.
-        collector: the environments; each candidate acts in all of them for an episode.
-    """
-
-    def __init__(self, agent: Agent, collector: Collector):
-        self.agent, self.collector = agent, collector
-
-    @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
-        return self.collector.statistics.steps
+class EvolutionLoop(CollectingLoop):
+    """Trains an agent of the algorithm ES; each candidate acts in all environments for an episode."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Do one generation, however many steps it takes; return the metrics."""

@@ -76,6 +76,8 @@ def run_settings_of(job: Job) -> RunSettings:
         steps=job.train_steps,
         environments=conf.num_environments,
         rollout_steps=conf.rollout_steps,
+        actors=conf.num_actors,
+        max_staleness=conf.max_staleness,
         replay=ReplaySettings(discount=conf.discount, **fields_of(conf.replay_conf)),
         seed=job.seed,
         log_every=job.disp_freq,

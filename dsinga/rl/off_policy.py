@@ -9,11 +9,12 @@ import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import Collector
+from dsinga.rl.on_policy import CollectingLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay import ReplayMemory
 
 
-class OffPolicyLoop:
+class OffPolicyLoop(CollectingLoop):
     """Trains an agent whose algorithm learns from transitions.
 
     Args:
@@ -37,15 +38,11 @@ class OffPolicyLoop:
         learn_after: int = 1000,
         seed: int = 0,
     ):
-        self.agent, self.collector, self.memory = agent, collector, memory
+        super().__init__(agent, collector)
+        self.memory = memory
         self.batch_size, self.learn_every, self.learn_after = batch_size, learn_every, learn_after
         self.rng = np.random.default_rng([seed, 1])
         self._updates_due = 0.0
-
-    @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
-        return self.collector.statistics.steps
 
     def advance(self, steps: int) -> dict[str, float]:
         """Take ``steps`` steps of each environment, with the updates due; return the means of the updates' metrics."""
@@ -53,7 +50,7 @@ class OffPolicyLoop:
         updates = 0
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
-            if self.steps < self.learn_after:
+            if self.statistics.steps < self.learn_after:
                 continue
             self._updates_due += self.memory.count / self.learn_every
             while self._updates_due >= 1:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import Collector
+from dsinga.rl.episodes import EpisodeStatistics
 
 
 class LearningLoop(Protocol):
@@ -14,15 +15,13 @@ class LearningLoop(Protocol):
 
     Attributes:
         agent: the agent.
-        collector: the environments, and what is known of their episodes.
     """
 
     agent: Agent
-    collector: Collector
 
     @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
+    def statistics(self) -> EpisodeStatistics:
+        """The steps and the episodes so far."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Take ``steps`` steps of each environment and learn; return metrics, {} where nothing was learnt."""
@@ -33,9 +32,12 @@ class LearningLoop(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state. Raises UserError where it is that of another net, environment or memory."""
 
+    def close(self) -> None:
+        """Free what the environments hold."""
 
-class OnPolicyLoop:
-    """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions.
+
+class CollectingLoop:
+    """Base of loops that step environments in this process.
 
     Args:
         agent: the agent.
@@ -46,9 +48,17 @@ class OnPolicyLoop:
         self.agent, self.collector = agent, collector
 
     @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
-        return self.collector.statistics.steps
+    def statistics(self) -> EpisodeStatistics:
+        """The steps and the episodes so far."""
+        return self.collector.statistics
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+        self.collector.environments.close()
+
+
+class OnPolicyLoop(CollectingLoop):
+    """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Collect a rollout of ``steps`` steps of each environment, and learn from it; return the metrics."""

@@ -41,6 +41,9 @@ class RunSettings:
         environments: how many environments are stepped together.
         rollout_steps: steps of each environment in a rollout; for algorithms with a replay memory, those between two
             looks at whether a row, an evaluation or a checkpoint is due.
+        actors: how many actors on a Dask cluster step so many environments each; 0 steps them in this process.
+        max_staleness: with actors and an algorithm that corrects for actions of older params, how many updates may be
+            made between the params of a rollout and the update by it.
         replay: the replay memory, for algorithms that learn from one.
         seed: determines the random numbers of the environments.
         log_every: steps between rows of metrics; 0 for about a hundred rows.
@@ -55,6 +58,8 @@ class RunSettings:
     steps: int
     environments: int = 8
     rollout_steps: int = 128
+    actors: int = 0
+    max_staleness: int = 8
     replay: ReplaySettings = ReplaySettings()
     seed: int = 0
     log_every: int = 0
@@ -65,7 +70,14 @@ class RunSettings:
     name: str = "model"
 
     def __post_init__(self) -> None:
-        for field, least in (("steps", 1), ("environments", 1), ("rollout_steps", 1), ("evaluation_episodes", 0)):
+        for field, least in (
+            ("steps", 1),
+            ("environments", 1),
+            ("rollout_steps", 1),
+            ("actors", 0),
+            ("max_staleness", 0),
+            ("evaluation_episodes", 0),
+        ):
             if getattr(self, field) < least:
                 raise UserError(f"{field} is {getattr(self, field)}; give a number of at least {least}")
 

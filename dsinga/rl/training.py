@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dsinga.api import find_cluster
 from dsinga.errors import UserError
 from dsinga.job import Job, load
 from dsinga.monitor import History
@@ -25,8 +26,13 @@ from dsinga.rl.from_job import agent_of, run_settings_of, workspace_of
 from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.remote.actor_pool import ActorPool
+from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.run_settings import RunSettings, is_due
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
 
 
 @dataclass
@@ -59,6 +65,7 @@ def train(
     agent: Agent | Job | str | os.PathLike[str],
     environment: Environment | None = None,
     *,
+    client: Any = None,
     workspace: str | os.PathLike[str] | None = None,
     resume: bool | str | os.PathLike[str] = False,
     progress: bool = True,
@@ -69,6 +76,8 @@ def train(
     Args:
         agent: an agent; or a job with ``reinforcement { }``, or the path of one.
         environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names one itself.
+        client: a Dask client, on whose cluster the actors are, if there are any; by default as for
+            :func:`dsinga.train`, where a cluster that is started here has a process for each actor.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         resume: continue from the newest checkpoint in the workspace, or from the checkpoint at a path; "auto" continues
             if there is one and begins else. The result is bit-equal to that of an unbroken run.
@@ -83,15 +92,14 @@ def train(
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
         run = RunSettings(environment, **settings)
-        environments = make_environments(run.environment, run.environments, seed=run.seed)
     else:
         job = agent if isinstance(agent, Job) else load(agent)
         changes = settings if environment is None else {**settings, "environment": environment}
         run = replace(run_settings_of(job), **changes)
-        environments = make_environments(run.environment, run.environments, seed=run.seed)
-        agent, workspace = agent_of(job, environments.spaces), workspace or workspace_of(job)
-    loop = loop_of(agent, Collector(environments), run)
-    return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
+        with contextlib.closing(make_environments(run.environment, 1)) as one:
+            agent, workspace = agent_of(job, one.spaces), workspace or workspace_of(job)
+    with _open_loop(agent, run, client) as loop:
+        return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
 
 
 class _Run:
@@ -114,17 +122,17 @@ class _Run:
         if self.source:
             state, faults = restore_checkpoint(self.source, loop)
             self.seconds_before = float(state["seconds"])
-        with self.monitor, contextlib.closing(loop.collector.environments):
-            self.monitor.begin(loop.steps)
+        with self.monitor:
+            self.monitor.begin(loop.statistics.steps)
             for fault in faults:
                 self.monitor.remark(fault)
             self.started = time.monotonic()
-            logged, busy = loop.steps, 0.0
-            while loop.steps < settings.steps:
-                before, begun = loop.steps, time.monotonic()
+            logged, busy = loop.statistics.steps, 0.0
+            while loop.statistics.steps < settings.steps:
+                before, begun = loop.statistics.steps, time.monotonic()
                 metrics = loop.advance(settings.rollout_steps)
                 busy += time.monotonic() - begun
-                step, at_end = loop.steps, loop.steps >= settings.steps
+                step, at_end = loop.statistics.steps, loop.statistics.steps >= settings.steps
                 if at_end or is_due(step, before, self.log_every):
                     self._log(step, metrics, (step - logged) / max(busy, 1e-9))
                     logged, busy = step, 0.0
@@ -132,11 +140,11 @@ class _Run:
                     self._evaluate(step)
                 if at_end or is_due(step, before, settings.checkpoint_every):
                     self._save()
-        return AgentResult(loop.agent, self.monitor.history, loop.steps, self.workspace)
+        return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
 
     def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:
         """Record a row of metrics, ``rate`` being the steps of environments in a second of learning."""
-        means = self.loop.collector.statistics.summary()
+        means = self.loop.statistics.summary()
         row = {"step": step, "phase": "train", "time": self._seconds(), **means, **metrics}
         self.monitor.record({**row, "env_steps_per_second": rate})
         self.monitor.progress({**row, "env_steps_per_second": rate})
@@ -156,6 +164,33 @@ class _Run:
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
+
+
+@contextlib.contextmanager
+def _open_loop(agent: Agent, run: RunSettings, client: Any) -> Iterator[LearningLoop]:
+    """Yield how an agent learns in a run, and close it; with actors on the cluster of ``client``."""
+    with contextlib.ExitStack() as stack:
+        loop: LearningLoop
+        if run.actors:
+            processes = {"workers": run.actors, "separate_processes": True}
+            loop = remote_loop(agent, run, stack.enter_context(find_cluster(client).open(**processes)))
+        else:
+            environments = make_environments(run.environment, run.environments, seed=run.seed)
+            loop = loop_of(agent, Collector(environments), run)
+        yield stack.enter_context(contextlib.closing(loop))
+
+
+def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
+    """Return how an agent learns from actors. Raises UserError for an algorithm that needs environments here."""
+    algorithm = agent.algorithm
+    if not algorithm.on_policy or isinstance(algorithm, ES):
+        raise UserError(
+            f"{type(algorithm).__name__} learns from environments in this process, not from actors; leave actors out"
+        )
+    pool = ActorPool(client, agent, run.environment, actors=run.actors, environments=run.environments, seed=run.seed)
+    if algorithm.corrects_older_actions:
+        return StreamingLoop(agent, pool, max_staleness=run.max_staleness)
+    return GatheringLoop(agent, pool)
 
 
 def loop_of(agent: Agent, collector: Collector, settings: RunSettings) -> LearningLoop:

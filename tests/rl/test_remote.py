@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import RunError, nn, register, rl
+from dsinga import RunError, UserError, nn, register, rl
 from dsinga.cluster import connect
+from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
@@ -42,7 +44,7 @@ def train(client: Client, iterations: int, kill_before: int | None = None) -> Ga
 
 
 def assert_same(first: GatheringLoop, second: GatheringLoop) -> None:
-    assert first.steps == second.steps
+    assert first.statistics.steps == second.statistics.steps
     assert list(first.statistics.latest) == list(second.statistics.latest)
     for name, value in first.agent.algorithm.params.items():
         np.testing.assert_array_equal(second.agent.algorithm.params[name], value)
@@ -85,6 +87,29 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
         assert (max(means) > 0) == (staleness > 0)
         assert agent.algorithm.updater.steps == 5 * 2 * 2  # of each advance 2 updates, each of 2 minibatches
         loop.close()
+
+
+def test_a_run_with_actors_learns_and_is_resumed(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"environments": 2, "rollout_steps": 8, "actors": 2, "evaluation_episodes": 2}
+    with connect(workers=2) as client:
+        whole = rl.train(new_agent(), "CartPole-v1", client=client, steps=96, progress=False, **settings)
+        half = rl.train(
+            new_agent(), "CartPole-v1", client=client, steps=64, workspace=tmp_path, progress=False, **settings
+        )
+        assert (whole.step, half.step) == (96, 64)
+        resumed = rl.train(
+            *(new_agent(), "CartPole-v1"), client=client, steps=96, workspace=tmp_path, resume=True, progress=False,
+            **settings,
+        )  # fmt: skip
+    for name, value in whole.agent.algorithm.params.items():
+        np.testing.assert_array_equal(resumed.agent.algorithm.params[name], value)
+
+
+def test_algorithms_with_a_replay_memory_take_no_actors() -> None:
+    x = nn.Input(shape=4, name="observation")
+    agent = rl.Agent(DQN(rl.Model(nn.Model(x, [nn.Dense(2, name="values")(x)])), SPACES))
+    with connect(workers=1) as client, pytest.raises(UserError, match="DQN learns from environments in this process"):
+        rl.train(agent, "CartPole-v1", client=client, steps=10, actors=1, progress=False)
 
 
 class Breaks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from dsinga import nn
@@ -44,6 +46,8 @@ class IMPALA(ActorCritic):
         updater: the updater; by default RMSProp at a rate of 0.0006, as in the paper.
         seed: determines the initial params.
     """
+
+    corrects_older_actions: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -36,11 +36,6 @@ class GatheringLoop:
         self.staleness = 0.0
         self._iteration = 0
 
-    @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
-        return self.statistics.steps
-
     def advance(self, steps: int) -> Mapping[str, float]:
         """Let each actor take ``steps`` steps of each environment, and learn from all of them; return metrics."""
         params, iteration = self.agent.algorithm.params, self._iteration
@@ -99,11 +94,6 @@ class StreamingLoop:
         self._rollouts = [0] * actors.count
         self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
         self._arrived: list[ActorRollout] = []
-
-    @property
-    def steps(self) -> int:
-        """Steps of environments so far."""
-        return self.statistics.steps
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Learn from as many rollouts of ``steps`` steps as there are actors, at least one batch; return metrics."""
