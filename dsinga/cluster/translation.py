@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dsinga.cluster.text_generation import gpu_ops
 from dsinga.data import RecordStore, resolve
-from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN
+from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net import filter_layers
@@ -35,22 +35,26 @@ def translate(
             )
     if beam > len(target):
         raise UserError(f"the beam is {beam}, but the target language has {len(target)} words; give a smaller beam")
-    codes = {word: code for code, word in enumerate(source)}
-    words = [sentence.lower().split() for sentence in sentences]
-    unknown = codes.get(UNKNOWN)
-    for number, each in enumerate(words, 1):
-        if not each:
-            raise UserError(f"sentence {number} is empty; leave it out")
-        if unknown is None and (new := next((word for word in each if word not in codes), None)):
-            raise UserError(f"sentence {number}: the source vocabulary has no {new!r}, and no {UNKNOWN} in its place")
+    encoder = SymbolEncoder(source)
+    encoded = [_encode(encoder, number, sentence) for number, sentence in enumerate(sentences, 1)]
     ops = gpu_ops(job, one_word_net(job.neuralnet))
     translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), ops)
     excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
-    encoded = [[codes.get(word, unknown or 0) for word in each] for each in words]
     return [
         " ".join(target[code] for code in hypothesis.codes)
         for hypothesis in translator.translate(encoded, beam, length_penalty, excluded)
     ]
+
+
+def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
+    """Return the codes of the words of a sentence; raise UserError where it has none."""
+    try:
+        codes = encoder.encode_symbols(sentence.lower().split())
+    except UserError as error:
+        raise UserError(f"sentence {number}: {error}") from None
+    if not codes:
+        raise UserError(f"sentence {number} is empty; leave it out")
+    return codes
 
 
 def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:

@@ -38,20 +38,39 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
     return symbols
 
 
-def encode(text: str, symbols: Sequence[str]) -> list[int]:
-    """Return the codes of a text; raise UserError for characters or words that are not in ``symbols``.
+class SymbolEncoder:
+    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of <unk>, if it has <unk>."""
 
-    The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
-    """
-    tokens = text.split() if has_words(symbols) else list(text.encode().decode("latin-1"))
-    codes = {symbol: code for code, symbol in enumerate(symbols)}
-    unknown = sorted(set(tokens) - set(codes))
-    if unknown:
-        listing = ", ".join(map(repr, unknown[:5])) + (" ..." if len(unknown) > 5 else "")
+    def __init__(self, symbols: Sequence[str]):
+        self._codes = {symbol: code for code, symbol in enumerate(symbols)}
+        self._words = has_words(symbols)
+        self._unknown = self._codes.get(UNKNOWN) if self._words else None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the codes of a text; raise UserError for what has none.
+
+        The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
+        """
+        return self.encode_symbols(text.split() if self._words else list(text.encode().decode("latin-1")))
+
+    def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
+        """Return the codes of words or characters; raise UserError for those that have none."""
+        symbols = list(symbols)
+        found = [self._codes.get(symbol, self._unknown) for symbol in symbols]
+        codes = [code for code in found if code is not None]
+        if len(codes) == len(symbols):
+            return codes
+        missing = sorted({symbol for symbol, code in zip(symbols, found, strict=True) if code is None})
+        listing = ", ".join(map(repr, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        unit, also = ("word", f", and no {UNKNOWN} in their place") if self._words else ("character", "")
         raise UserError(
-            f"the vocabulary of {len(symbols)} {_unit(symbols)}s has no {listing}; leave such out of the text"
+            f"the vocabulary of {len(self._codes)} {unit}s has no {listing}{also}; leave such out of the text"
         )
-    return [codes[token] for token in tokens]
+
+
+def encode(text: str, symbols: Sequence[str]) -> list[int]:
+    """Return the codes of one text; see :class:`SymbolEncoder`."""
+    return SymbolEncoder(symbols).encode(text)
 
 
 def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
@@ -63,10 +82,6 @@ def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
 def has_words(symbols: Sequence[str]) -> bool:
     """Return whether a vocabulary consists of words, not characters: some symbol is longer than one character."""
     return any(len(symbol) > 1 for symbol in symbols)
-
-
-def _unit(symbols: Sequence[str]) -> str:
-    return "word" if has_words(symbols) else "character"
 
 
 def _check(location: str, symbols: Sequence[str], unit: str) -> None:

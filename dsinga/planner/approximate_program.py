@@ -25,7 +25,7 @@ from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
 
 def approximate_program(
-    parts: LayerParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
+    parts: NetParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
 ) -> GroupProgram:
     """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``.
 
@@ -52,7 +52,7 @@ def approximate_program(
 class WorkerShare:
     """One worker's part of a net: its work at each position, and the names of the params or param parts used there."""
 
-    def __init__(self, parts: LayerParts, cuts: Mapping[str, LayerCut], worker: int):
+    def __init__(self, parts: NetParts, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
         self.works: dict[int, LayerWork] = {}
         self.params: dict[int, tuple[str, ...]] = {}
@@ -80,7 +80,7 @@ class WorkerShare:
         return FLOAT_BYTES * sum(work.rows * math.prod(work.layer.shape[1:]) for work in self.works.values())
 
 
-class LayerParts:
+class NetParts:
     """A cache of layer parts by width: workers with as many columns of a layer share one part."""
 
     def __init__(self, net: NeuralNet, workers: int):

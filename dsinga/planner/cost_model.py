@@ -8,7 +8,7 @@ from functools import cache, cached_property
 
 from dsinga.net import NeuralNet, partition
 from dsinga.net.cut import LayerCut
-from dsinga.planner.approximate_program import LayerParts, approximate_program
+from dsinga.planner.approximate_program import NetParts, approximate_program
 from dsinga.planner.exact_program import exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.machine import MachineModel
@@ -33,8 +33,8 @@ class CostModel:
     processes: Callable[[int], ProcessMap]
 
     @cached_property
-    def _parts(self) -> Callable[[int], LayerParts]:
-        return cache(lambda workers: LayerParts(self.net, workers))
+    def _parts(self) -> Callable[[int], NetParts]:
+        return cache(lambda workers: NetParts(self.net, workers))
 
     @cached_property
     def _machines(self) -> Callable[[int], MachineModel]:

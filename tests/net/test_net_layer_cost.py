@@ -8,7 +8,7 @@ from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
 from dsinga.net.cut import LayerCut
 from dsinga.net.layer_cost import LayerCost, layer_cost
-from dsinga.planner.approximate_program import LayerParts, approximate_program
+from dsinga.planner.approximate_program import NetParts, approximate_program
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.simulate import simulate
 from tests.support.paper_formulas import feature_traffic, net_traffic, param_traffic
@@ -68,7 +68,7 @@ def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: 
     net = alexnet(64)
     processes = ProcessMap(tuple(range(workers)), (workers,))
     cuts = choose_cuts(net, workers)
-    prediction = simulate(approximate_program(LayerParts(net, workers), cuts, processes, MACHINE), GIGABIT)
+    prediction = simulate(approximate_program(NetParts(net, workers), cuts, processes, MACHINE), GIGABIT)
     assert prediction.sent == prediction.received == 4 * size_of_params(net)
     assert net_traffic(net, cuts, workers) == 4 * size_of_params(net)
 
@@ -89,7 +89,7 @@ def test_model_parallel_workers_exchange_features(workers: int) -> None:
     )
     cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
     prediction = simulate(
-        approximate_program(LayerParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT
+        approximate_program(NetParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT
     )
     gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
     back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dsinga.net import NeuralNet, choose_cuts, partition
-from dsinga.planner.approximate_program import LayerParts, approximate_program
+from dsinga.planner.approximate_program import NetParts, approximate_program
 from dsinga.planner.exact_program import exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.processes import process_map
@@ -30,7 +30,7 @@ def groups_of(
     cuts = choose_cuts(net, workers, dims)
     processes = process_map(workers, per_process, -(-workers // per_process))
     exact = exact_program(partition(net, workers, cuts=cuts), processes, MACHINE)
-    return exact, approximate_program(LayerParts(net, workers), cuts, processes, MACHINE)
+    return exact, approximate_program(NetParts(net, workers), cuts, processes, MACHINE)
 
 
 def sent(group: GroupProgram) -> list[int]:
@@ -91,7 +91,7 @@ def test_messages_between_workers_do_not_grow_with_their_number() -> None:
     counts = set()
     for workers in (8, 128):
         processes = process_map(workers, 4, workers // 4)
-        group = approximate_program(LayerParts(net, workers), choose_cuts(net, workers, dims), processes, MACHINE)
+        group = approximate_program(NetParts(net, workers), choose_cuts(net, workers, dims), processes, MACHINE)
         assert simulate(group, GIGABIT).seconds > 0
         for program in group.programs:
             counts.add(sum(isinstance(operation, (Send, Receive, AllToAll)) for operation in program.operations))

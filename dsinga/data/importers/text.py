@@ -10,12 +10,12 @@ import numpy as np
 
 from dsinga.data.importers.files import opened
 from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.vocabulary import read_vocabulary
+from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
 
 BLOCK_BYTES = 1 << 20
 WORDS_PER_BATCH = 1 << 16
-END_OF_LINE, UNKNOWN = "</s>", "<unk>"
+END_OF_LINE = "</s>"
 
 
 class TextSummary(NamedTuple):

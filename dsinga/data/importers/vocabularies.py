@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.data.filesystem import exists, join
 from dsinga.data.store import RecordStore
-from dsinga.data.vocabulary import UNKNOWN
+from dsinga.data.vocabulary import UNKNOWN, SymbolEncoder
 from dsinga.errors import UserError
 
 RECORDS_PER_BATCH = 1024
@@ -38,11 +38,10 @@ def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[st
 
     A sentence that is longer than ``steps`` is cut.
     """
-    codes = {word: code for code, word in enumerate(vocabulary)}
-    unknown = codes[UNKNOWN]
+    encoder = SymbolEncoder(vocabulary)
     data = np.full((len(sentences), steps), -1, np.int32)
     for row, words in enumerate(sentences):
-        data[row, : len(words)] = [codes.get(word, unknown) for word in words[:steps]]
+        data[row, : len(words)] = encoder.encode_symbols(words[:steps])
     return data
 
 
