@@ -35,6 +35,7 @@ class Algorithm(ABC):
         params: float32 arrays by name.
         updater: the updater with its state.
         net: the net with the layers of the algorithm, of any batch size.
+        examples: an array (1, ...) for each input layer, by name.
 
     Raises UserError where the net does not fit the spaces.
     """
@@ -55,8 +56,8 @@ class Algorithm(ABC):
         self.model, self.spaces, self.seed = model, spaces, seed
         model.check_observations(spaces.observation)
         observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
-        arrays = {model.input: observation, **(examples or {})}
-        self.net = LocalNet(model.job(layers, updater, seed), arrays, threads=1)
+        self.examples = {model.input: observation, **(examples or {})}
+        self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1)
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
 
