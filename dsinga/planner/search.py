@@ -21,6 +21,7 @@ MIN_GAIN = 0.98  # a change must lower the price to this share of it: prices are
 MAX_SEARCHED_WORKERS = 8
 MAX_BLOCKS = 16  # of a net that is searched block by block
 MAX_BOUNDARIES = 8  # between the two runs of a deeper net
+MAX_SEARCHED_WORKERS_DEEP = 4  # of a deeper net
 
 Pattern = tuple[int, ...]  # the dimension of each block
 Price = Callable[[Mapping[str, LayerCut], int], float]
@@ -30,7 +31,8 @@ class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of the cuts and the number of workers.
 
     Layers named in ``fixed`` stay as the job says. Equal prices give equal cuts. Prices are cached. For more than
-    MAX_SEARCHED_WORKERS workers, only the best cut for that many is compared with the net cut all by rows.
+    MAX_SEARCHED_WORKERS workers, or MAX_SEARCHED_WORKERS_DEEP in a deep net, only the best cut for that many is
+    compared with the net cut all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):
@@ -39,6 +41,7 @@ class Search:
         self._prices: dict[tuple[Pattern, int], float] = {}
         self._found: dict[int, Pattern] = {}  # by number of workers
         deep = len(self._blocks) > MAX_BLOCKS
+        self._most_workers = MAX_SEARCHED_WORKERS_DEEP if deep else MAX_SEARCHED_WORKERS
         self._boundaries = boundaries(len(self._blocks), MAX_BOUNDARIES if deep else MAX_BLOCKS)
         self._together = alike_blocks(net, self._blocks) if deep else [[k] for k in range(len(self._blocks))]
 
@@ -52,9 +55,9 @@ class Search:
         best = (ROWS,) * len(self._blocks)
         if workers == 1:
             return best
-        if workers > MAX_SEARCHED_WORKERS:
-            self.cuts(MAX_SEARCHED_WORKERS)
-            return self._cheapest(best, [self._found[MAX_SEARCHED_WORKERS]], workers)
+        if workers > self._most_workers:
+            self.cuts(self._most_workers)
+            return self._cheapest(best, [self._found[self._most_workers]], workers)
         best = self._cheapest(best, patterns_of_two_runs(len(best), self._boundaries), workers)
         while (cheaper := self._cheapest(best, changes(best, self._together), workers)) != best:
             best = cheaper
