@@ -86,6 +86,8 @@ def record_episode(
     if file.suffix.lower() not in (".gif", ".png"):
         raise UserError(f"{file} must end in .gif, for an animation, or .png, for a strip of frames")
     _pillow()
+    # Pictures need no screen; without one, SDL would complain on standard error.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     name, single = make_rendering_environment(environment, **settings)
     recorded = RecordedEnvironment(name, single)
     loop = EnvironmentLoop(name, lambda: recorded, 1, seed, FIRST_ENVIRONMENT)
