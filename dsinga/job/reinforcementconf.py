@@ -123,7 +123,8 @@ class ReinforcementConf(Message):
     """How an agent learns from an environment, in place of records.
 
     ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. A rollout of an actor is
+    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
+    ``predicts_here`` actors send observations, and the learner chooses all actions. A rollout of an actor is
     at most ``max_staleness`` updates old when kIMPALA learns from it. ``rollout_steps`` are the steps of each
     environment in a rollout, or those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq``
     and ``checkpoint_freq`` count steps of all environments together; a test is an evaluation by the best actions in
@@ -133,6 +134,7 @@ class ReinforcementConf(Message):
     environment: str
     num_environments: int = 8
     num_actors: int = 0
+    predicts_here: bool = False
     max_staleness: int = 8
     algorithm: LearningAlgorithm
     rollout_steps: int = 128

@@ -85,6 +85,11 @@ class Collector:
             observations, actions = self.observations, sample(self.observations).actions
             memory.add(observations, actions, self._step(actions))
 
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Take a step of each environment by actions chosen elsewhere. Raises RunError as :meth:`rollout`."""
+        self.ended = []
+        return self._step(actions)
+
     def _step(self, actions: np.ndarray) -> EnvironmentStep:
         step = self.environments.step(actions)
         self.observations = step.observations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -74,3 +74,19 @@ class Transitions:
     weights: np.ndarray
     indices: np.ndarray
     discounts: np.ndarray
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Return rollouts of equal length side by side, (T, sum of N, ...)."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+
+    def join(name: str) -> np.ndarray:
+        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
+
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "bootstrap")
+    last = np.concatenate([rollout.last_observations for rollout in rollouts])
+    extras = {
+        name: np.concatenate([rollout.extras[name] for rollout in rollouts], axis=1) for name in rollouts[0].extras
+    }
+    return Rollout(**{name: join(name) for name in names}, last_observations=last, extras=extras)

@@ -77,6 +77,7 @@ def run_settings_of(job: Job) -> RunSettings:
         environments=conf.num_environments,
         rollout_steps=conf.rollout_steps,
         actors=conf.num_actors,
+        predicts_here=conf.predicts_here,
         max_staleness=conf.max_staleness,
         replay=ReplaySettings(discount=conf.discount, **fields_of(conf.replay_conf)),
         seed=job.seed,

@@ -42,6 +42,8 @@ class RunSettings:
         rollout_steps: steps of each environment in a rollout; for algorithms with a replay memory, those between two
             looks at whether a row, an evaluation or a checkpoint is due.
         actors: how many actors on a Dask cluster step so many environments each; 0 steps them in this process.
+        predicts_here: whether actors send observations, and this process chooses all actions (GA3C); else actors
+            choose them.
         max_staleness: with actors and an algorithm that corrects for actions of older params, how many updates may be
             made between the params of a rollout and the update by it.
         replay: the replay memory, for algorithms that learn from one.
@@ -59,6 +61,7 @@ class RunSettings:
     environments: int = 8
     rollout_steps: int = 128
     actors: int = 0
+    predicts_here: bool = False
     max_staleness: int = 8
     replay: ReplaySettings = ReplaySettings()
     seed: int = 0

@@ -28,6 +28,7 @@ from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
+from dsinga.rl.remote.predicting_loop import PredictingLoop
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.run_settings import RunSettings, is_due
 
@@ -188,6 +189,8 @@ def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
             f"{type(algorithm).__name__} learns from environments in this process, not from actors; leave actors out"
         )
     pool = ActorPool(client, agent, run.environment, actors=run.actors, environments=run.environments, seed=run.seed)
+    if run.predicts_here:
+        return PredictingLoop(agent, pool)
     if algorithm.corrects_older_actions:
         return StreamingLoop(agent, pool, max_staleness=run.max_staleness)
     return GatheringLoop(agent, pool)

@@ -16,8 +16,10 @@ from dsinga import RunError, UserError, nn, register, rl
 from dsinga.cluster import connect
 from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
+from dsinga.rl.remote.predicting_loop import PredictingLoop
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
 
@@ -86,6 +88,37 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
         assert 0 <= min(means) <= max(means) <= staleness
         assert (max(means) > 0) == (staleness > 0)
         assert agent.algorithm.updater.steps == 5 * 2 * 2  # of each advance 2 updates, each of 2 minibatches
+        loop.close()
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
+    """With one actor the rollouts are those of a loop in one process."""
+    agent, local = new_agent(), new_agent()
+    collector = Collector(rl.make_environments("CartPole-v1", 2, seed=1))
+    with connect(workers=2) as client:
+        loop = PredictingLoop(agent, new_pool(client, agent, actors))
+        for _ in range(3):
+            metrics = loop.advance(16)
+            local.learn(collector.rollout(local.sample, 16, local.algorithm.values))
+        assert 1 <= metrics["actors_in_batch"] <= actors
+        assert loop.statistics.steps >= 3 * 16 * 2 * actors
+        loop.close()
+    if actors == 1:
+        for name, value in local.algorithm.params.items():
+            np.testing.assert_allclose(agent.algorithm.params[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.process
+def test_actions_are_never_for_the_observations_of_a_lost_actor() -> None:
+    with connect(workers=2, separate_processes=True) as client:
+        agent = new_agent()
+        loop = PredictingLoop(agent, new_pool(client, agent))
+        for iteration in range(4):
+            if iteration == 2:
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+            loop.advance(16)
+        assert loop.actors.replaced > 0
         loop.close()
 
 

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from distributed import Client
 from distributed.actor import ActorFuture
 
@@ -30,7 +29,7 @@ CHECK_SECONDS = 1.0
 # How often in succession an actor is replaced before it has returned a rollout.
 MOST_REPLACEMENTS = 5
 
-Call = concurrent.futures.Future[ActorRollout]
+Call = concurrent.futures.Future[Any]
 
 
 class ActorPool:
@@ -76,9 +75,9 @@ class ActorPool:
         self.replaced = 0
         self.count = actors
 
-    def start(self, number: int, params: Mapping[str, np.ndarray], version: int, rollout: int, steps: int) -> Call:
-        """Ask an actor for its rollout of a number; return a future, which raises RunError where it cannot be had."""
-        coroutine = self._rollout(number, params, version, rollout, steps)
+    def start(self, number: int, method: str, *arguments: Any) -> Call:
+        """Call a method of an actor; return a future of its result, which raises RunError where it cannot be had."""
+        coroutine = self._call(number, method, arguments)
         return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def states(self) -> dict[int, Any]:
@@ -94,8 +93,8 @@ class ActorPool:
         """Let go of the actors."""
         self._actors.clear()
 
-    async def _rollout(self, number: int, *arguments: Any) -> ActorRollout:
-        """Return a rollout; where the actor's Dask worker is lost, that of another actor in its place."""
+    async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of an actor; where its Dask worker is lost, that of another actor in its place."""
         for _ in range(MOST_REPLACEMENTS + 1):
             address = ""
             try:
@@ -103,9 +102,10 @@ class ActorPool:
                     self._actors[number] = await self._create(number)
                 address, actor, _ = self._actors[number]
                 with self._client.as_current():  # an Actor sends calls through the current client
-                    answer = actor.rollout(*arguments)
-                result = await self._wait(answer, [address], f"rollout {arguments[2]}")
-                self._states[number] = result.state
+                    answer = getattr(actor, method)(*arguments)
+                result = await self._wait(answer, [address], f"the {method} of actor {number}")
+                if isinstance(result, ActorRollout):
+                    self._states[number] = result.state
                 return result
             except _ActorLost as loss:
                 _log.warning("actor %d was lost with the Dask worker %s; it starts again elsewhere", number, loss)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.episodes import EpisodeStatistics
-from dsinga.rl.experience import Rollout
+from dsinga.rl.experience import join_rollouts
 from dsinga.rl.remote.actor_pool import ActorPool, Call
 from dsinga.rl.remote.rollout_actor import ActorRollout
 
@@ -39,7 +39,10 @@ class GatheringLoop:
     def advance(self, steps: int) -> Mapping[str, float]:
         """Let each actor take ``steps`` steps of each environment, and learn from all of them; return metrics."""
         params, iteration = self.agent.algorithm.params, self._iteration
-        calls = [self.actors.start(number, params, iteration, iteration, steps) for number in range(self.actors.count)]
+        calls = [
+            self.actors.start(number, "rollout", params, iteration, iteration, steps)
+            for number in range(self.actors.count)
+        ]
         results = [call.result() for call in calls]
         self._iteration += 1
         rollout = join_rollouts([result.rollout for result in results])
@@ -120,7 +123,7 @@ class StreamingLoop:
                 return
             # A copy: the learner changes the params while they are sent.
             params = {name: value.copy() for name, value in self.agent.algorithm.params.items()}
-            call = self.actors.start(number, params, self._version, self._rollouts[number], steps)
+            call = self.actors.start(number, "rollout", params, self._version, self._rollouts[number], steps)
             self._rollouts[number] += 1
             self._running[call] = (number, self._version)
 
@@ -162,19 +165,3 @@ class StreamingLoop:
         for call in self._running:
             call.cancel()
         self.actors.close()
-
-
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return rollouts of equal length side by side, (T, sum of N, ...)."""
-    if len(rollouts) == 1:
-        return rollouts[0]
-
-    def join(name: str) -> np.ndarray:
-        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
-
-    names = ("observations", "actions", "rewards", "terminated", "truncated", "bootstrap")
-    last = np.concatenate([rollout.last_observations for rollout in rollouts])
-    extras = {
-        name: np.concatenate([rollout.extras[name] for rollout in rollouts], axis=1) for name in rollouts[0].extras
-    }
-    return Rollout(**{name: join(name) for name in names}, last_observations=last, extras=extras)

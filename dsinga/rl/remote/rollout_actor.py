@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import Episode
 from dsinga.rl.experience import Rollout
+from dsinga.rl.vector_environment import EnvironmentStep
 from dsinga.serial_executor import SerialExecutor
 
 
@@ -33,6 +35,23 @@ class ActorRollout:
     episodes: list[Episode]
     state: dict[str, Any]
     version: int
+
+
+@dataclass
+class ActorStep:
+    """What an actor returns for a step of its environments by actions that it was given.
+
+    Attributes:
+        observations: (N, ...), those before the next step.
+        step: the step; None where the actor has just been made, and has taken none.
+        episodes: the episodes that have ended in it.
+        actor: a name that no other actor has had.
+    """
+
+    observations: np.ndarray
+    step: EnvironmentStep | None
+    episodes: list[Episode]
+    actor: str
 
 
 class RolloutActor:
@@ -61,6 +80,7 @@ class RolloutActor:
     ):
         # Within one process Dask passes the driver's own object.
         self._number, self._agent, self._seed = number, copy.deepcopy(agent), seed
+        self._name = uuid.uuid4().hex
         self._thread = SerialExecutor(f"dsinga-actor-{number}")
         self._collector = self._thread.run(self._create, environment, count, state)
 
@@ -70,6 +90,10 @@ class RolloutActor:
         Raises RunError where an environment fails.
         """
         return await asyncio.wrap_future(self._thread.submit(self._collect, params, version, number, steps))
+
+    async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
+        """Step the environments by actions for their observations; without, or for another ``actor``'s, do nothing."""
+        return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
     async def close(self) -> None:
         """Free what the environments hold; the thread ends."""
@@ -89,3 +113,8 @@ class RolloutActor:
         values = getattr(self._agent.algorithm, "values", None)
         rollout = self._collector.rollout(self._agent.sample, steps, values)
         return ActorRollout(rollout, self._collector.ended, self._collector.state(), version)
+
+    def _step(self, actions: np.ndarray | None) -> ActorStep:
+        step = None if actions is None else self._collector.step(actions)
+        episodes = [] if step is None else self._collector.ended
+        return ActorStep(self._collector.observations, step, episodes, self._name)

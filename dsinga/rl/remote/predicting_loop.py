@@ -1,0 +1,139 @@
+"""PredictingLoop: chooses the actions of remote environments in one place, for all that are waiting together (GA3C)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.rl.agent import Agent
+from dsinga.rl.episodes import EpisodeStatistics
+from dsinga.rl.experience import Rollout, Sampled, join_rollouts
+from dsinga.rl.remote.actor_pool import ActorPool, Call
+from dsinga.rl.remote.rollout_actor import ActorStep
+from dsinga.rl.vector_environment import EnvironmentStep
+
+
+class PredictingLoop:
+    """Lets actors step environments by actions that are chosen here, as GA3C does (Babaeizadeh et al. 2017).
+
+    Actors send observations and get actions; only this process, perhaps with a GPU, computes the net, for the
+    observations of all actors that are waiting in one batch. The agent learns from as many rollouts as there are
+    actors.
+
+    Args:
+        agent: the agent.
+        actors: the actors.
+
+    Attributes:
+        statistics: of the episodes of all actors.
+    """
+
+    def __init__(self, agent: Agent, actors: ActorPool):
+        self.agent, self.actors = agent, actors
+        self.statistics = EpisodeStatistics(1)
+        self._waiting: dict[Call, int] = {}  # the actor of each call
+        self._answered: dict[int, ActorStep] = {}  # by actor, what it has sent since its last actions
+        self._growing = [_GrowingRollout() for _ in range(actors.count)]
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Learn from a rollout of ``steps`` steps for each actor; return metrics.
+
+        "actors_in_batch" is the mean number of actors whose observations were computed together.
+        """
+        ready: list[Rollout] = []
+        batches: list[int] = []
+        if not self._waiting and not self._answered:
+            self._waiting = {self.actors.start(n, "step", None, ""): n for n in range(self.actors.count)}
+        while len(ready) < self.actors.count:
+            if self._answered:
+                batches.append(len(self._answered))
+                self._act()
+            done, _ = concurrent.futures.wait(self._waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+            self._answered = {self._waiting.pop(call): call.result() for call in done}
+            for number, result in self._answered.items():
+                ready += self._take(self._growing[number], result, steps)
+        return {**self.agent.learn(join_rollouts(ready)), "actors_in_batch": float(np.mean(batches))}
+
+    def _take(self, growing: _GrowingRollout, result: ActorStep, steps: int) -> list[Rollout]:
+        """Add a step of an actor to its rollout; return this when it is complete."""
+        if result.step is None:  # a new actor: what a lost one had begun is dropped
+            growing.clear()
+            return []
+        growing.add(result.step)
+        self.statistics.extend(len(result.observations), result.episodes)
+        if len(growing.steps) < steps:
+            return []
+        rollout = growing.finish(result.observations, getattr(self.agent.algorithm, "values", None))
+        return [rollout]
+
+    def _act(self) -> None:
+        """Choose the actions of the actors that have answered, and let them take a step."""
+        results, self._answered = self._answered, {}
+        sampled = self.agent.sample(np.concatenate([result.observations for result in results.values()]))
+        start = 0
+        for number, result in results.items():
+            rows = slice(start, start := start + len(result.observations))
+            part = Sampled(sampled.actions[rows], {name: array[rows] for name, array in sampled.extras.items()})
+            self._growing[number].begin(result.observations, part)
+            self._waiting[self.actors.start(number, "step", part.actions, result.actor)] = number
+
+    def state(self) -> dict[str, Any]:
+        """Return what training goes on from; the rollouts that have begun are left out."""
+        return {"agent": self.agent.state(), "statistics": self.statistics.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; environments begin new episodes. Raises UserError where it is that of another net."""
+        self.agent.set_state(state["agent"])
+        self.statistics.restore(state["statistics"])
+
+    def close(self) -> None:
+        """End the calls on their way, and let go of the actors."""
+        for call in self._waiting:
+            call.cancel()
+        self.actors.close()
+
+
+class _GrowingRollout:
+    """The steps that an actor has taken since its last rollout."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.observations: list[np.ndarray] = []
+        self.sampled: list[Sampled] = []
+        self.steps: list[EnvironmentStep] = []
+
+    def begin(self, observations: np.ndarray, sampled: Sampled) -> None:
+        """Note the observations of a step, and the actions chosen for them."""
+        self.observations.append(observations)
+        self.sampled.append(sampled)
+
+    def add(self, step: EnvironmentStep) -> None:
+        """Note what followed."""
+        self.steps.append(step)
+
+    def finish(self, last: np.ndarray, values: Any) -> Rollout:
+        """Return the rollout, and begin anew after the observations ``last``."""
+        rewards = np.stack([step.rewards for step in self.steps])
+        bootstrap = np.zeros_like(rewards)
+        for t, step in enumerate(self.steps):
+            cut = step.truncated[step.ended] & ~step.terminated[step.ended]
+            if values is not None and cut.any():
+                bootstrap[t, step.ended[cut]] = values(step.final_observations[cut])
+        rollout = Rollout(
+            observations=np.stack(self.observations),
+            actions=np.stack([sampled.actions for sampled in self.sampled]),
+            rewards=rewards,
+            terminated=np.stack([step.terminated for step in self.steps]),
+            truncated=np.stack([step.truncated for step in self.steps]),
+            bootstrap=bootstrap,
+            last_observations=last,
+            extras={name: np.stack([s.extras[name] for s in self.sampled]) for name in self.sampled[0].extras},
+        )
+        self.clear()
+        return rollout
