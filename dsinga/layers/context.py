@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -122,7 +123,7 @@ class Context:
             return replace(self, rows=rows, all_reduce=single_worker, all_gather=single_worker)
         return replace(self, rows=rows)
 
-    @property
+    @cached_property
     def training(self) -> bool:
         """Whether this is training, with dropout, random crops and workspaces for gradients."""
         return bool(self.phase & Phase.kTrain)

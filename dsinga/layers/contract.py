@@ -172,17 +172,21 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
             "compute_gradient must return (gradients for the sources, gradients for the params), "
             f"as in (dx,), (dw, db), not {describe_type(computed)}"
         )
-    for what, gradients, arrays in (("sources", computed[0], sources), ("params", computed[1], params)):
+    for_sources, for_params = computed
+    for what, gradients, arrays in (("sources", for_sources, sources), ("params", for_params, params)):
         if not isinstance(gradients, (tuple, list)) or len(gradients) != len(arrays):
             count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else describe_type(gradients)
             raise layer.fail(f"compute_gradient must return a sequence of {len(arrays)} for its {what}, not {count}")
-    for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
+    for index, gradient in enumerate(for_sources):
         if gradient is not None:
-            if not has_shape_and_dtype_of(gradient, source):
-                raise mismatch(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
+            if not has_shape_and_dtype_of(gradient, sources[index]):
+                raise mismatch(layer, f"the gradient for {layer.source_name(index)}", gradient, sources[index])
             freeze(gradient)
-    for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
-        if gradient is not None:
+    for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
+        if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
+            if gradient.dtype != param.dtype:
+                raise mismatch(layer, f"the gradient for param {spec.role!r}", gradient, param)
+        elif gradient is not None:
             if not has_shape_and_dtype_of(gradient, param):
                 raise mismatch(layer, f"the gradient for param {spec.role!r}", gradient, param)
             if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
@@ -210,7 +214,7 @@ def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
 def freeze(array: Array) -> None:
     """Make a numpy array read-only, so that a layer that writes to its arguments raises an error."""
     if type(array) is np.ndarray:
-        array.flags.writeable = False
+        array.setflags(write=False)
 
 
 def add_layer_note(error: Exception, layer: Layer, method: str) -> None:

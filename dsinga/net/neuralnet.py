@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.layers.base import Layer
+from dsinga.layers.base import Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
@@ -31,7 +31,17 @@ class NeuralNet:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stage of each node, computed once."""
-        return build_stages(self.nodes, {name for name, param in self.params.items() if param.static})
+        return build_stages(self.nodes, self.static)
+
+    @cached_property
+    def static(self) -> frozenset[str]:
+        """The names of the params that keep their values."""
+        return frozenset(name for name, param in self.params.items() if param.static)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shapes of the params, by name."""
+        return {name: param.shape for name, param in self.params.items()}
 
     @property
     def fused(self) -> NeuralNet:

@@ -91,7 +91,7 @@ def back_propagate(
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
                 sums[name] = new_state(output.state.get(role), params[k], stage.layer.params[k], layer_ctx)
         for name in stage.completes:
-            if net.params[name].static:
+            if name in net.static:
                 continue
             push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
     return metrics
@@ -119,7 +119,7 @@ def accumulate_gradients(
         else:
             gradients[node] = gradient if gradients[node] is None else add(gradients[node], gradient)
     for name, gradient in zip(stage.params, for_params, strict=True):
-        if gradient is not None and not net.params[name].static:
+        if gradient is not None and name not in net.static:
             sums[name] = gradient if name not in sums else add_params(sums[name], gradient, add)
 
 

@@ -68,7 +68,7 @@ def forward_pass(
         for name in stage.params:
             if name not in params_by_name:
                 params_by_name[name] = values[name]
-        layer_ctx = ctx.of(stage.rows)
+        layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows)
         params = [params_by_name[name] for name in stage.params]
         for k in stage.by_rows:
             params[k] = params[k][layer_ctx.rows.start : layer_ctx.rows.stop]

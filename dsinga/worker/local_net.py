@@ -244,9 +244,9 @@ class LocalNet:
 
     def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
         values = {}
-        for name, param in net.params.items():
+        for name, shape in net.shapes.items():
             value = params.get(name)
-            if not is_plain(value) or value.shape != param.shape:
+            if not is_plain(value) or value.shape != shape:
                 check_params(net, params)
                 value = np.ascontiguousarray(params[name], np.float32)
             values[name] = value

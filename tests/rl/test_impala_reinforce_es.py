@@ -36,7 +36,7 @@ def rollout(kind: str = "discrete") -> rl.Rollout:
     terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
     terminated[2, 0] = truncated[1, 2] = True
     actions = rng.integers(3, size=shape) if kind == "discrete" else normal(*shape, 2)
-    extras = {"log_probability": normal(*shape) * 0.5 - 2, "value": normal(*shape)}
+    extras = {"log_probability": normal(*shape) * 0.5 - 2}
     bootstrap = normal(*shape) * truncated
     return rl.Rollout(
         normal(*shape, 4), actions, normal(*shape), terminated, truncated, bootstrap, normal(COUNT, 4), extras
@@ -92,9 +92,10 @@ def test_reinforce_learns_from_the_steps_before_an_end(heads: int) -> None:
         batch.rewards, batch.terminated, batch.truncated, batch.bootstrap, np.zeros(COUNT, np.float32), discount=0.99
     )
     complete = [(0, 0), (1, 0), (2, 0), (0, 2), (1, 2)]
-    weights = [returns[at] - (batch.extras["value"][at] if heads == 2 else 0) for at in complete]
     settings: dict[str, Any] = {"normalize_advantages": False, "max_gradient_norm": 0, "updater": nn.SGD(1.0)}
     learner = rl.REINFORCE(model(heads=heads), DISCRETE, **settings)
+    values = learner.heads(batch.observations.reshape(-1, 4))[-1].reshape(STEPS, COUNT, -1)[..., 0]
+    weights = [returns[at] - (values[at] if heads == 2 else 0) for at in complete]
     before = learner.params["policy_bias"].copy()
     policy = np.stack([learner.heads(batch.observations[at][np.newaxis])[0][0] for at in complete])
     probabilities = np.exp(policy) / np.exp(policy).sum(axis=1, keepdims=True)

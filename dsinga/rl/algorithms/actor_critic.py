@@ -80,11 +80,9 @@ class ActorCritic(Algorithm):
         return best_actions(self._head(0, observations), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Draw an action for each of N observations; extras are its "log_probability" and, with a value, "value"."""
-        policy, *value = self.heads(observations)[:2]
-        actions, logs = sample_actions(policy, self.spaces.action, rng)
-        extras = {"log_probability": logs}
-        return Sampled(actions, {**extras, "value": value[0].reshape(-1)} if value else extras)
+        """Draw an action for each of N observations; the extra is its "log_probability"."""
+        actions, logs = sample_actions(self._head(0, observations), self.spaces.action, rng)
+        return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray) -> np.ndarray:
         """Return the values (N,) of N observations."""
@@ -107,9 +105,17 @@ class ActorCritic(Algorithm):
 
     def estimate(self, rollout: Rollout) -> Advantages:
         """Return the advantages and returns of a rollout, by generalised advantage estimation."""
-        ends = rollout.terminated, rollout.truncated, rollout.bootstrap, self.values(rollout.last_observations)
-        values = rollout.extras["value"]
-        return gae(rollout.rewards, values, *ends, discount=self.discount, decay=self.decay)
+        ends = rollout.terminated, rollout.truncated, rollout.bootstrap
+        values = self.values_of(rollout)
+        return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.decay)
+
+    def values_of(self, rollout: Rollout) -> np.ndarray:
+        """Return the values (T + 1, N) of all observations of a rollout, those after its last step included.
+
+        They are computed here at once, in a fraction of the time that they would take step by step.
+        """
+        observations = np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]])
+        return self.values(observations.reshape(-1, *observations.shape[2:])).reshape(observations.shape[:2])
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
         """Return the steps of a rollout as rows of the input layers, those of all environments one after another."""

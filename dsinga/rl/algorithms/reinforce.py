@@ -78,7 +78,7 @@ class REINFORCE(ActorCritic):
         is_complete = np.logical_or.accumulate(ended[::-1])[::-1].reshape(-1)
         if not is_complete.any():
             return {}
-        advantages = returns - batch.extras["value"] if len(self.model.heads) > 1 else returns
+        advantages = returns - self.values_of(batch)[:-1] if len(self.model.heads) > 1 else returns
         rows = self.rows(batch, advantages, returns)
         rows = {name: rows[name][is_complete] for name in self.net.net.inputs}
         if self.normalize_advantages:
