@@ -8,7 +8,7 @@ from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
-from dsinga.ops.onednn.choices import SGEMM, choose_kernel
+from dsinga.ops.onednn.choices import SGEMM, SMALL_ARRAY, choose_kernel
 from dsinga.ops.onednn.descriptors import dense, engine, strided
 from dsinga.ops.onednn.library import DST, SRC, WEIGHTS
 from dsinga.ops.onednn.primitive import Primitive, accepts
@@ -40,7 +40,9 @@ def _layout(matrix: Array) -> tuple[bytes, int]:
 
 
 def column_sums(x: Array) -> Array:
-    """Sum (n, C) over n, as a product with ones: at the speed of memory."""
+    """Sum (n, C) over n, a large array as a product with ones: at the speed of memory."""
+    if x.size <= SMALL_ARRAY:
+        return np.add.reduce(x, 0)
     joined = join_rows(x)
     sums = np.empty((1, joined.shape[1]), np.float32)
     product(np.ones((1, joined.shape[0]), np.float32), joined, sums)
