@@ -99,7 +99,7 @@ def check_actions(layer: Layer, action: Array, count: int, ops: Ops) -> None:
     """Raise UserError for numbers of actions that are not 0 to ``count`` - 1."""
     if not len(action):
         return
-    low, high = (float(number) for number in ops.read([action.min(), action.max()]))
+    low, high = ops.read([action.min(), action.max()])
     if not 0 <= low <= high < count:
         raise layer.fail(
             f"has {count} actions, 0 to {count - 1}, but {layer.source_name(1)} gives {low:g} to {high:g}; change the "

@@ -98,7 +98,10 @@ def forward_pass(
 
 def without_features(entry: TapeEntry) -> TapeEntry:
     """Return the entry of a layer that no gradient reaches, without its large arrays: metrics and state remain."""
-    return entry._replace(sources=[], output=entry.output._replace(feature=None, saved=None))
+    output = entry.output
+    return TapeEntry(
+        entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx
+    )
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:

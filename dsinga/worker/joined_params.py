@@ -32,8 +32,12 @@ class JoinedParams:
         self._state = updater.create_state(bounds[-1])
         self._views = [{slot: array[part] for slot, array in self._state.items()} for part in self._slices]
 
-    def update(self, step: int, params: Mapping[str, np.ndarray], gradients: Mapping[str, Any], state: State) -> None:
-        """Change the params and their ``state`` by name and slot, of which this object keeps the memory."""
+    def join(self, arrays: Mapping[str, Any]) -> np.ndarray:
+        """Return the arrays of these params, such as their gradients, as a new one."""
+        return np.concatenate([arrays[name].reshape(-1) for name in self._names])
+
+    def update(self, step: int, params: Mapping[str, np.ndarray], gradient: np.ndarray, state: State) -> None:
+        """Change the params by the joined gradient, and their ``state`` by name and slot, whose memory is kept here."""
         for name, views in zip(self._names, self._views, strict=True):
             slots = state.get(name)
             if slots is not views:
@@ -41,8 +45,7 @@ class JoinedParams:
                     for slot, view in views.items():
                         view[:] = slots[slot]
                 state[name] = views
-        value = np.concatenate([params[name].reshape(-1) for name in self._names])
-        gradient = np.concatenate([gradients[name].reshape(-1) for name in self._names])
+        value = self.join(params)
         self._updater.update(step, value, gradient, self._state)
         for name, part in zip(self._names, self._slices, strict=True):
             params[name].reshape(-1)[:] = value[part]

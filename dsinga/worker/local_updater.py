@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,20 @@ class LocalUpdater:
         vars(self).update(state)
         self._prepare()
 
-    def step(self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, np.ndarray | SparseRows]) -> None:
+    def step(
+        self,
+        params: MutableMapping[str, np.ndarray],
+        gradients: Mapping[str, np.ndarray | SparseRows],
+        max_norm: float = 0.0,
+    ) -> None:
         """Change ``params`` in place by their gradients; a lasting state, such as a running mean, is replaced.
 
         Params without a gradient stay as they are. An array that cannot be changed in place is replaced by a new one.
-        The norm of ``clip_norm`` is that of the whole param. Raises UserError for a gradient of a wrong name or shape.
+        The norm of ``clip_norm`` is that of the whole param. With ``max_norm`` above 0, all gradients are scaled down
+        so that their norm together is at most this. Raises UserError for a gradient of a wrong name or shape.
         """
         small: dict[Updater, list[Param]] = {}
+        single: list[tuple[Updater, Param, np.ndarray, np.ndarray | SparseRows]] = []
         for name, gradient in gradients.items():
             if not (is_plain(gradient) and gradient.shape == self._shapes.get(name)):
                 check_gradient(name, gradient, self._shapes, (), self.steps)
@@ -70,13 +78,28 @@ class LocalUpdater:
             if self._joinable[name] and type(gradient) is np.ndarray:
                 small.setdefault(updater, []).append(param)
             else:
-                self._apply(updater, param, value, gradient)
-        for updater, group in small.items():
-            key = updater, *(param.name for param in group)
-            if key not in self._joined:
-                self._joined |= {key: JoinedParams(updater, group)}
-            self._joined[key].update(self.steps, params, gradients, self.state)
+                single.append((updater, param, value, gradient))
+        groups = [self._group(updater, group) for updater, group in small.items()]
+        joined = [group.join(gradients) for group in groups]
+        if max_norm:
+            trained = [gradient for _, param, _, gradient in single if param.trainable]
+            factor = min(1.0, max_norm / max(norm_of([*joined, *trained]), max_norm))
+            joined = [gradient * np.float32(factor) for gradient in joined]
+            single = [
+                (updater, param, value, scaled(gradient, factor) if param.trainable else gradient)
+                for updater, param, value, gradient in single
+            ]
+        for update in single:
+            self._apply(*update)
+        for group, gradient in zip(groups, joined, strict=True):
+            group.update(self.steps, params, gradient, self.state)
         self.steps += 1
+
+    def _group(self, updater: Updater, params: list[Param]) -> JoinedParams:
+        key = updater, *(param.name for param in params)
+        if key not in self._joined:
+            self._joined[key] = JoinedParams(updater, params)
+        return self._joined[key]
 
     def _apply(self, updater: Updater, param: Param, value: np.ndarray, gradient: np.ndarray | SparseRows) -> None:
         if not param.trainable:
@@ -87,6 +110,19 @@ class LocalUpdater:
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         state = self.state[param.name]
         updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale)
+
+
+def norm_of(gradients: Sequence[np.ndarray | SparseRows]) -> float:
+    """Return the Euclidean norm of several gradients together."""
+    values = [gradient.values if isinstance(gradient, SparseRows) else gradient for gradient in gradients]
+    return math.sqrt(sum(float(np.dot(array.reshape(-1), array.reshape(-1))) for array in values))
+
+
+def scaled(gradient: np.ndarray | SparseRows, factor: float) -> np.ndarray | SparseRows:
+    """Return a gradient times ``factor``."""
+    if isinstance(gradient, SparseRows):
+        return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
+    return gradient * np.float32(factor)
 
 
 def _check_value(name: str, params: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:

@@ -79,7 +79,7 @@ def test_a_run_is_resumed_from_its_workspace_and_goes_further(tmp_path: Path) ->
 
 
 def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
-    changes = ["train_steps=128", "reinforcement.rollout_steps=8", "reinforcement.evaluation_episodes=2"]
+    changes = ["train_steps=128", "reinforcement.rollout_steps=4", "reinforcement.evaluation_episodes=2"]
     arguments = ["train", str(JOB), "--workspace", str(tmp_path)]
     for change in changes:
         arguments += ["--set", change]

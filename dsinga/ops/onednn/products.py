@@ -33,10 +33,10 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
     """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors."""
-    down, across = (stride // matrix.itemsize for stride in matrix.strides)
-    if across == 1 or matrix.shape[1] == 1 != down:
-        return b"N", max(down, matrix.shape[1])
-    return b"T", max(across, matrix.shape[0])
+    (down, across), (rows, columns) = matrix.strides, matrix.shape  # strides in bytes, of float32
+    if across == 4 or columns == 1 != down // 4:
+        return b"N", max(down // 4, columns)
+    return b"T", max(across // 4, rows)
 
 
 def column_sums(x: Array) -> Array:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import EntropyLossConf, EuclideanLossConf, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
-from dsinga.ops import SparseRows
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
@@ -73,7 +71,6 @@ class ActorCritic(Algorithm):
         if len(model.heads) > 1:
             self.check_head(model.heads[1], 1, "the value of a state")
         self.learner = self.net
-        self._trained = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the most probable action for each of N observations."""
@@ -95,12 +92,7 @@ class ActorCritic(Algorithm):
     def update(self, batch: Mapping[str, np.ndarray]) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
         gradients, metrics = self.learner.backward(self.params, batch, step=self.updater.steps)
-        if self.max_gradient_norm:
-            trained = [gradients[name] for name in self._trained]
-            factor = self.max_gradient_norm / max(norm_of(trained), self.max_gradient_norm)
-            if factor < 1:
-                gradients |= {name: scaled(gradients[name], factor) for name in self._trained}
-        self.updater.step(self.params, gradients)
+        self.updater.step(self.params, gradients, self.max_gradient_norm)
         return metrics
 
     def estimate(self, rollout: Rollout) -> Advantages:
@@ -165,19 +157,6 @@ def entropy_loss(policy: str, scale: float, space: Space, per_step: bool = False
 def as_action_records(actions: np.ndarray) -> np.ndarray:
     """Return actions (B,) or (B, ...) as records (B, n) float32."""
     return actions.reshape(len(actions), -1).astype(np.float32)
-
-
-def norm_of(gradients: Sequence[Any]) -> float:
-    """Return the Euclidean norm of several gradients together."""
-    flat = [np.ravel(getattr(gradient, "values", gradient)) for gradient in gradients]
-    return math.sqrt(sum(float(np.dot(array, array)) for array in flat))
-
-
-def scaled(gradient: np.ndarray | SparseRows, factor: float) -> np.ndarray | SparseRows:
-    """Return a gradient times ``factor``."""
-    if isinstance(gradient, SparseRows):
-        return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
-    return gradient * np.float32(factor)
 
 
 def normalized(advantages: np.ndarray) -> np.ndarray:

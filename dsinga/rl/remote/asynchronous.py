@@ -18,7 +18,7 @@ from dsinga import api
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
 from dsinga.layers import Context, Records
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, Param
 from dsinga.registry import register
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.a2c import A2C
@@ -27,7 +27,7 @@ from dsinga.rl.environments import Environment, make_environments
 from dsinga.training import Metrics
 from dsinga.training.bp import Push
 from dsinga.worker.bind_records import bind_records
-from dsinga.worker.local_updater import LocalUpdater
+from dsinga.worker.local_updater import LocalUpdater, norm_of, scaled
 
 
 class ExperienceLearner:
@@ -60,7 +60,7 @@ class ExperienceLearner:
         agent, collector = self._groups[ctx.seed]
         algorithm = cast(A2C, agent.algorithm)
         algorithm.params = {name: np.array(value) for name, value in values.items()}
-        algorithm.updater = cast(LocalUpdater, _GradientPush(push, ctx.step))
+        algorithm.updater = cast(LocalUpdater, _GradientPush(push, ctx.step, net.params))
         agent.rng = np.random.default_rng([ctx.seed, ctx.step])
         rollout = collector.rollout(agent.sample, self._steps, algorithm.values)
         metrics: Metrics = {name: (value, 1) for name, value in agent.learn(rollout).items()}
@@ -73,13 +73,15 @@ class ExperienceLearner:
 class _GradientPush:
     """Stands for an updater: pushes gradients to servers instead of applying them."""
 
-    def __init__(self, push: Push, steps: int):
-        self._push, self.steps = push, steps
+    def __init__(self, push: Push, steps: int, params: Mapping[str, Param]):
+        self._push, self.steps, self._params = push, steps, params
 
-    def step(self, params: Mapping[str, np.ndarray], gradients: Mapping[str, Any]) -> None:
-        """Push each gradient."""
+    def step(self, params: Mapping[str, np.ndarray], gradients: Mapping[str, Any], max_norm: float = 0.0) -> None:
+        """Push each gradient, scaled down so that their norm together is at most ``max_norm`` unless that is 0."""
+        trained = {name: gradient for name, gradient in gradients.items() if self._params[name].trainable}
+        norm = norm_of([*trained.values()]) if max_norm else 0.0
         for name, gradient in gradients.items():
-            self._push(name, gradient)
+            self._push(name, scaled(gradient, max_norm / norm) if norm > max_norm and name in trained else gradient)
 
 
 def train_asynchronously(
