@@ -51,7 +51,7 @@ class TDLoss(Layer):
         rows, actions = xp.arange(len(values)), sources[1].reshape(-1).astype(xp.int64)
         chosen = values[rows, actions]
         errors = chosen - sources[2].reshape(-1)
-        slopes = xp.clip(errors, -self.delta, self.delta) if self.delta else errors
+        slopes = xp.minimum(xp.maximum(errors, -self.delta), self.delta) if self.delta else errors
         losses = slopes * (errors - slopes / 2)
         if len(sources) > WEIGHTS:
             weights = sources[WEIGHTS].reshape(-1)

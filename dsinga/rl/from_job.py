@@ -54,7 +54,8 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     settings = fields_of(getattr(conf, field))
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount
-    return Agent(cls(Model(job.neuralnet), spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
+    model = Model(job.neuralnet, conf.heads)
+    return Agent(cls(model, spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
 
 
 def fields_of(message: Message | None) -> dict[str, Any]:

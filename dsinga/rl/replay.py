@@ -46,6 +46,7 @@ class ReplayMemory:
         self._terminated = self._array(self.rows + 1, (), np.bool_)
         self._truncated = self._array(self.rows + 1, (), np.bool_)
         self._finals: dict[int, np.ndarray] = {}  # by index, of transitions that were cut off
+        self._powers = np.float32(discount) ** np.arange(n + 1, dtype=np.float32)
         self._next = 0  # the row of the next step
         self._filled = 0  # rows that have a step
 
@@ -141,26 +142,29 @@ class ReplayMemory:
     def _transitions(self, indices: np.ndarray, weights: np.ndarray) -> Transitions:
         """Return the transitions with these indices, row x N + environment."""
         row, environment = np.divmod(indices, self.count)
-        rewards, terminated = self._rewards[row, environment], self._terminated[row, environment]
-        last, discounts = row, np.full(len(row), self.discount, np.float32)
-        goes_on = ~(terminated | self._truncated[row, environment])
-        for _ in range(self.n - 1):
-            goes_on &= (last + 1) % len(self._rewards) != self._next
-            last = np.where(goes_on, (last + 1) % len(self._rewards), last)
-            rewards = rewards + np.where(goes_on, discounts * self._rewards[last, environment], 0)
-            discounts = np.where(goes_on, discounts * np.float32(self.discount), discounts)
-            terminated = self._terminated[last, environment]
-            goes_on &= ~(terminated | self._truncated[last, environment])
+        last, rewards, discounts = self._sums(row, environment)
         return Transitions(
             observations=self._observations[row, environment],
             actions=self._actions[row, environment],
             rewards=rewards,
             next_observations=self._next_observations(last, environment),
-            terminated=terminated,
+            terminated=self._terminated[last, environment],
             weights=weights,
             indices=indices,
             discounts=discounts,
         )
+
+    def _sums(self, row: np.ndarray, environment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for transitions the row of their last step, the discounted sum of rewards, and the last discount."""
+        if self.n == 1:
+            return row, self._rewards[row, environment], np.full(len(row), self.discount, np.float32)
+        rows = (row[:, np.newaxis] + np.arange(self.n)) % len(self._rewards)
+        places = rows, environment[:, np.newaxis]
+        is_last = self._terminated[places] | self._truncated[places] | (rows == (self._next - 1) % len(self._rewards))
+        counts = np.where(is_last.any(axis=1), is_last.argmax(axis=1) + 1, self.n)
+        factors = np.where(np.arange(self.n) < counts[:, np.newaxis], self._powers[:-1], np.float32(0))
+        sums = (factors * self._rewards[places]).sum(axis=1)
+        return rows[np.arange(len(rows)), counts - 1], sums, self._powers[counts]
 
     def _next_observations(self, row: np.ndarray, environment: np.ndarray) -> np.ndarray:
         observations = self._observations[(row + 1) % len(self._rewards), environment]
