@@ -151,7 +151,11 @@ class ActorPool:
                 if time.monotonic() > deadline:
                     raise RunError(f"waited {self._seconds:g} s for {what} from {', '.join(addresses)}")
             return task.result()
-        except (OSError, concurrent.futures.CancelledError, asyncio.CancelledError) as error:
+        except asyncio.CancelledError as error:
+            if not task.cancelled():  # the loop lets go of the call
+                raise
+            raise _ActorLost(*addresses) from error  # Dask has cancelled the actor
+        except (OSError, concurrent.futures.CancelledError) as error:
             raise _ActorLost(*addresses) from error
         except RuntimeError as error:
             if isinstance(error, RunError) or "Actor was lost" not in str(error):
