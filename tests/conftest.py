@@ -1,7 +1,7 @@
 """Sets up every test: kernel threads, repeatable examples, shared fixtures, the folder of real data."""
 
 import asyncio
-import contextlib
+import concurrent.futures
 import gc
 import os
 import sys
@@ -67,7 +67,9 @@ def no_default_client() -> Iterator[None]:
     dask.config.config.pop("scheduler", None)
     distributed.client._global_clients.clear()
     running = [worker._client for worker in distributed.Worker._instances if worker.status.name == "running"]
+    closing = []
     for left in [*distributed.Worker._initialized_clients]:
-        if left not in running and left.status != "closed":
-            with contextlib.suppress(Exception):  # its scheduler is gone
-                asyncio.run_coroutine_threadsafe(left._close(fast=True), left.loop.asyncio_loop).result(5)
+        loop = left.loop.asyncio_loop  # one that has ended closes nothing
+        if left not in running and left.status != "closed" and loop.is_running():
+            closing.append(asyncio.run_coroutine_threadsafe(left._close(fast=True), loop))
+    concurrent.futures.wait(closing, 5)  # some wait for a scheduler that is gone
