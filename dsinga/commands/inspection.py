@@ -31,6 +31,10 @@ def show(
     from dsinga.job import load
 
     job = load(conf, overrides)
+    if job.reinforcement is not None:
+        from dsinga.rl.from_job import net_job
+
+        job = net_job(job)
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = api.build_net(job, phase, data_root=data_root)

@@ -122,11 +122,24 @@ def test(
 ) -> None:  # fmt: skip
     """Evaluate a checkpoint of the job file CONF.
 
-    Prints the mean loss and metrics over all records of a phase, as JSON.
+    Prints the mean loss and metrics over all records of a phase, as JSON; for an agent the mean return and length of
+    episodes.
     """
     from dsinga import api
 
     job, connection = job_and_connection(conf, options)
+    if job.reinforcement is not None:
+        click.echo(json.dumps(test_agent(job, checkpoint)))
+        return
     with connection as client:
         metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root, resources=resources, hosts=hosts)
     click.echo(json.dumps(metrics))
+
+
+def test_agent(job: Job, checkpoint: str | None) -> dict[str, float]:
+    """Return the mean return and length of episodes in which the agent of a job takes its best actions."""
+    from dsinga import rl
+    from dsinga.rl.from_job import reinforcement_of, trained_agent
+
+    conf, agent = reinforcement_of(job), trained_agent(job, checkpoint)
+    return rl.evaluate(agent, conf.environment, max(1, conf.evaluation_episodes), seed=job.seed).summary()

@@ -110,7 +110,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     """
     if job.reinforcement is not None:
         raise job.reinforcement.error(
-            "the job learns from an environment: train it by dsinga.rl.train(job), or by `dsinga train` in a shell"
+            "the job learns from an environment, not from records: use dsinga.rl.train(job), or `dsinga train`, "
+            "`dsinga test` and `dsinga show` in a shell"
         )
     trains = phases is None
     phases = training_phases(job) if phases is None else phases

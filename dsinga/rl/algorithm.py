@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, UpdaterConf
+from dsinga.job import Job, LayerConf, UpdaterConf
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
+from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_net import LocalNet, Means
 
 
@@ -89,6 +90,16 @@ class Algorithm(ABC):
         gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
         self.updater.step(self.params, gradients)
         return metrics
+
+    def job(self, rows: int) -> Job:
+        """Return the net with the layers of the algorithm as a job of ``rows`` rows, whose inputs read zeros."""
+        job = self.net.job
+        layers = [
+            layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
+            for layer in job.neuralnet.layer
+        ]
+        zeros = {name: np.zeros((rows, *array.shape[1:]), array.dtype) for name, array in self.examples.items()}
+        return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), zeros)
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from: nested dicts of arrays and plain values."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
+from dsinga.api.trained import trained_params
 from dsinga.errors import UserError
 from dsinga.job import Job, UpdaterConf
 from dsinga.job.checks import check_reinforcement
@@ -20,9 +23,11 @@ from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.algorithms.reinforce import REINFORCE
 from dsinga.rl.algorithms.td3 import TD3
+from dsinga.rl.environments import make_environments
 from dsinga.rl.model import Model
 from dsinga.rl.run_settings import ReplaySettings, RunSettings
 from dsinga.rl.spaces import Spaces
+from dsinga.training import check_params
 
 # The class of each algorithm, and the field of ``reinforcement`` that has its settings.
 ALGORITHMS: dict[LearningAlgorithm, tuple[type[Any], str]] = {
@@ -56,6 +61,26 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
         settings["discount"] = conf.discount
     model = Model(job.neuralnet, conf.heads)
     return Agent(cls(model, spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
+
+
+def net_job(job: Job) -> Job:
+    """Return a job of the net that a job with ``reinforcement { }`` trains, with the losses of its algorithm."""
+    conf = reinforcement_of(job)
+    with contextlib.closing(make_environments(conf.environment, 1)) as one:
+        return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)
+
+
+def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
+    """Return the agent of a job with the params of a checkpoint, by default the newest one in its workspace.
+
+    Raises UserError where there is none, or where it is that of another net.
+    """
+    with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as one:
+        agent = agent_of(job, one.spaces)
+    params = trained_params(job, checkpoint, [])
+    check_params(agent.algorithm.net.net, params)
+    agent.algorithm.params = params
+    return agent
 
 
 def fields_of(message: Message | None) -> dict[str, Any]:

@@ -89,6 +89,23 @@ def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint" / "step128").is_dir()
 
 
+def test_a_checkpoint_is_evaluated_and_a_net_shown_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--set", "train_steps=1024", "--set", "reinforcement.evaluation_episodes=3", "--set", "checkpoint_freq=0"]
+    assert CliRunner().invoke(main_group, ["train", str(JOB), *short]).exit_code == 0
+    tested = CliRunner().invoke(main_group, ["test", str(JOB), *short])
+    assert (
+        json.loads(tested.stdout)["episode_return"]
+        == rl.train(JOB, workspace="again", steps=1024, progress=False, **{"evaluation_episodes": 3}).history[-1][
+            "episode_return"
+        ]
+    )
+    shown = CliRunner().invoke(main_group, ["show", str(JOB)])
+    assert "kPPOLoss" in shown.output
+    refused = CliRunner().invoke(main_group, ["plan", str(JOB)])
+    assert "learns from an environment, not from records: use dsinga.rl.train(job)" in str(refused.exception)
+
+
 def test_a_job_says_the_same_as_the_classes(tmp_path: Path) -> None:
     """The defaults of each algorithm's settings in a job are those of its class."""
     assert set(ALGORITHMS) == set(LearningAlgorithm)

@@ -26,7 +26,6 @@ from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.training import Metrics
 from dsinga.training.bp import Push
-from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_updater import LocalUpdater, norm_of, scaled
 
 
@@ -134,15 +133,4 @@ def _job_of(agent: Agent, environment: Environment, count: int, steps: int) -> J
         )
     name = f"experience-{uuid.uuid4().hex}"
     register("algorithm", name)(ExperienceLearner(agent, environment, count, steps))
-    rows = count * steps
-    layers = [
-        layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
-        for layer in algorithm.net.job.neuralnet.layer
-    ]
-    job = algorithm.net.job.replace(
-        name="a3c",
-        neuralnet=algorithm.net.job.neuralnet.replace(layer=layers),
-        train_one_batch=AlgConf(user_alg=name),
-    )
-    shapes = {name: np.zeros((rows, *array.shape[1:]), array.dtype) for name, array in algorithm.examples.items()}
-    return bind_records(job, shapes)
+    return algorithm.job(count * steps).replace(name="a3c", train_one_batch=AlgConf(user_alg=name))
