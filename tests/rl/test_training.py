@@ -127,7 +127,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="needs an environment and the number of its steps"):
         rl.train(agent_of())
     job = dsinga.load(JOB)
-    with pytest.raises(UserError, match=r"ppo\.conf:.*train it by dsinga\.rl\.train"):
+    with pytest.raises(UserError, match=r"ppo\.conf:.*use dsinga\.rl\.train"):
         dsinga.train(job)
     with pytest.raises(UserError, match="must be in"):
         rl.train(dsinga.load(JOB, ["reinforcement.discount=1.5"]))
