@@ -105,7 +105,7 @@ def check(
     [
         ("zoo", "rows", 4, ("processes", "round")),
         ("convnet", "features", 2, ("threads", "graph")),
-        ("convnet", "none", 1, ("threads", "graph")),
+        ("convnet", "none", 2, ("threads", "graph")),  # a worker without layers
         ("zoo", "locations", 3, ("processes", "round")),
         ("convnet", "hybrid", 2, ("processes", "graph")),
         ("zoo", "mixed", 3, ("processes", "round")),

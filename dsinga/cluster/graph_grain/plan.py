@@ -12,8 +12,8 @@ EXCHANGE = Segment("exchange", (), (), ())
 
 
 def plan_iteration(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over the net of one worker."""
-    return (EXCHANGE, *segments(net.fused))
+    """Return the segments of one iteration of back-propagation over the net of one worker, which may have no layers."""
+    return (EXCHANGE, *segments(net.fused)) if net.nodes else (EXCHANGE,)
 
 
 def positions(plan: Sequence[Segment]) -> Mapping[LayerPass, int]:

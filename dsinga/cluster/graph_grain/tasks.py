@@ -46,9 +46,13 @@ def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundRepor
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return the array that :func:`dsinga.transport.message.flatten` described."""
+    """Return the array that :func:`dsinga.transport.message.flatten` described, aligned, in the same layout.
+
+    Dask's frames begin at any byte, and numpy computes products of arrays that are not aligned in another order, which
+    gives other bits.
+    """
     (array,) = restore(layouts, iter(buffers))
-    return array
+    return array if array.flags.aligned else array.copy(order="K")
 
 
 def _stepper(worker: GroupWorker) -> tuple[Stepper, tuple[Segment, ...]]:
