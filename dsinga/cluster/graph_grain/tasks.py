@@ -51,7 +51,8 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
     Dask's frames begin at any byte, and numpy computes products of arrays that are not aligned in another order, which
     gives other bits.
     """
-    (array,) = restore(layouts, iter(buffers))
+    arrays: Sequence[Any] = restore(layouts, iter(buffers))  # bridges send no sparse rows
+    (array,) = arrays
     return array if array.flags.aligned else array.copy(order="K")
 
 
