@@ -129,8 +129,9 @@ class ReinforcementConf(Message):
     at most ``max_staleness`` updates old when kIMPALA learns from it. ``rollout_steps`` are the steps of each
     environment in a rollout, or those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq``
     and ``checkpoint_freq`` count steps of all environments together; a test is an evaluation by the best actions in
-    ``evaluation_episodes`` episodes. ``discount`` is the factor of the next step's reward. ``heads`` are the layers to
-    which the algorithm gives a meaning, such as policy and value; by default those that are no sources of others.
+    ``evaluation_episodes`` episodes, and the run ends when its mean return is ``stop_return``. ``discount`` is the
+    factor of the next step's reward. ``heads`` are the layers to which the algorithm gives a meaning, such as a policy
+    and a value; by default those that are no sources of others.
     """
 
     environment: str
@@ -142,6 +143,7 @@ class ReinforcementConf(Message):
     rollout_steps: int = 128
     discount: float = 0.99
     evaluation_episodes: int = 10
+    stop_return: float | None = None
     heads: list[str] = field(default_factory=list)
     ppo_conf: PPOConf | None = None
     a2c_conf: A2CConf | None = None

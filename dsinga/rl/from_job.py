@@ -110,6 +110,7 @@ def run_settings_of(job: Job) -> RunSettings:
         log_every=job.disp_freq,
         evaluate_every=job.test_freq,
         evaluation_episodes=conf.evaluation_episodes,
+        stop_return=conf.stop_return,
         checkpoint_every=job.checkpoint_freq,
         checkpoints_kept=job.checkpoint_keep,
         name=job.name,

@@ -51,6 +51,7 @@ class RunSettings:
         log_every: steps between rows of metrics; 0 for about a hundred rows.
         evaluate_every: steps between evaluations; 0 for one at the end.
         evaluation_episodes: episodes of an evaluation; 0 for none.
+        stop_return: the run ends when an evaluation has this mean return; None for never.
         checkpoint_every: steps between checkpoints; 0 for one at the end.
         checkpoints_kept: how many checkpoints are kept, the newest ones; 0 for all.
         name: the name of the run.
@@ -68,6 +69,7 @@ class RunSettings:
     log_every: int = 0
     evaluate_every: int = 0
     evaluation_episodes: int = 10
+    stop_return: float | None = None
     checkpoint_every: int = 0
     checkpoints_kept: int = 0
     name: str = "model"

@@ -138,9 +138,11 @@ class _Run:
                     self._log(step, metrics, (step - logged) / max(busy, 1e-9))
                     logged, busy = step, 0.0
                 if at_end or is_due(step, before, settings.evaluate_every):
-                    self._evaluate(step)
+                    at_end |= self._evaluate(step)
                 if at_end or is_due(step, before, settings.checkpoint_every):
                     self._save()
+                if at_end:
+                    break
         return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
 
     def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:
@@ -150,13 +152,15 @@ class _Run:
         self.monitor.record({**row, "env_steps_per_second": rate})
         self.monitor.progress({**row, "env_steps_per_second": rate})
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int) -> bool:
+        """Record an evaluation; return whether its mean return ends the run."""
         settings = self.settings
-        if settings.evaluation_episodes:
-            count = settings.evaluation_episodes
-            episodes = evaluate(self.loop.agent, settings.environment, count, seed=settings.seed)
-            means = {"episode_return": episodes.mean_return, "episode_length": float(episodes.lengths.mean())}
-            self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **means})
+        if not settings.evaluation_episodes:
+            return False
+        episodes = evaluate(self.loop.agent, settings.environment, settings.evaluation_episodes, seed=settings.seed)
+        means = {"episode_return": episodes.mean_return, "episode_length": float(episodes.lengths.mean())}
+        self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **means})
+        return settings.stop_return is not None and episodes.mean_return >= settings.stop_return
 
     def _save(self) -> None:
         if self.workspace:

@@ -71,6 +71,15 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(algorithm: type[Any], tmp
         np.testing.assert_equal(resumed.history[-1, "episode_return"], unbroken.history[-1, "episode_return"])
 
 
+def test_a_run_ends_when_an_evaluation_is_good_enough(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"evaluate_every": 128, "log_every": 1000}
+    assert train(workspace=tmp_path, stop_return=1.0, **settings).step == 128
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["phase"]) for row in rows] == [(128, "test")]
+    assert (tmp_path / "checkpoint" / "step128").is_dir()
+    assert train(stop_return=501.0, **settings).step == 384
+
+
 def test_a_run_is_resumed_from_its_workspace_and_goes_further(tmp_path: Path) -> None:
     train(workspace=tmp_path, steps=128, resume="auto")
     further = train(workspace=tmp_path, resume="auto")

@@ -1,0 +1,35 @@
+"""The jobs of DQN, DDPG and TD3 in datasets/ learn their tasks, with several seeds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import rl
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[2] / "datasets"
+
+
+def mean_return(path: str, seed: int, **settings: bool) -> float:
+    """Train a job and return the mean return of its last evaluation, 100 episodes by the best actions."""
+    job = dsinga.load(FOLDER / path)
+    conf = job.reinforcement
+    if settings:
+        conf = conf.replace(dqn_conf=conf.dqn_conf.replace(**settings))
+    result = rl.train(job.replace(seed=seed, reinforcement=conf), progress=False)
+    assert conf.evaluation_episodes == 100
+    return result.history[-1, "episode_return"]
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("double", [False, True])
+def test_dqn_balances_the_pole(double: bool, seed: int) -> None:
+    assert mean_return("cartpole/dqn.conf", seed, double=double) >= 475
+
+
+@pytest.mark.parametrize("job", ["ddpg", "td3"])
+def test_the_pendulum_is_swung_up(job: str) -> None:
+    assert np.median([mean_return(f"pendulum/{job}.conf", seed) for seed in (1, 2, 3)]) >= -200
