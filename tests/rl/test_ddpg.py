@@ -185,11 +185,11 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
         spaces = rl.Spaces(rl.box((3,)), rl.box((1,), -2, 2))
         agent = rl.Agent(TD3(rl.Model(nn.Model(x, heads)), spaces, random_steps=50, seed=seed), seed=seed)
         settings |= {"environments": 2, "rollout_steps": 20, "evaluation_episodes": 0, "progress": False}
-        replay = rl.ReplaySettings(capacity=300, batch_size=8, learn_after=40, n_steps=2)
-        return rl.train(agent, "Pendulum-v1", steps=480, replay=replay, **settings).agent.algorithm.params
+        replay = rl.ReplaySettings(capacity=120, batch_size=8, learn_after=40, n_steps=2)
+        return rl.train(agent, "Pendulum-v1", steps=240, replay=replay, **settings).agent.algorithm.params
 
-    unbroken = train(workspace=tmp_path, checkpoint_every=240)
-    resumed = train(workspace=tmp_path, resume=tmp_path / "checkpoint" / "step240")
+    unbroken = train(workspace=tmp_path, checkpoint_every=120)
+    resumed = train(workspace=tmp_path, resume=tmp_path / "checkpoint" / "step120")
     other = train(seed=1)
     for name, value in unbroken.items():
         np.testing.assert_array_equal(resumed[name], value)
