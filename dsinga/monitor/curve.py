@@ -1,4 +1,4 @@
-"""Drawing the curves of a run: a panel for loss, one for accuracy, a line for each phase."""
+"""Drawing the curves of a run: a panel for each of a few metrics, such as the loss, with a line for each phase."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dsinga.monitor.panels import Line, Panel, Point, draw_panels
 
 COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
 OTHER_COLOUR = "#7f7f7f"
+NAMES = "episode_return", "loss", "accuracy"  # the metrics that are drawn by default
 
 
-def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = ("loss", "accuracy")) -> str:
+def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
     """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
 
     The horizontal axis is "step". ``rows`` are mappings with "step", "phase" and numbers; values that are not finite

@@ -156,3 +156,12 @@ def test_a_notebook_gets_the_picture():
     assert "\ntraining stopped</div>" in output.data["text/html"]
     assert "test 0.92" in output.data["text/html"]
     assert "train " not in output.data["text/html"]
+
+
+def test_steps_of_environments_are_shown_as_a_speed():
+    throughput = ThroughputEstimate(400)
+    throughput.update({"step": 100, "env_steps_per_second": 12_345.6})
+    assert str(throughput) == "12,346 env steps/s"
+    assert values({"step": 100, "phase": "train", "episode_return": 37.5, "env_steps_per_second": 12_345.6}) == (
+        "episode_return 37.5"
+    )

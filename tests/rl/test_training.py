@@ -51,6 +51,8 @@ def test_a_run_writes_rows_and_checkpoints(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step256", "step384"]
     assert result.history[:, "step"] == [row["step"] for row in rows]
     assert repr(result).startswith("<Result of PPO after 384 steps: train, mean return")
+    assert ">episode_return<" in result._repr_html_()
+    assert ">loss<" in result._repr_html_()
 
 
 @pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.REINFORCE, rl.IMPALA, rl.ES, rl.DQN])
