@@ -57,6 +57,11 @@ def how_to_register(kind: str, name: str) -> str:
     return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 
 
+def forget(kind: str, name: str) -> None:
+    """Remove what is registered under a name, if anything is."""
+    _entries[kind].pop(name, None)
+
+
 def registered(kind: str) -> list[str]:
     """Return the names registered for a kind, in the order of registration."""
     return list(_entries[kind])

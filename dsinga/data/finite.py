@@ -20,9 +20,11 @@ class Nonfinite(NamedTuple):
 
 def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
     """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too."""
-    if rows.dtype.kind != "f" or is_small_and_finite(rows):
+    if rows.dtype.kind != "f":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
+        if is_small_and_finite(rows):
+            return None
         if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
             return None
     finite = np.isfinite(rows)

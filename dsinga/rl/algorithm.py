@@ -58,7 +58,7 @@ class Algorithm(ABC):
         model.check_observations(spaces.observation)
         observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
         self.examples = {model.input: observation, **(examples or {})}
-        self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1)
+        self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
 

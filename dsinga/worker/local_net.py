@@ -73,6 +73,8 @@ class LocalNet:
         workers: for how many workers the net is cut; by default as many as the job names in a worker group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where relative paths in the job are looked up after the working directory.
+        is_small: whether small products are computed in the way that takes the least time. The bits of a row then
+            depend on the size of its batch, and are not those of :func:`dsinga.train`.
 
     Raises UserError for what is wrong with the job.
     """
@@ -86,10 +88,11 @@ class LocalNet:
         workers: int | None = None,
         threads: int | None = None,
         roots: Sequence[str] = (),
+        is_small: bool = False,
     ):
         self.job = job
         shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
-        self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots}
+        self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots, "is_small": is_small}
         check(job, [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
@@ -98,6 +101,8 @@ class LocalNet:
         self._nets = LocalNets(job, None if x is None else (x, y), roots)
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
+        if is_small:
+            self._ops = self._ops.for_small_nets()
         self._passes = 0
 
     def __getstate__(self) -> dict[str, Any]:

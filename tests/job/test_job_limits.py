@@ -50,6 +50,7 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 
 NEGATIVE = WITHOUT_EFFECT | {
+    "ReinforcementConf.stop_return",  # returns may be negative
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "MeanLossConf.scale",  # -1: the mean is maximised

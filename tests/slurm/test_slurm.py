@@ -100,7 +100,7 @@ def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
 @pytest.mark.timeout(300)  # the run lasts longer than the lifetimes of jobs, then trains the same steps here
 def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slurm) -> None:
     """The lifetimes of the script, which end before the wall time of the jobs, are shorter than the run."""
-    slurm.lengthen(12_000)
+    slurm.lengthen(20_000)
     script = slurm.folder / "adaptive.py"
     script.write_text(script.read_text().replace('"225m"', '"10s"').replace('"10m"', '"2s"'))
     driver = slurm.start("python", "adaptive.py")
@@ -108,7 +108,7 @@ def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slur
         out, err = driver.communicate(timeout=2 * JOB_SECONDS)
     finally:
         driver.kill()
-    assert "after 12000 steps" in out, err
+    assert "after 20000 steps" in out, err
     assert_same_bits(slurm.params("adaptive"), slurm.local_params())
     recoveries = slurm.recoveries("adaptive")
     assert recoveries

@@ -23,6 +23,10 @@ __all__ = ["Ops"]
 class Ops(ArrayOps, ImageOps, SequenceOps, AttentionOps):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
+    def for_small_nets(self) -> Ops:
+        """Return the backend for nets whose kernels take less time than their calls; the bits may be others."""
+        return self
+
     @abstractmethod
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.

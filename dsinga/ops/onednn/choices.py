@@ -24,7 +24,6 @@ VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
 SGEMM = "sgemm"  # the library's function, which is no primitive with a name
 ANY = "any"  # whichever implementation the library has
-SMALL_PRODUCT = 1 << 19  # operations; numpy's BLAS computes a product up to here in the calling thread
 SMALL_ARRAY = 1 << 14  # numbers
 
 Shape = tuple[int, ...]
@@ -64,11 +63,6 @@ def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
     """Whether a weight is smaller than the features that TransposedProduct packs and transposes in its place."""
     return outputs * inputs < rows * (outputs + inputs)
-
-
-def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether the call of a product by the library takes longer than numpy takes in all."""
-    return 2 * rows * outputs * inputs <= SMALL_PRODUCT
 
 
 def is_small(size: int, *arguments: Any) -> bool:
@@ -120,30 +114,6 @@ TABLE = (
         always,
         "kernel_gradient.KernelGradient",
         "EPYC, 2026-11: 0.33 of the kernel's time",
-    ),
-    Choice(
-        "small-inner-product",
-        "inner_product",
-        ANY,
-        has_few_operations,
-        "products.NumpyProduct",
-        "EPYC, 2026-11-23: 0.31 of the kernel's time for 8 x 64 to 64, 0.65 for 64 x 64 to 64",
-    ),
-    Choice(
-        "small-transposed-product",
-        "transposed_product",
-        SGEMM,
-        has_few_operations,
-        "products.NumpyProduct",
-        "EPYC, 2026-11-23: 0.31 of the kernel's time for 8 x 64 to 64, 0.65 for 64 x 64 to 64",
-    ),
-    Choice(
-        "small-inner-product-gradient",
-        "inner_product_grad",
-        SGEMM,
-        has_few_operations,
-        "products.NumpyProductGradient",
-        "EPYC, 2026-11-23: 0.18 of the kernel's time for 8 x 64 to 64, 0.39 for 64 x 64 to 64",
     ),
     Choice(
         "small-tanh",

@@ -74,6 +74,7 @@ class DDPG(Algorithm):
             critic.job(self._critic_losses(), critic_updater or Adam(1e-3), seed),
             self._critic_examples(model, spaces),
             threads=1,
+            is_small=True,
         )
         super().__init__(
             with_static_params(model, critic_layers(model, action, self._values), self.critic_net.net),

@@ -87,7 +87,7 @@ class IMPALA(ActorCritic):
         steps = len(batch.rewards)
         sequences = self._sequences(batch)
         if steps not in self._learners:
-            self._learners[steps] = LocalNet(self._job(steps), sequences, threads=1)
+            self._learners[steps] = LocalNet(self._job(steps), sequences, threads=1, is_small=True)
         self.learner = self._learners[steps]
         return mean_metrics([self.update(sequences)])
 

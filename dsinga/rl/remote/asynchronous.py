@@ -19,7 +19,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet, Param
-from dsinga.registry import register
+from dsinga.registry import forget, register
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.collecting import Collector
@@ -118,7 +118,10 @@ def train_asynchronously(
     updates = max(1, steps // (groups * environments * rollout_steps))
     conf = (cluster or ClusterConf()).replace(nworker_groups=groups, nworkers_per_group=1)
     job = job.replace(cluster=conf, train_steps=updates, disp_freq=max(1, updates // 100), seed=seed)
-    result = api.train(job, client, workspace=workspace, params=agent.algorithm.params, progress=progress)
+    try:
+        result = api.train(job, client, workspace=workspace, params=agent.algorithm.params, progress=progress)
+    finally:
+        forget("algorithm", str(job.train_one_batch.user_alg))
     agent.algorithm.params = {name: np.array(value) for name, value in result.params.items()}
     return result
 
