@@ -17,7 +17,8 @@ from dsinga.job import Job
 from dsinga.monitor import Row
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.training import Metrics, add_metrics
-from dsinga.worker.local_net import LocalNet, Means
+from dsinga.worker.local_net import LocalNet
+from dsinga.worker.local_results import Means
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 

@@ -75,13 +75,15 @@ class TDLoss(Layer):
 
 @register("layer", "kMeanLoss")
 class MeanLoss(Layer):
-    """scale·Σ x / B: the mean of a row's numbers' sum as a loss; with a negative ``scale``, what is to become large.
+    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large.
 
-    The feature is the source, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are
-    static, it is the deterministic policy gradient (Silver et al. 2014). Metric: "loss".
+    Sources: x (B, ...), perhaps weights w of as many numbers a row, which get no gradient; without them all are 1. The
+    feature is x, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are static, it is the
+    deterministic policy gradient (Silver et al. 2014). With weights it carries any gradient of x. Metric: "loss".
     """
 
     source_count: ClassVar[int | None] = 1
+    optional_sources: ClassVar[int] = 1
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     gathered_because = "reports the loss of whole rows"
@@ -90,15 +92,23 @@ class MeanLoss(Layer):
         super().__init__(conf, source_shapes, info)
         self.scale = (conf.meanloss_conf or MeanLossConf()).scale
         self.shape = (self.source_shapes[0][0], math.prod(self.source_shapes[0][1:]))
+        if len(self.source_shapes) > 1:
+            check_rows(self, 1, self.shape[1], "weights")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
-        return Output(x, metrics={"loss": (x.sum(dtype=np.float64) * self.scale, len(x))})
+        weighted = x * to_matrix(sources[1], ctx.ops) if len(sources) > 1 else x
+        return Output(x, metrics={"loss": (weighted.sum(dtype=np.float64) * self.scale, len(x))})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        if not needs[0]:
-            return [None], ()
-        dx = ctx.ops.xp.full_like(output.feature, self.scale / ctx.rows.total)
-        return [from_matrix(dx, sources[0], ctx.ops)], ()
+        gradients: list[Any] = [None] * len(sources)
+        if needs[0]:
+            factor = output.feature.dtype.type(self.scale / ctx.rows.total)
+            if len(sources) > 1:
+                dx = to_matrix(sources[1], ctx.ops) * factor
+            else:
+                dx = ctx.ops.xp.full_like(output.feature, factor)
+            gradients[0] = from_matrix(dx, sources[0], ctx.ops)
+        return gradients, ()

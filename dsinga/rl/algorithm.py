@@ -14,7 +14,8 @@ from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
 from dsinga.worker.bind_records import bind_records
-from dsinga.worker.local_net import LocalNet, Means
+from dsinga.worker.local_net import LocalNet
+from dsinga.worker.local_results import Means
 
 
 class Algorithm(ABC):

@@ -3,60 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
-from dsinga.ops import SparseRows, get_ops
+from dsinga.ops import get_ops
 from dsinga.ops.types import is_plain
-from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
+from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.local_cut import CutRunner, to_host, whole_shape
-from dsinga.worker.local_nets import LocalNets, batch_rows, last_layers
-from dsinga.worker.local_records import Batch, batch_records, length_of, part_of_batch
+from dsinga.worker.local_nets import LocalNets, batch_rows, gradient_input, last_layers
+from dsinga.worker.local_records import Batch, batch_records, by_layer, length_of, part_of_batch
+from dsinga.worker.local_results import Backward, Forward, Means
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
-
-
-class Means(dict[str, Any]):
-    """The figures of metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
-
-    def __init__(self, sums: Metrics):
-        super().__init__(figures(sums))
-        self.sums = sums
-
-
-class Forward(NamedTuple):
-    """The result of a forward pass: features by layer, and the means of the metrics over the batch."""
-
-    outputs: Arrays
-    metrics: Means
-
-    @property
-    def loss(self) -> float:
-        """The mean loss. Raises KeyError for a pass without a loss layer."""
-        return self.metrics["loss"]
-
-
-class Backward(NamedTuple):
-    """The result of a backward pass: gradients by param, and the means of the metrics over the batch.
-
-    For a param that is not trainable, such as a running mean, the gradient is its new value.
-    """
-
-    gradients: dict[str, np.ndarray | SparseRows]
-    metrics: Means
-
-    @property
-    def loss(self) -> float:
-        """The mean loss. Raises KeyError for an algorithm that reports none."""
-        return self.metrics["loss"]
 
 
 class LocalNet:
@@ -173,29 +139,43 @@ class LocalNet:
         return Forward(outputs, Means(metrics))
 
     def backward(
-        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, step: int | None = None
+        self,
+        params: Mapping[str, np.ndarray],
+        x: Batch,
+        y: Batch = None,
+        *,
+        gradients: Mapping[str, np.ndarray] | None = None,
+        step: int | None = None,
     ) -> Backward:
         """Compute the gradient of the mean loss of a batch of any size for each param, by the job's algorithm.
 
-        ``step`` selects the random numbers, as of dropout; by default it is the number of earlier calls. A gradient of
-        an embedding may be sparse rows: its method ``dense()`` returns an array. Raises UserError for bad input,
-        Diverged where a metric is not finite.
+        ``gradients`` stand for a loss of one's own in place of the job's: by layer, the gradient of each record's loss
+        by the layer's feature, (n, ...), for back-propagation. Only what these layers need is computed, without labels;
+        the one metric, "loss", is the mean of gradient·feature. ``step`` selects the random numbers, as of dropout; by
+        default it is the number of earlier calls. A gradient of an embedding may be sparse rows: its method ``dense()``
+        returns an array. Raises UserError for bad input, Diverged where a metric is not finite.
         """
+        if gradients is not None and (y is not None or not gradients):
+            raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
         step = self._passes if step is None else step
         self._passes = step + 1
-        cut_rows = self._cut_rows(x)
-        net = self._nets.net(Phase.kTrain, None, cut_rows)
-        records, rows = self._records(net, x, y)
+        compute = self._algorithm if gradients is None else bp
+        cut_rows, names = self._cut_rows(x), tuple(gradients or ())
+        net = self._nets.net(Phase.kTrain, None, cut_rows, gradients=names)
+        if gradients:
+            given = {gradient_input(name): gradient for name, gradient in gradients.items()}
+            x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
+        records, rows = self._records(net, x, y, gradients=names)
         values = self._values(net, params)
         if cut_rows:
-            gradients, metrics = self._cut.backward(self._algorithm, net, values, records, rows, self.job.seed, step)
+            pushed, metrics = self._cut.backward(compute, net, values, records, rows, self.job.seed, step)
         else:
-            pushed: dict[str, Any] = {}
+            pushed = {}
             ctx = self._context(net, rows, step)
-            metrics = self._algorithm(net, self._on_device(values), records, ctx, pushed.__setitem__)
-            gradients = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
+            metrics = compute(net, self._on_device(values), records, ctx, pushed.__setitem__)
+            pushed = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
         check_metrics(metrics, step)
-        dense = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in gradients.items()}
+        dense = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in pushed.items()}
         return Backward(dense, Means(metrics))
 
     def predict(
@@ -232,10 +212,12 @@ class LocalNet:
         """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
         return self._nets.net(Phase.kTest, (layer,)).layer(layer).shape[1:]
 
-    def _records(self, net: NeuralNet, x: Batch, y: Batch, first: int = 0) -> tuple[dict[str, Records], int]:
+    def _records(
+        self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
+    ) -> tuple[dict[str, Records], int]:
         """Return the records of a batch; NaN is refused, but for a job that leaves bad batches out."""
-        skips = self.job.skip_bad_batches
-        return batch_records(net, x, y, self._nets.infos(net.phase), first=first, allows_nonfinite=skips)
+        infos = self._nets.infos(net.phase, gradients)
+        return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsinga.job import Job, Phase
+from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
@@ -32,34 +32,61 @@ class LocalNets:
         self._infos: dict[Phase, dict[str, RecordInfo]] = {}
         self._nets: dict[Any, NeuralNet] = {}
 
-    def net(self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0) -> NeuralNet:
+    def net(
+        self,
+        phase: Phase,
+        unlabelled: tuple[str, ...] | None = None,
+        rows: int = 0,
+        *,
+        gradients: tuple[str, ...] = (),
+    ) -> NeuralNet:
         """Return the net of a phase; where names are given, only what these layers need, without labels.
 
-        It computes batches of any size. To cut it, it must be made for ``rows`` rows. Raises UserError for what is
-        wrong with the job.
+        It computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has what
+        these layers need, without labels, an input layer for the gradient of each, named by :func:`gradient_input`,
+        and a loss with this gradient. Raises UserError for what is wrong with the job.
         """
-        key = phase, unlabelled, rows
+        key = phase, unlabelled, rows, gradients
         if key not in self._nets:
             if len(self._nets) >= KEPT_NETS:
                 del self._nets[next(iter(self._nets))]
-            conf, infos = self._job.neuralnet, self.infos(phase)
+            conf, infos = self._job.neuralnet, self.infos(phase, gradients)
             if rows:
                 infos = {name: replace(info, batchsize=rows) for name, info in infos.items()}
-            if unlabelled is not None:
-                conf = needed_layers(conf, phase, unlabelled)
+            if unlabelled is not None or gradients:
+                conf = needed_layers(conf, phase, gradients or unlabelled or ())
+                conf = conf.replace(layer=[*conf.layer, *(layer for name in gradients for layer in _loss_of(name))])
                 names = {layer.name for layer in conf.layer}
                 infos = {name: info for name, info in infos.items() if name in names}
             self._nets[key] = create_net(conf, phase, infos)
         return self._nets[key]
 
-    def infos(self, phase: Phase) -> dict[str, RecordInfo]:
-        """Return the description of the records of each input layer of a phase."""
+    def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
+        """Return the description of the records of each input layer of a phase, those for ``gradients`` included."""
         if phase not in self._infos:
             if self._shapes is None:
                 self._infos[phase] = dict(open_batch_reader(self._job, phase, 1, self._roots).infos)
             else:
                 self._infos[phase] = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
-        return self._infos[phase]
+        infos = dict(self._infos[phase])
+        for name in gradients:
+            shape = self.net(phase, gradients).layer(name).shape
+            infos[gradient_input(name)] = RecordInfo(shape[1:], shape[0], has_labels=False)
+        return infos
+
+
+def gradient_input(name: str) -> str:
+    """Return the name of the input layer that takes the gradient of the feature of layer ``name``."""
+    return f"gradient of {name}"
+
+
+def _loss_of(name: str) -> list[LayerConf]:
+    """Return a loss with a given gradient of layer ``name``, and the input layer that takes it."""
+    given = gradient_input(name)
+    return [
+        LayerConf(name=given, type=LayerType.kRecordInput, store_conf=StoreConf()),
+        LayerConf(name=f"loss of {name}", type=LayerType.kMeanLoss, srclayers=[name, given]),
+    ]
 
 
 def last_layers(net: NeuralNet) -> tuple[str, ...]:

@@ -147,15 +147,19 @@ nce = {"sampledloss_conf": {**sampled, "method": "kNCE", "counts": [9, 7, 0, 5, 
 case("kSampledLoss", "NCE steps", nce, (BATCH, 4, 3), ROWS, classes=9, steps=4)
 
 
-class PolicyCase(LayerCase):
+class FirstCase(LayerCase):
+    """A loss of which only the first source gets a gradient."""
+
+    def needs(self) -> list[bool]:
+        return [index == 0 for index in range(len(self.shapes))]
+
+
+class PolicyCase(FirstCase):
     """A loss of a policy: the second source has numbers of actions, and only the policy gets a gradient."""
 
     def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
         numbers = super().source(layer, index, rng)
         return numbers if index != 1 else rng.integers(0, self.shapes[0][1], self.shapes[1]).astype(np.float64)
-
-    def needs(self) -> list[bool]:
-        return [index == 0 for index in range(len(self.shapes))]
 
 
 class GaussianCase(PolicyCase):
@@ -181,6 +185,7 @@ CASES += [
 ]
 case("kDueling", "", {}, (BATCH, 1), (BATCH, 4))
 case("kMeanLoss", "", {"meanloss_conf": {"scale": -1}}, (BATCH, 3, 2))
+CASES.append(FirstCase("kMeanLoss", [(BATCH, 3, 2), (BATCH, 6)], {"meanloss_conf": {"scale": 2}}, "weighted"))
 case("kLearnedVector", "", {"learnedvector_conf": {"num_output": 4}}, ROWS)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
 case("kRegressionError", "", {}, ROWS, ROWS)

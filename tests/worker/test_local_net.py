@@ -119,6 +119,32 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
     layers = ["a", "drop", "b", "loss"]
     before, after = (net.forward(params, x, y, layers=layers, phase="train", step=step) for net in (whole, cut))
     assert_close(after.outputs, before.outputs, 1e-5)
+    given = {"b": before.outputs["loss"] - np.eye(4)[y]}  # the softmax loss, as a loss of one's own
+    third = cut.backward(params, x, gradients=given, step=step)
+    assert_close(third.gradients, first.gradients, 1e-5)
+    assert third.loss == pytest.approx(np.sum(given["b"] * before.outputs["b"]) / rows, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "y", "message"),
+    [
+        ({}, None, "give those of at least one layer, and no y"),
+        ({"b": np.zeros((8, 4))}, np.zeros(8, int), "give those of at least one layer, and no y"),
+        ({"bb": np.zeros((8, 4))}, None, "no layer 'bb' in phase kTrain; did you mean 'b'"),
+        (
+            {"loss": np.zeros((8, 3))},
+            None,
+            r"'gradient of loss' gets records of shape \(3,\), but the net was",
+        ),
+        ({"b": np.zeros((7, 4))}, None, "'gradient of b' gets 7 records in a batch of 8 records"),
+        ({"b": np.full((8, 4), np.nan)}, None, "'gradient of b' has NaN in record 0"),
+    ],
+)
+def test_gradients_that_do_not_fit(gradients: Arrays, y: np.ndarray | None, message: str) -> None:
+    x = np.zeros((8, 5), np.float32)
+    net = LocalNet(dsinga.loads(CUTS.replace("A ", "").replace("B ", "")), x, np.zeros(8, int))
+    with pytest.raises(UserError, match=message):
+        net.backward(net.initial_params(), x, y, gradients=gradients)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

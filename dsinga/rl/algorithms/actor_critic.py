@@ -16,7 +16,7 @@ from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
-from dsinga.worker.local_net import Means
+from dsinga.worker.local_results import Means
 
 # The input layers that these algorithms add to the net of a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"

@@ -18,7 +18,8 @@ from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
 from dsinga.training.target_params import copy_params, follow
-from dsinga.worker.local_net import LocalNet, Means
+from dsinga.worker.local_net import LocalNet
+from dsinga.worker.local_results import Means
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"
