@@ -27,13 +27,19 @@ from dsinga import nn, rl  # noqa: E402
 ACTIONS, BATCH, MEMORY, TURNS, UPDATES = 6, 32, 5000, 20, 50
 
 
-def algorithm_and_memory(channels: int) -> tuple[rl.DQN, rl.ReplayMemory]:
-    """Return our algorithm, and a memory of random transitions."""
+def new_model(channels: int) -> rl.Model:
+    """Return MinAtar's net."""
     x = nn.Input(shape=(channels, 10, 10), name="observation")
     hidden = nn.Flatten()(nn.Conv2D(16, 3, activation="relu")(x))
-    model = rl.Model(nn.Model(x, nn.Dense(ACTIONS)(nn.Dense(128, activation="relu")(hidden))))
+    return rl.Model(nn.Model(x, nn.Dense(ACTIONS)(nn.Dense(128, activation="relu")(hidden))))
+
+
+def algorithm_and_memory(channels: int) -> tuple[rl.DQN, rl.ReplayMemory]:
+    """Return our algorithm, and a memory of random transitions."""
     spaces = rl.Spaces(rl.box((channels, 10, 10), 0, 1, np.uint8), rl.DiscreteSpace(ACTIONS))
-    algorithm = rl.DQN(model, spaces, updater=nn.RMSprop(2.5e-4, rho=0.95, epsilon=1e-4), target_every=1000)
+    algorithm = rl.DQN(
+        new_model(channels), spaces, updater=nn.RMSprop(2.5e-4, rho=0.95, epsilon=1e-4), target_every=1000
+    )
     memory, rng = rl.ReplayMemory(spaces, MEMORY), np.random.default_rng(0)
     observation = images(rng, channels)
     none, no_finals = np.zeros(0, np.int64), np.zeros((0, channels, 10, 10), np.uint8)
@@ -70,26 +76,38 @@ class TorchNet(torch.nn.Module):
 
 
 class TorchDQN:
-    """The update of MinAtar's ``examples/dqn.py``."""
+    """The DQN of MinAtar's ``examples/dqn.py``."""
 
-    def __init__(self, channels: int, memory: rl.ReplayMemory):
+    def __init__(self, channels: int, centred: bool = True):
         self.policy, self.target = TorchNet(channels), TorchNet(channels)
         self.target.load_state_dict(self.policy.state_dict())
-        self.optimizer = torch.optim.RMSprop(self.policy.parameters(), lr=2.5e-4, alpha=0.95, centered=True, eps=0.01)
-        batch = memory.sample(MEMORY, np.random.default_rng(1))
-        rows = zip(
-            *(batch.observations, batch.next_observations, batch.actions, batch.rewards, batch.terminated), strict=True
+        self.optimizer = torch.optim.RMSprop(
+            self.policy.parameters(), lr=2.5e-4, alpha=0.95, centered=centred, eps=0.01
         )
-        self.memory = [
-            (
-                torch.tensor(state[None], dtype=torch.float32),
-                torch.tensor(following[None], dtype=torch.float32),
-                torch.tensor([[action]]),
-                torch.tensor([[reward]]),
-                torch.tensor([[terminated]]),
-            )
-            for state, following, action, reward, terminated in rows
-        ]
+        self.memory: list[Any] = []
+        self._place = 0
+
+    def remember(
+        self, state: np.ndarray, following: np.ndarray, action: int, reward: float, ended: bool, capacity: int
+    ) -> None:
+        """Keep a transition, in place of the oldest one if there are ``capacity``."""
+        transition = (
+            torch.tensor(state[None], dtype=torch.float32),
+            torch.tensor(following[None], dtype=torch.float32),
+            torch.tensor([[action]]),
+            torch.tensor([[reward]], dtype=torch.float32),
+            torch.tensor([[ended]]),
+        )
+        if len(self.memory) < capacity:
+            self.memory.append(transition)
+        else:
+            self.memory[self._place] = transition
+            self._place = (self._place + 1) % capacity
+
+    def best_action(self, state: np.ndarray) -> int:
+        """Return the action of the largest value."""
+        with torch.no_grad():
+            return int(self.policy(torch.tensor(state[None], dtype=torch.float32)).argmax())
 
     def draw(self) -> list[Any]:
         """Return a batch, as tensors."""
@@ -123,7 +141,11 @@ def main() -> None:
     channels = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     torch.set_num_threads(1)
     algorithm, memory = algorithm_and_memory(channels)
-    peer, rng = TorchDQN(channels, memory), np.random.default_rng(2)
+    peer, rng = TorchDQN(channels), np.random.default_rng(2)
+    batch = memory.sample(MEMORY, np.random.default_rng(1))
+    columns = batch.observations, batch.next_observations, batch.actions, batch.rewards, batch.terminated
+    for state, following, action, reward, ended in zip(*columns, strict=True):
+        peer.remember(state, following, int(action), float(reward), bool(ended), MEMORY)
     batch, tensors = memory.sample(BATCH, rng), peer.draw()
     updates: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "update": (lambda: algorithm.learn(batch), lambda: peer.learn(tensors)),
