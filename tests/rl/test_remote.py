@@ -91,6 +91,42 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
         loop.close()
 
 
+class Counts:
+    """An environment without end, whose observation is the number of its steps."""
+
+    observation_space = SPACES.observation
+    action_space = SPACES.action
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.full(4, self.steps, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("kind", [StreamingLoop, PredictingLoop])
+def test_resumed_actors_go_on_with_their_episodes(kind: Any) -> None:
+    def new_loop() -> Any:
+        agent = new_agent()
+        return kind(agent, new_pool(client, agent, 2, Counts))
+
+    with connect(workers=2) as client:
+        first, resumed = new_loop(), new_loop()
+        first.advance(8)
+        state = copy.deepcopy(first.state())
+        first.close()
+        resumed.restore(state)
+        lengths = {int(number): one["environments"]["lengths"] for number, one in state["actors"].items()}
+        assert max(map(max, lengths.values())) >= 8
+        for number, before in lengths.items():
+            assert resumed.actors.start(number, "state").result()["environments"]["lengths"] == before
+        resumed.advance(8)
+        assert resumed.statistics.steps >= 2 * 8 * 2 * 2
+        resumed.close()
+
+
 @pytest.mark.parametrize("actors", [1, 3])
 def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
     """With one actor the rollouts are those of a loop in one process."""

@@ -80,13 +80,13 @@ class ActorPool:
         coroutine = self._call(number, method, arguments)
         return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
-    def states(self) -> dict[int, Any]:
-        """Return the states of the environments of each actor after its last rollout, by number."""
-        return dict(self._states)
+    def states(self) -> dict[str, Any]:
+        """Return the states of the environments of each actor after its last rollout, by the actor's number as text."""
+        return {str(number): state for number, state in dict(self._states).items()}
 
-    def restore(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Let all actors go on from states of their environments, by number."""
-        self._states = dict(states)
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Let all actors go on from states of their environments, as :meth:`states` returns them."""
+        self._states = {int(number): state for number, state in states.items()}
         self._actors.clear()
 
     def close(self) -> None:

@@ -51,10 +51,9 @@ class GatheringLoop:
 
     def state(self) -> dict[str, Any]:
         """Return what training goes on from, bit for bit: nested dicts of arrays and plain values."""
-        states = {str(number): state for number, state in self.actors.states().items()}
         return {
             "agent": self.agent.state(),
-            "actors": states,
+            "actors": self.actors.states(),
             "statistics": self.statistics.state(),
             "iteration": self._iteration,
         }
@@ -62,7 +61,7 @@ class GatheringLoop:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state. Raises UserError where it is that of another net or environment."""
         self.agent.set_state(state["agent"])
-        self.actors.restore({int(number): one for number, one in state["actors"].items()})
+        self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
         self._iteration = int(state["iteration"])
 
@@ -151,14 +150,23 @@ class StreamingLoop:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return what training goes on from; the rollouts on their way are left out."""
-        return {"agent": self.agent.state(), "statistics": self.statistics.state(), "version": self._version}
+        """Return what training goes on from; rollouts that are not yet learnt are left out."""
+        return {
+            "agent": self.agent.state(),
+            "actors": self.actors.states(),
+            "statistics": self.statistics.state(),
+            "version": self._version,
+            "rollouts": list(self._rollouts),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; environments begin new episodes. Raises UserError where it is that of another net."""
+        """Take over a state. Raises UserError where it is that of another net or environment."""
         self.agent.set_state(state["agent"])
+        self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
         self._version = int(state["version"])
+        # Of another number of actors, the new ones draw their first random numbers.
+        self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 
     def close(self) -> None:
         """End the calls on their way, and let go of the actors."""

@@ -82,11 +82,17 @@ class PredictingLoop:
 
     def state(self) -> dict[str, Any]:
         """Return what training goes on from; the rollouts that have begun are left out."""
-        return {"agent": self.agent.state(), "statistics": self.statistics.state()}
+        calls = [self.actors.start(number, "state") for number in range(self.actors.count)]
+        return {
+            "agent": self.agent.state(),
+            "actors": {str(number): call.result() for number, call in enumerate(calls)},
+            "statistics": self.statistics.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; environments begin new episodes. Raises UserError where it is that of another net."""
+        """Take over a state. Raises UserError where it is that of another net or environment."""
         self.agent.set_state(state["agent"])
+        self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
 
     def close(self) -> None:

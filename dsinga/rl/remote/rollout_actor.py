@@ -95,6 +95,10 @@ class RolloutActor:
         """Step the environments by actions for their observations; without, or for another ``actor``'s, do nothing."""
         return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
+    async def state(self) -> dict[str, Any]:
+        """Return the state of the environments, after the calls before this one."""
+        return await asyncio.wrap_future(self._thread.submit(self._collector.state))
+
     async def close(self) -> None:
         """Free what the environments hold; the thread ends."""
         self._thread.submit(self._collector.environments.close)
