@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf, UpdaterConf
+from dsinga.job import Job, JobError, LayerConf, UpdaterConf
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
@@ -59,9 +59,18 @@ class Algorithm(ABC):
         model.check_observations(spaces.observation)
         observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
         self.examples = {model.input: observation, **(examples or {})}
-        self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
+        try:
+            self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
+        except JobError:  # of a loss, perhaps, for which a head has a wrong size
+            self.net = LocalNet(model.job(), {model.input: observation})
+            self.check_heads()
+            raise
+        self.check_heads()
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
+
+    def check_heads(self) -> None:  # noqa: B027, by default any heads will do
+        """Raise UserError unless each head has as many numbers as the algorithm needs; see :meth:`check_head`."""
 
     @abstractmethod
     def predict(self, observations: np.ndarray) -> np.ndarray:
@@ -104,19 +113,24 @@ class Algorithm(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from: nested dicts of arrays and plain values."""
-        return {"params": self.params, "updater": self.updater.state, "steps": self.updater.steps}
+        steps = self.updater.steps
+        return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where its params are not those of the net."""
-        self.params = {name: np.array(value, np.float32) for name, value in state["params"].items()}
+        """Take over a state. Raises UserError where it is that of another algorithm, or its params of another net."""
+        name = type(self).__name__
+        if state.get("algorithm", name) != name:
+            raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
+        params = {name: np.array(value, np.float32) for name, value in state["params"].items()}
+        shapes = {name: param.shape for name, param in self.net.net.params.items()}
+        if {name: value.shape for name, value in params.items()} != shapes:
+            raise UserError("the saved params are those of another net; restore them into the model that was saved")
+        self.params = params
         self.updater.state = {
             name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
             for name, slots in state["updater"].items()
         }
         self.updater.steps = int(state["steps"])
-        shapes = {name: param.shape for name, param in self.net.net.params.items()}
-        if {name: value.shape for name, value in self.params.items()} != shapes:
-            raise UserError("the saved params are those of another net; restore them into the model that was saved")
 
     def check_head(self, head: str, size: int, what: str) -> None:
         """Raise UserError unless the head has ``size`` numbers, which ``what`` needs."""

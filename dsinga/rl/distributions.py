@@ -20,17 +20,17 @@ def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -
     if isinstance(space, DiscreteSpace):  # the largest of scores with Gumbel noise is distributed as their softmax
         noise = rng.random(policy.shape, np.float32)
         actions = np.argmax(policy - np.log(-np.log(noise + np.float32(1e-20)) + np.float32(1e-20)), axis=1)
-    else:
-        means, logs = np.split(policy, 2, axis=1)
-        actions = means + np.exp(logs) * rng.standard_normal(means.shape, np.float32)
-    return actions, log_probabilities(policy, actions, space)
+        return actions, log_probabilities(policy, actions, space)
+    means, logs = np.split(policy, 2, axis=1)
+    actions = means + np.exp(logs) * rng.standard_normal(means.shape, np.float32)
+    return actions.reshape(-1, *space.shape), log_probabilities(policy, actions, space)
 
 
 def best_actions(policy: np.ndarray, space: Space) -> np.ndarray:
     """Return the most probable action for each row of ``policy``."""
     if isinstance(space, DiscreteSpace):
         return np.argmax(policy, axis=1)
-    return policy[:, : policy.shape[1] // 2]
+    return policy[:, : policy.shape[1] // 2].reshape(-1, *space.shape)
 
 
 def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> np.ndarray:
@@ -40,7 +40,7 @@ def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> 
         chosen = shifted[np.arange(len(actions)), actions]
         return chosen - np.log(np.exp(shifted).sum(axis=1))
     means, logs = np.split(policy, 2, axis=1)
-    return -(0.5 * ((actions - means) / np.exp(logs)) ** 2 + logs + 0.5 * LOG_TWO_PI).sum(axis=1)
+    return -(0.5 * ((actions.reshape(means.shape) - means) / np.exp(logs)) ** 2 + logs + 0.5 * LOG_TWO_PI).sum(axis=1)
 
 
 def policy_size(space: Space) -> int:

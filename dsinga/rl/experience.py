@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class Transitions:
         indices: (B,) int64, where the memory keeps them.
         discounts: (B,) float32, the factor of the value of ``next_observations``: the discount to the power of the
             steps in between.
+        targets: (B,) float32, those of the values of the actions, where the algorithm has computed them for errors.
     """
 
     observations: np.ndarray
@@ -74,6 +75,12 @@ class Transitions:
     weights: np.ndarray
     indices: np.ndarray
     discounts: np.ndarray
+    targets: np.ndarray | None = None
+
+    def take_targets(self, compute: Callable[[Transitions], np.ndarray]) -> np.ndarray:
+        """Return the targets, by ``compute`` where there are none, and drop them: an update makes them old."""
+        targets, self.targets = self.targets, None
+        return compute(self) if targets is None else targets
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:

@@ -46,8 +46,7 @@ class OffPolicyLoop(CollectingLoop):
 
     def advance(self, steps: int) -> dict[str, float]:
         """Take ``steps`` steps of each environment, with the updates due; return the means of the updates' metrics."""
-        sums: dict[str, float] = {}
-        updates = 0
+        values: dict[str, list[float]] = {}  # not every update gives every metric
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
             if self.statistics.steps < self.learn_after:
@@ -55,10 +54,9 @@ class OffPolicyLoop(CollectingLoop):
             self._updates_due += self.memory.count / self.learn_every
             while self._updates_due >= 1:
                 self._updates_due -= 1
-                updates += 1
                 for name, value in self._update().items():
-                    sums[name] = sums.get(name, 0.0) + value
-        return {name: value / updates for name, value in sums.items()}
+                    values.setdefault(name, []).append(value)
+        return {name: sum(each) / len(each) for name, each in values.items()}
 
     def _update(self) -> dict[str, float]:
         batch = self.memory.sample(self.batch_size, self.rng)

@@ -210,3 +210,31 @@ def test_messages_say_what_does_not_fit() -> None:
     apart = rl.Model(nn.Model(x, [nn.Dense(2, name="action")(x), nn.Dense(1, name="value")(x)]))
     with pytest.raises(UserError, match="the head 'value' does not depend on the head 'action'; join the action"):
         DDPG(apart, rl.Spaces(observation, bounded))
+
+
+def test_a_metric_of_some_updates_has_their_mean() -> None:
+    environments = rl.make_environments("Pendulum-v1", 1)
+    x = nn.Input(shape=3, name="observation")
+    action = nn.Dense(1, activation="tanh", name="action")(x)
+    values = [nn.Dense(1, name=name)(nn.Concatenate()([x, action])) for name in ("first", "second")]
+    agent = rl.Agent(TD3(rl.Model(nn.Model(x, [action, *values])), environments.spaces, random_steps=0))
+    metrics = []
+
+    def learn(batch: rl.Transitions) -> dict[str, float]:
+        metrics.append(TD3.learn(agent.algorithm, batch))
+        return metrics[-1]
+
+    agent.learn = learn  # type: ignore[method-assign]
+    memory = rl.ReplayMemory(environments.spaces, 100)
+    loop = rl.OffPolicyLoop(agent, rl.Collector(environments), memory, batch_size=4, learn_after=1)
+    means = loop.advance(6)
+    assert [len(each) for each in metrics] == [1, 2, 1, 2, 1, 2]
+    assert means["value"] == pytest.approx(np.mean([each["value"] for each in metrics[1::2]]))
+
+
+def test_an_update_after_errors_computes_no_targets_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, batch = DDPG(model(), SPACES), transitions()
+    expected = DDPG(model(), SPACES).learn(transitions())
+    algorithm.errors(batch)
+    monkeypatch.setattr(DDPG, "targets", None)
+    assert algorithm.learn(batch) == expected

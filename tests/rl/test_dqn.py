@@ -112,3 +112,36 @@ def test_a_restored_state_goes_on_with_the_same_bits() -> None:
 def test_other_actions_are_refused() -> None:
     with pytest.raises(UserError, match="DQN takes discrete actions, but .* float32 arrays of shape .2,.; use DDPG"):
         DQN(model(), rl.Spaces(rl.box((4,)), rl.box((2,))))
+
+
+def test_the_targets_of_errors_are_those_of_the_update_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = DQN(model(), SPACES), DQN(model(), SPACES)
+    batch, calls = transitions(), []
+    targets = DQN.targets
+
+    def count(algorithm: DQN, batch: rl.Transitions) -> np.ndarray:
+        calls.append(algorithm)
+        return targets(algorithm, batch)
+
+    monkeypatch.setattr(DQN, "targets", count)
+    errors = first.errors(batch)
+    np.testing.assert_array_equal(errors, first.heads(batch.observations)[0][np.arange(32), batch.actions] - targets(
+        first, batch
+    ))  # fmt: skip
+    assert first.learn(batch) == second.learn(transitions())
+    assert calls == [first, second]
+    assert first.learn(batch) == second.learn(transitions())  # old targets are not taken again
+    assert calls == [first, second, first, second]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"target_every": 0}, "target_every is 0; give a whole number of at least 1"),
+        ({"first_epsilon": 2}, "first_epsilon is 2; give a number between 0 and 1"),
+        ({"target_share": "all"}, "target_share is all; give a number between 0 and 1"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(setting: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        DQN(model(), SPACES, **setting)

@@ -139,7 +139,7 @@ def test_evolution_strategies_climb_to_a_maximum() -> None:
 def test_settings_that_mean_nothing_are_refused() -> None:
     for cls, settings, text in (
         (rl.ES, {"population": 3}, "population is 3; give an even number"),
-        (rl.PPO, {"epochs": 0}, "epochs is 0; give a number of at least 1"),
+        (rl.PPO, {"epochs": 0}, "epochs is 0; give a whole number of at least 1"),
         (rl.PPO, {"discount": 1.5}, "discount is 1.5; give a number between 0 and 1"),
     ):
         with pytest.raises(UserError, match=text):
@@ -148,3 +148,9 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         rl.PPO(model(heads=1), DISCRETE)
     with pytest.raises(UserError, match="PPO needs 2 outputs of the head 'policy'"):
         rl.PPO(model(), rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2)))
+
+
+def test_reinforce_without_a_value_learns_from_episodes_that_were_cut_off() -> None:
+    learner = rl.REINFORCE(model(heads=1), DISCRETE)
+    assert learner.values(np.zeros((3, 4), np.float32)).tolist() == [0, 0, 0]
+    assert learner.learn(rollout()).keys() >= {"policy_loss"}

@@ -111,6 +111,48 @@ def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert (second.algorithm.params[name] == value).all()
 
 
+def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    agent = rl.Agent(rl.PPO(keras_model(), SPACES))
+    agent.save(tmp_path)
+    wider = rl.Agent(rl.PPO(rl.Model(TEXT.replace("num_output: 8", "num_output: 9")), SPACES))
+    before = wider.predict(observations(5))
+    with pytest.raises(dsinga.UserError, match="params are those of another net"):
+        wider.restore(tmp_path)
+    np.testing.assert_array_equal(wider.predict(observations(5)), before)
+    with pytest.raises(dsinga.UserError, match="the saved agent learns by PPO, this one by DQN"):
+        rl.Agent(rl.DQN(keras_model(), SPACES)).restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda x, net, env: rl.PPO(net, SPACES),
+            r"takes a dsinga.rl.Model, not a Model of dsinga; give .*rl.Model\(net\)",
+        ),
+        (lambda x, net, env: rl.DQN("MlpPolicy", SPACES), "takes a dsinga.rl.Model, not a str;"),
+        (
+            lambda x, net, env: rl.A2C(rl.Model(net), env),
+            "takes the spaces of dsinga.rl, not a TimeLimit of gymnasium; give",
+        ),
+        (
+            lambda x, net, env: rl.ES(rl.Model(net), rl.Spaces(env.observation_space, env.action_space)),
+            "takes the spaces of dsinga.rl, not Spaces of a Box of gymnasium; give",
+        ),
+        (
+            lambda x, net, env: rl.PPO(rl.Model(net, heads=["value", "policy"]), SPACES),
+            "PPO needs 3 outputs of the head 'value' for actions that are 3 discrete values, but it has 1",
+        ),
+    ],
+)
+def test_an_algorithm_is_made_from_a_model_and_spaces(make: Any, text: str) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    x = nn.Input(shape=4, name="observation")
+    net = nn.Model(x, [nn.Dense(3, name="policy")(x), nn.Dense(1, name="value")(x)])
+    with pytest.raises(dsinga.UserError, match=text):
+        make(x, net, gymnasium.make("CartPole-v1"))
+
+
 def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(dsinga.UserError, match="no layer 'polcy'; did you mean 'policy'"):
         rl.Model(TEXT, heads=["polcy"])
@@ -167,3 +209,12 @@ def test_a_copy_of_an_agent_goes_on_by_itself() -> None:
     first.learn(batch)
     for name, value in first.algorithm.params.items():
         np.testing.assert_array_equal(second.algorithm.params[name], value)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_actions_have_the_shape_of_their_space(shape: tuple[int, ...]) -> None:
+    space, rng = rl.box(shape, -1, 1), np.random.default_rng(0)
+    policy = rng.normal(size=(5, policy_size(space))).astype(np.float32)
+    actions, logs = sample_actions(policy, space, rng)
+    assert (actions.shape, best_actions(policy, space).shape, logs.shape) == ((5, *shape), (5, *shape), (5,))
+    np.testing.assert_array_equal(log_probabilities(policy, actions, space), logs)

@@ -14,6 +14,7 @@ from dsinga.rl.algorithms.actor_critic import (
     mean_metrics,
     normalized,
 )
+from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Space, Spaces
@@ -49,6 +50,7 @@ class A2C(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
+        check_model_and_spaces(model, spaces)
         self.normalize_advantages = normalize_advantages
         loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
         super().__init__(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsinga.errors import UserError
 from dsinga.job import EntropyLossConf, EuclideanLossConf, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.checks import check_range
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
@@ -61,16 +60,21 @@ class ActorCritic(Algorithm):
     ):
         check_range("discount", discount, 0, 1)
         check_range("decay", decay, 0, 1)
+        check_range("max_gradient_norm", max_gradient_norm, 0)
         self.discount, self.decay, self.max_gradient_norm = discount, decay, max_gradient_norm
         examples = {name: np.zeros((1, 1), np.float32) for name in inputs}
         if inputs:
             examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
         layers = [*map(input_layer, examples), *layers]
         super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
-        self.check_head(model.head(0, "the policy"), policy_size(spaces.action), f"actions that are {spaces.action}")
+        self.learner = self.net
+
+    def check_heads(self) -> None:
+        """Raise UserError unless the heads are a policy and, if there is a second one, a value."""
+        actions, model = self.spaces.action, self.model
+        self.check_head(model.head(0, "the policy"), policy_size(actions), f"actions that are {actions}")
         if len(model.heads) > 1:
             self.check_head(model.heads[1], 1, "the value of a state")
-        self.learner = self.net
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the most probable action for each of N observations."""
@@ -82,7 +86,9 @@ class ActorCritic(Algorithm):
         return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray) -> np.ndarray:
-        """Return the values (N,) of N observations."""
+        """Return the values (N,) of N observations, 0 without a head for them."""
+        if len(self.model.heads) < 2:
+            return np.zeros(len(observations), np.float32)
         return self._head(1, observations).reshape(-1)
 
     def _head(self, number: int, observations: np.ndarray) -> np.ndarray:
@@ -170,10 +176,3 @@ def mean_metrics(updates: Sequence[Means]) -> dict[str, float]:
     names = {f"{POLICY_LOSS}/loss": "policy_loss", f"{VALUE_LOSS}/loss": "value_loss"}
     means = {name: sum(metrics[name] for metrics in updates) / len(updates) for name in updates[0]}
     return {names.get(name, name): value for name, value in means.items() if name != f"{ENTROPY_LOSS}/loss"}
-
-
-def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raise UserError unless a setting of an algorithm is between two numbers."""
-    if not low <= value <= high:
-        bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
-        raise UserError(f"{name} is {value:g}; give a number {bounds}")

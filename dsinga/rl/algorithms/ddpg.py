@@ -12,8 +12,8 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.algorithms.actor_critic import check_range
 from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
+from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
@@ -64,9 +64,11 @@ class DDPG(Algorithm):
         critic_updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
+        check_model_and_spaces(model, spaces)
         self.low, self.high = self._bounds(spaces)
         check_range("noise", noise, 0)
         check_range("target_share", target_share, 0, 1)
+        check_whole("random_steps", random_steps, 0)
         self.noise, self.random_steps, self.target_share = noise, random_steps, target_share
         action = model.head(0, "actions")
         self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
@@ -84,12 +86,16 @@ class DDPG(Algorithm):
             updater=updater or Adam(1e-3),
             seed=seed,
         )
-        self.check_head(action, math.prod(spaces.action.shape), f"actions that are {spaces.action}")
-        for value in self._values:
-            self.check_head(value, 1, "the value of an action")
         self.critic_updater = self.critic_net.updater()
         self.target_params = copy_params(self.params)
         self.sampled = 0
+
+    def check_heads(self) -> None:
+        """Raise UserError unless the heads are an action and its values."""
+        actions = self.spaces.action
+        self.check_head(self.model.heads[0], math.prod(actions.shape), f"actions that are {actions}")
+        for value in self._values:
+            self.check_head(value, 1, "the value of an action")
 
     def _bounds(self, spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
         space, name = spaces.action, type(self).__name__
@@ -141,8 +147,9 @@ class DDPG(Algorithm):
 
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the temporal differences (B,) of a batch, of the first critic, for a prioritised replay."""
+        batch.targets = self.targets(batch)
         values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
-        return values[0] - self.targets(batch)
+        return values[0] - batch.targets
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""
@@ -155,7 +162,7 @@ class DDPG(Algorithm):
         rows = {
             self.model.input: batch.observations,
             self.model.heads[0]: self._to_unit(batch.actions),
-            TARGET: self.targets(batch).reshape(-1, 1),
+            TARGET: batch.take_targets(self.targets).reshape(-1, 1),
             WEIGHT: batch.weights.reshape(-1, 1),
         }
         gradients, metrics = self.critic_net.backward(self.params, rows, step=self.critic_updater.steps)

@@ -11,6 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
@@ -61,10 +62,16 @@ class DQN(Algorithm):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
+        check_model_and_spaces(model, spaces)
         if not isinstance(spaces.action, DiscreteSpace):
             raise UserError(
                 f"DQN takes discrete actions, but those of the environment are {spaces.action}; use DDPG or TD3"
             )
+        check_whole("target_every", target_every, 1)
+        check_whole("epsilon_steps", epsilon_steps, 0)
+        shares = {"target_share": target_share, "first_epsilon": first_epsilon, "last_epsilon": last_epsilon}
+        for name, share in shares.items():
+            check_range(name, share, 0, 1)
         self.double, self.target_every, self.target_share = double, target_every, target_share
         self.first_epsilon, self.last_epsilon, self.epsilon_steps = first_epsilon, last_epsilon, epsilon_steps
         values = model.head(0, "the values of actions")
@@ -79,9 +86,13 @@ class DQN(Algorithm):
         super().__init__(
             model, spaces, layers=layers, examples=examples, updater=updater or Adam(learning_rate=1e-3), seed=seed
         )
-        self.check_head(values, spaces.action.n, f"{spaces.action.n} actions")
         self.target_params = copy_params(self.params)
         self.sampled = 0
+
+    def check_heads(self) -> None:
+        """Raise UserError unless the first head has a value for each action."""
+        count = self.spaces.action.n  # type: ignore[union-attr]
+        self.check_head(self.model.heads[0], count, f"{count} actions")
 
     @property
     def epsilon(self) -> float:
@@ -113,7 +124,8 @@ class DQN(Algorithm):
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the temporal differences (B,) of a batch, by which a prioritised replay draws."""
         values = self.heads(batch.observations)[0]
-        return values[np.arange(len(values)), batch.actions] - self.targets(batch)
+        batch.targets = self.targets(batch)
+        return values[np.arange(len(values)), batch.actions] - batch.targets
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return "loss" and "value", the mean value of its actions."""
@@ -121,7 +133,7 @@ class DQN(Algorithm):
             {
                 self.model.input: batch.observations,
                 ACTION: batch.actions.reshape(-1, 1).astype(np.float32),
-                TARGET: self.targets(batch).reshape(-1, 1),
+                TARGET: batch.take_targets(self.targets).reshape(-1, 1),
                 WEIGHT: batch.weights.reshape(-1, 1),
             }
         )

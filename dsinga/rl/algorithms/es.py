@@ -10,7 +10,7 @@ from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.algorithms.actor_critic import check_range
+from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.distributions import best_actions, policy_size
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
@@ -44,13 +44,19 @@ class ES(Algorithm):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_range("deviation", deviation, 0)
+        check_model_and_spaces(model, spaces)
+        if not deviation > 0:
+            raise UserError(f"deviation is {deviation}; give a number above 0")
         if population < 2 or population % 2:
             raise UserError(f"population is {population}; give an even number of at least 2")
         super().__init__(model, spaces, updater=updater or nn.Adam(0.01), seed=seed)
-        self.check_head(model.head(0, "the policy"), policy_size(spaces.action), f"actions that are {spaces.action}")
         self.population, self.deviation = population, deviation
         self._evolving = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
+
+    def check_heads(self) -> None:
+        """Raise UserError unless the first head is a policy."""
+        actions = self.spaces.action
+        self.check_head(self.model.head(0, "the policy"), policy_size(actions), f"actions that are {actions}")
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the best action for each of N observations."""

@@ -17,6 +17,7 @@ from dsinga.rl.algorithms.actor_critic import (
     entropy_loss,
     mean_metrics,
 )
+from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
@@ -63,6 +64,7 @@ class IMPALA(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
+        check_model_and_spaces(model, spaces)
         policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
         super().__init__(
             *(model, spaces, []),

@@ -14,11 +14,11 @@ from dsinga.rl.algorithms.actor_critic import (
     RETURN,
     ActorCritic,
     actor_critic_losses,
-    check_range,
     distribution_of,
     mean_metrics,
     normalized,
 )
+from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
@@ -63,9 +63,10 @@ class PPO(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
+        check_model_and_spaces(model, spaces)
         check_range("clip", clip, 0)
-        check_range("epochs", epochs, 1)
-        check_range("minibatches", minibatches, 1)
+        check_whole("epochs", epochs, 1)
+        check_whole("minibatches", minibatches, 1)
         self.epochs, self.minibatches = epochs, minibatches
         self.normalize_advantages = normalize_advantages
         loss = LayerConf(

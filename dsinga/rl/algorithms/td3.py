@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import UpdaterConf
-from dsinga.rl.algorithms.actor_critic import check_range
 from dsinga.rl.algorithms.ddpg import DDPG
+from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
@@ -50,7 +50,7 @@ class TD3(DDPG):
     ):
         check_range("target_noise", target_noise, 0)
         check_range("target_noise_limit", target_noise_limit, 0)
-        check_range("actor_every", actor_every, 1)
+        check_whole("actor_every", actor_every, 1)
         self.target_noise, self.target_noise_limit, self.actor_every = target_noise, target_noise_limit, actor_every
         super().__init__(
             *(model, spaces),

@@ -1,0 +1,55 @@
+"""Checks of what a user gives an algorithm, an agent or a run: settings, the net, and the spaces."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import Any
+
+from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
+
+
+def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raise UserError unless a setting is a number between two others."""
+    if not isinstance(value, str) and low <= value <= high:
+        return
+    bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
+    raise UserError(f"{name} is {value}; give a number {bounds}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise UserError unless a setting is a whole number of at least ``least``."""
+    if not isinstance(value, Integral) or value < least:
+        raise UserError(f"{name} is {value}; give a whole number of at least {least}")
+
+
+def check_model_and_spaces(model: Any, spaces: Any) -> None:
+    """Raise UserError unless an algorithm is given a model and spaces of this package."""
+    if not isinstance(model, Model):
+        example = "dsinga.rl.Model(net)" if isinstance(model, nn.Model) else "dsinga.rl.Model(dsinga.nn.Model(...))"
+        raise UserError(f"an algorithm takes a dsinga.rl.Model, not {_kind(model)}; give {example}")
+    if not isinstance(spaces, Spaces) or not all(isinstance(space, DiscreteSpace | BoxSpace) for space in spaces):
+        what = f"Spaces of {_kind(spaces.observation)}" if isinstance(spaces, Spaces) else _kind(spaces)
+        raise UserError(
+            f"an algorithm takes the spaces of dsinga.rl, not {what}; give dsinga.rl.make_environments(environment, "
+            "1).spaces"
+        )
+
+
+def check_same_actions(agent: Space, environment: Space, name: str) -> None:
+    """Raise UserError unless an agent takes the actions of the environment ``name``."""
+    if type(agent) is type(environment) and agent.shape == environment.shape:
+        if not isinstance(agent, DiscreteSpace) or agent == environment:
+            return
+    raise UserError(
+        f"the agent takes actions that are {agent}, but those of the environment {name!r} are {environment}; make the "
+        "agent with the spaces of this environment"
+    )
+
+
+def _kind(value: Any) -> str:
+    package = type(value).__module__.partition(".")[0]
+    return f"a {type(value).__name__}" if package == "builtins" else f"a {type(value).__name__} of {package}"
