@@ -12,7 +12,9 @@ import numpy as np
 from dsinga.checkpoint import directory
 from dsinga.errors import UserError
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.checks import check_finite, check_same_actions, check_whole
 from dsinga.rl.experience import Sampled
+from dsinga.rl.vector_environment import VectorEnvironment
 
 
 class Agent:
@@ -27,13 +29,18 @@ class Agent:
     """
 
     def __init__(self, algorithm: Algorithm, seed: int = 0):
+        check_whole("seed", seed, 0)
         self.algorithm = algorithm
         self.rng = np.random.default_rng(seed)
 
     def sample(self, observations: np.ndarray) -> Sampled:
         """Return actions that explore, for observations (N, ...), or one for an observation."""
         batch, is_single = self._batch(observations)
-        sampled = self.algorithm.sample(batch, self.rng)
+        try:
+            sampled = self.algorithm.sample(batch, self.rng)
+        except UserError:
+            check_finite(batch)
+            raise
         if not is_single:
             return sampled
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
@@ -41,12 +48,25 @@ class Agent:
     def predict(self, observations: np.ndarray) -> Any:
         """Return the best actions for observations (N, ...), or the best one for an observation."""
         batch, is_single = self._batch(observations)
-        actions = self.algorithm.predict(batch)
+        try:
+            actions = self.algorithm.predict(batch)
+        except UserError:
+            check_finite(batch)
+            raise
         return actions[0] if is_single else actions
 
     def learn(self, batch: Any) -> dict[str, float]:
         """Learn from experience, and return metrics."""
-        return self.algorithm.learn(batch)
+        try:
+            return self.algorithm.learn(batch)
+        except UserError:
+            for name in ("observations", "next_observations"):
+                check_finite(getattr(batch, name, ()))
+            raise
+
+    def check_environments(self, environments: VectorEnvironment) -> None:
+        """Raise UserError unless environments take the actions of the algorithm; override it where these are changed."""
+        check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the algorithm and of the random numbers: nested dicts of arrays and plain values."""
@@ -81,6 +101,10 @@ class Agent:
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return observations as a batch (N, ...), and whether they are one."""
         space = self.algorithm.spaces.observation
+        if isinstance(observations, tuple) and len(observations) == 2 and isinstance(observations[1], dict):
+            raise UserError(
+                "an agent takes observations; reset of Gymnasium returns (observation, info): give the first"
+            )
         array = np.asarray(observations)
         if array.shape[1:] == space.shape and array.ndim == len(space.shape) + 1:
             return array, False

@@ -6,6 +6,8 @@ import math
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.rl.model import Model
@@ -39,15 +41,33 @@ def check_model_and_spaces(model: Any, spaces: Any) -> None:
         )
 
 
+def check_finite(observations: Any) -> None:
+    """Raise UserError where observations are not all finite."""
+    array = np.asarray(observations)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        place = np.argwhere(~np.isfinite(array))[0]
+        raise UserError(
+            f"an observation has {array[tuple(place)]} at {tuple(place[1:].tolist())}; let the environment give finite "
+            "numbers"
+        )
+
+
 def check_same_actions(agent: Space, environment: Space, name: str) -> None:
     """Raise UserError unless an agent takes the actions of the environment ``name``."""
-    if type(agent) is type(environment) and agent.shape == environment.shape:
-        if not isinstance(agent, DiscreteSpace) or agent == environment:
+    if isinstance(agent, BoxSpace) and isinstance(environment, BoxSpace):
+        if np.array_equal(agent.low, environment.low) and np.array_equal(agent.high, environment.high):
             return
+    elif agent == environment:
+        return
     raise UserError(
-        f"the agent takes actions that are {agent}, but those of the environment {name!r} are {environment}; make the "
+        f"the agent takes actions that are {_described(agent)}, but those of the environment {name!r} are "
+        f"{_described(environment)}; make the "
         "agent with the spaces of this environment"
     )
+
+
+def _described(space: Space) -> str:
+    return f"{space} from {space.low} to {space.high}" if isinstance(space, BoxSpace) else str(space)
 
 
 def _kind(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat
 
 import numpy as np
 
@@ -60,10 +60,11 @@ class EnvironmentLoop(VectorEnvironment):
         observations = self._empty()
         rewards, terminated, truncated, ended = [], [], [], []
         values = actions.tolist() if isinstance(self.spaces.action, DiscreteSpace) else list(actions)
-        i = 0
+        i, result = 0, None
         try:
             for i, action in enumerate(values):
-                observations[i], reward, is_terminated, is_truncated, _ = self._step_calls[i](action)
+                result = self._step_calls[i](action)
+                observations[i], reward, is_terminated, is_truncated, _ = result
                 rewards.append(float(reward))
                 terminated.append(is_terminated)
                 truncated.append(is_truncated)
@@ -72,7 +73,10 @@ class EnvironmentLoop(VectorEnvironment):
                 else:
                     self._actions[i].append(action)
         except Exception as error:
+            self._check_result(i, result)
             self._fail(i, f"in step {self.steps - self._starts[i] + 1}", error)
+        if not self.steps:  # an observation of one number would have been taken for each element
+            self._check_result(i, result)
         final_observations = observations[ended] if ended else self._no_finals
         for i in ended:
             observations[i] = self._begin_episode(i, self.steps + 1)
@@ -148,17 +152,43 @@ class EnvironmentLoop(VectorEnvironment):
         self._starts[i] = step
         self._actions[i].clear()
         try:
-            observation, _ = self._environments[i].reset(
-                seed=episode_seed(self.seed, self.first + i, self._episodes[i])
-            )
+            result = self._environments[i].reset(seed=episode_seed(self.seed, self.first + i, self._episodes[i]))
         except Exception as error:
-            self._fail(i, "when it was reset", error)
-        if np.shape(observation) != self.spaces.observation.shape:
+            if isinstance(error, TypeError) and "'seed'" in str(error):
+                raise UserError(
+                    f"reset of the environment {self.name!r} takes no seed; define reset(self, *, seed=None, "
+                    "options=None), as Gymnasium does"
+                ) from error
+            self._fail(i, "in the reset", error)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise UserError(
+                f"reset of the environment {self.name!r} returned {_kind(result)}; return observation, info, as in "
+                "Gymnasium"
+            )
+        self._check_observation(result[0])
+        return result[0]
+
+    def _check_result(self, i: int, result: Any) -> None:
+        """Raise UserError where the result of a step has not the form of Gymnasium."""
+        if result is None:
+            return
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise UserError(
+                f"step of the environment {self.name!r} returned {_kind(result)}; return observation, reward, "
+                "terminated, truncated, info, as in Gymnasium"
+            )
+        self._check_observation(result[0])
+        if np.ndim(result[1]) or not isinstance(result[1], SupportsFloat):
+            name = f"environment {self.first + i} of {self.name!r}"
+            raise UserError(f"step of {name} returned the reward {result[1]!r}; return a number")
+
+    def _check_observation(self, observation: Any) -> None:
+        shape = self.spaces.observation.shape
+        if np.shape(observation) != shape:
             raise UserError(
                 f"the environment {self.name!r} returned an observation of shape {np.shape(observation)}, but its "
-                f"observation_space has the shape {self.spaces.observation.shape}; change the one or the other"
+                f"observation_space has the shape {shape}; change the one or the other"
             )
-        return observation
 
     def _empty(self) -> np.ndarray:
         space = self.spaces.observation
@@ -173,14 +203,20 @@ class EnvironmentLoop(VectorEnvironment):
         ) from error
 
 
+def _kind(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+
+
 def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
     """Return the spaces of an environment with the attributes of Gymnasium; raise UserError where it has none."""
     try:
-        observation = getattr(environment, f"{prefix}observation_space")
-        action = getattr(environment, f"{prefix}action_space")
-    except AttributeError:
+        observation, action, *_ = [
+            getattr(environment, attribute)
+            for attribute in (f"{prefix}observation_space", f"{prefix}action_space", "reset", "step")
+        ]
+    except AttributeError as error:
         raise UserError(
-            f"the environment {name!r} is a {type(environment).__name__}, which lacks observation_space or "
-            "action_space; give it both, as Gymnasium describes (https://gymnasium.farama.org/api/env)"
+            f"the environment {name!r} is a {type(environment).__name__}, which lacks {error.name}; define it, as "
+            "Gymnasium describes (https://gymnasium.farama.org/api/env)"
         ) from None
     return Spaces(space_of(observation, "observation"), space_of(action, "action"))

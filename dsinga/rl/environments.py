@@ -48,9 +48,10 @@ def make_environments(
         raise UserError(f"the number of environments must be at least 1, not {count}")
     name, create = _find(environment)
     if create is not None and _is_vector_class(create):
-        return GymnasiumVector(name, create(num_envs=count, **settings), seed, first)
+        return GymnasiumVector(name, _create(name, create, num_envs=count, **settings), seed, first)
     if create is None and count >= CART_POLE_VECTOR_FROM and _gymnasium_spec(name).vector_entry_point == CART_POLE:
-        return CartPoleVector(name, _gymnasium(name).make_vec(name, num_envs=count, **settings), seed, first)
+        vector = _create(name, _gymnasium(name).make_vec, id=name, num_envs=count, **settings)
+        return CartPoleVector(name, vector, seed, first)
     return EnvironmentLoop(name, lambda: make_environment(environment, **settings), count, seed, first)
 
 
@@ -60,6 +61,11 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
     if create is None:
         _gymnasium_spec(name)
         create, settings = _gymnasium(name).make, {"id": name, **settings}
+    return _create(name, create, **settings)
+
+
+def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
+    """Return what a class or function makes; raise UserError where it raises."""
     try:
         return create(**settings)
     except UserError:
@@ -93,6 +99,12 @@ def make_rendering_environment(environment: Environment, **settings: Any) -> tup
 def _find(environment: Environment) -> tuple[str, Callable[..., Any] | None]:
     """Return the name of an environment and the class or function that makes it, None for one of Gymnasium."""
     if not isinstance(environment, str):
+        if not callable(environment):
+            what = f"is made already: {environment}" if hasattr(environment, "step") else f"is {environment!r}"
+            raise UserError(
+                f"the environment {what}; give its name, or a class or function that returns a new one each time, as "
+                "lambda: gymnasium.make(...)"
+            )
         return getattr(environment, "__name__", type(environment).__name__), environment
     return environment, lookup("environment", environment) if environment in registered("environment") else None
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dsinga.errors import RunError, UserError
+from dsinga.rl.agent import Agent
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import EpisodeStatistics
 
@@ -65,8 +66,13 @@ def evaluate(
     """
     if episodes < 1:
         raise UserError(f"the number of episodes must be at least 1, not {episodes}")
+    if not hasattr(agent, "predict"):
+        remedy = "give its agent" if hasattr(agent, "agent") else "its method predict chooses actions"
+        raise UserError(f"an evaluation takes an agent or an algorithm, not {agent!r}; {remedy}")
     count = min(episodes, MOST_ENVIRONMENTS)
     environments = make_environments(environment, count, seed=seed, first=FIRST_ENVIRONMENT, **settings)
+    if isinstance(agent, Agent):
+        agent.check_environments(environments)
     statistics = EpisodeStatistics(count)
     missing = [episodes // count + (i < episodes % count) for i in range(count)]
     ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]

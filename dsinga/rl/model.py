@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from dsinga import nn
 from dsinga.errors import UserError
@@ -81,11 +80,17 @@ class Model:
         """Raise UserError where the input layer names another shape of records than that of the observations."""
         conf = next(layer for layer in self.layers if layer.name == self.input)
         named = tuple(conf.store_conf.shape) if conf.store_conf else ()
-        if named and int(np.prod(named)) != int(np.prod(space.shape)):
-            raise conf.error(
-                f"the model's input layer {self.input!r} takes records of shape {named}, but the environment's "
-                f"observations have the shape {space.shape}; change the one or the other"
-            )
+        lengths, given = ([length for length in shape if length > 1] for shape in (named, space.shape))
+        is_flat = min(len(lengths), len(given)) < 2  # the same numbers, as an image or as a vector
+        if not named or lengths == given or (is_flat and math.prod(lengths) == math.prod(given)):
+            return
+        remedy = "change the one or the other"
+        if sorted(lengths) == sorted(given):
+            remedy = "images are channels, height, width: transpose them by gymnasium.wrappers.TransformObservation"
+        raise conf.error(
+            f"the model's input layer {self.input!r} takes records of shape {named}, but the environment's "
+            f"observations have the shape {space.shape}; {remedy}"
+        )
 
     def _ends(self) -> tuple[str, ...]:
         sources = {source for layer in self.layers for source in layer.srclayers}

@@ -45,6 +45,7 @@ class CollectingLoop:
     """
 
     def __init__(self, agent: Agent, collector: Collector):
+        agent.check_environments(collector.environments)
         self.agent, self.collector = agent, collector
 
     @property

@@ -71,17 +71,19 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 def space_of(space: Any, what: str) -> Space:
     """Return the space of one of Gymnasium, ``what`` being "observation" or "action"; ours are returned as they are.
 
-    Raises UserError for a kind of space that has no counterpart, such as Dict.
+    Raises UserError for a kind of space that has no counterpart, such as Dict, or actions in a box of integers.
     """
     if isinstance(space, DiscreteSpace | BoxSpace):
         return space
     kind = type(space).__name__
     if kind == "Discrete" and not int(space.start):
         return DiscreteSpace(int(space.n))
-    if kind == "Box":
+    is_action = what == "action"
+    if kind == "Box" and not (is_action and space.dtype.kind != "f"):
         dtype = np.dtype(np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32)
         return BoxSpace(np.asarray(space.low, dtype), np.asarray(space.high, dtype), dtype)
+    boxes, wrapper = ("Box of floats", "TransformAction") if is_action else ("Box", "FlattenObservation")
     raise UserError(
-        f"the environment has the {what} space {space}; use Box, or Discrete that starts at 0, or wrap the environment "
-        "(gymnasium.wrappers has FlattenObservation)"
+        f"the environment has the {what} space {space}; use {boxes}, or Discrete that starts at 0: wrap the "
+        f"environment by gymnasium.wrappers.{wrapper}"
     )

@@ -340,7 +340,6 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch):
     [
         (ValueError("no more"), "environment 11 of 'Failing' raised ValueError in step 2 of its episode 0: no more"),
         (float("nan"), "environment 11 of 'Failing' gave the reward nan in step 2 since all were reset"),
-        (None, "environment 11 of 'Failing' raised TypeError in step 2 of its episode 0: float"),
         (float("-inf"), "environment 11 of 'Failing' gave the reward -inf"),
     ],
 )
@@ -362,14 +361,89 @@ def test_a_reset_that_fails_and_an_observation_of_another_shape():
     class Wide(Counting):
         observation_space = rl.box((3,))
 
-    with pytest.raises(RunError, match="environment 0 of 'Locked' raised OSError when it was reset .*door is locked"):
+    with pytest.raises(
+        RunError, match="environment 0 of 'Locked' raised OSError in the reset of its episode 0: the door is locked"
+    ):
         make_environments(Locked, 1).reset()
     with pytest.raises(UserError, match=r"observation of shape \(2,\), but its observation_space has the shape \(3,"):
         make_environments(Wide, 1).reset()
 
 
+class OldReset(Counting):
+    def reset(self, *, seed=None):
+        return super().reset(seed=seed)[0]
+
+
+class WithoutSeed(Counting):
+    def reset(self):
+        return super().reset(seed=0)
+
+
+class OldStep(Counting):
+    def step(self, action):
+        observation, reward, is_end, _, info = super().step(action)
+        return observation, reward, is_end, info
+
+
+class NoReward(Counting):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, None, *rest
+
+
+class ArrayReward(Counting):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward]), *rest
+
+
+class OneNumber(Counting):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation[:1], *rest
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (OldReset, "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium"),
+        (
+            WithoutSeed,
+            r"reset of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options",
+        ),
+        (OldStep, "step of the environment 'OldStep' returned 4 values; return observation, reward, terminated, trunc"),
+        (NoReward, "step of environment 0 of 'NoReward' returned the reward None; return a number"),
+        (ArrayReward, r"step of environment 0 of 'ArrayReward' returned the reward array\(\[3.\]\); return a number"),
+        (
+            OneNumber,
+            r"'OneNumber' returned an observation of shape \(1,\), but its observation_space has the shape \(2,\)",
+        ),
+    ],
+)
+def test_an_environment_of_an_older_interface_is_refused(environment, message):
+    def step_once():
+        environments = make_environments(environment, 1)
+        environments.reset()
+        environments.step(np.array([3]))
+
+    with pytest.raises(UserError, match=message):
+        step_once()
+
+
+def test_an_environment_that_is_made_already_is_refused():
+    message = r"is made already: .*CartPole.*; give its name, or a class or function .* lambda: gymnasium.make"
+    for made in (gymnasium.make("CartPole-v1"), gymnasium.make_vec("CartPole-v1", num_envs=2)):
+        with pytest.raises(UserError, match=message):
+            make_environments(made, 2)
+    with pytest.raises(UserError, match="the environment is None; give its name"):
+        make_environments(None, 1)
+    for count in (1, 20):
+        with pytest.raises(UserError, match="'CartPole-v1' cannot be made: TypeError: .*'gravity_of_mars'"):
+            make_environments("CartPole-v1", count, gravity_of_mars=3.7)
+
+
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(UserError, match="is a dict, which lacks observation_space or action_space"):
+    with pytest.raises(UserError, match="is a dict, which lacks observation_space; define it"):
         make_environments(dict, 1)
     with pytest.raises(UserError, match="'Counting' cannot be made: TypeError: .*'size'"):
         make_environments(Counting, 1, size=3)

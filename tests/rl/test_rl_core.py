@@ -192,8 +192,62 @@ def test_spaces_of_gymnasium_are_ours() -> None:
     assert space_of(spaces.Discrete(3), "action") == rl.DiscreteSpace(3)
     image = space_of(spaces.Box(0, 255, (3, 8, 8), np.uint8), "observation")
     assert (image.shape, image.dtype) == ((3, 8, 8), np.uint8)
-    with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box"):
+    with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box, .*wrappers.FlattenObservation"):
         space_of(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
+    for space in (spaces.MultiDiscrete([2, 3]), spaces.Discrete(2, start=1), spaces.Box(0, 9, (2,), np.int64)):
+        with pytest.raises(dsinga.UserError, match="action space .*use Box of floats, .*wrappers.TransformAction"):
+            space_of(space, "action")
+
+
+def test_images_whose_axes_are_in_another_order_are_refused() -> None:
+    x = nn.Input(shape=(3, 8, 8), name="observation")
+    model = rl.Model(nn.Model(x, [nn.Dense(2)(nn.Flatten()(x)), nn.Dense(1)(nn.Flatten()(x))]))
+    with pytest.raises(dsinga.UserError, match=r"records of shape \(3, 8, 8\), .*\(8, 8, 3\); images are channels, he"):
+        rl.PPO(model, rl.Spaces(rl.box((8, 8, 3), 0, 255, np.uint8), rl.DiscreteSpace(2)))
+    for shape in ((3, 8, 8), (192,), (3, 1, 8, 8)):
+        rl.PPO(model, rl.Spaces(rl.box(shape, 0, 255, np.uint8), rl.DiscreteSpace(2)))
+
+
+def test_an_agent_says_which_observations_it_cannot_take() -> None:
+    agent = rl.Agent(rl.DQN(keras_model(), SPACES, first_epsilon=0, last_epsilon=0))
+    x = observations(3)
+    x[1, 2] = np.nan
+    for act in (agent.sample, agent.predict):
+        with pytest.raises(
+            dsinga.UserError, match=r"an observation has nan at \(2,\); let the environment give finite"
+        ):
+            act(x)
+    zeros = np.zeros(3, np.float32)
+    batch = rl.Transitions(observations(3), zeros.astype(int), zeros, x, zeros > 0, zeros, zeros.astype(int), zeros)
+    with pytest.raises(dsinga.UserError, match=r"an observation has nan at \(2,\)"):
+        agent.learn(batch)
+    with pytest.raises(dsinga.UserError, match=r"reset of Gymnasium returns \(observation, info\): give the first"):
+        agent.predict((observations(1)[0], {}))
+    with pytest.raises(dsinga.UserError, match="seed is -1; give a whole number of at least 0"):
+        rl.Agent(agent.algorithm, seed=-1)
+
+
+def test_an_agent_of_other_actions_is_refused() -> None:
+    class Reaching:
+        observation_space, action_space = SPACES.observation, rl.box((1,), -1, 1)
+        reset = step = None
+
+    agent = rl.Agent(rl.PPO(keras_model(), SPACES))
+    with pytest.raises(
+        dsinga.UserError, match="takes actions that are 3 discrete values, but .* 'CartPole-v1' are 2 disc"
+    ):
+        rl.evaluate(agent, "CartPole-v1", 1)
+    with pytest.raises(
+        dsinga.UserError, match=r"but those of the environment 'Reaching' are float32 .* from \[-1.\] to"
+    ):
+        agent.check_environments(rl.make_environments(Reaching, 1))
+    wide = rl.PPO(rl.Model(nn.Model(x := nn.Input(shape=4), [nn.Dense(2)(x), nn.Dense(1)(x)])), rl.Spaces(
+        SPACES.observation, rl.box((1,), -2, 2)
+    ))  # fmt: skip
+    with pytest.raises(dsinga.UserError, match="make the agent with the spaces of this environment"):
+        rl.Agent(wide).check_environments(rl.make_environments(Reaching, 1))
+    with pytest.raises(dsinga.UserError, match="takes an agent or an algorithm, not 'PPO'; its method predict"):
+        rl.evaluate("PPO", "CartPole-v1", 1)  # type: ignore[arg-type]
 
 
 def test_a_copy_of_an_agent_goes_on_by_itself() -> None:
