@@ -65,7 +65,7 @@ class Agent:
             raise
 
     def check_environments(self, environments: VectorEnvironment) -> None:
-        """Raise UserError unless environments take the actions of the algorithm; override it where these are changed."""
+        """Raise UserError unless environments take the actions of the algorithm; an agent may change these."""
         check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
