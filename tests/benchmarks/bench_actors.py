@@ -2,16 +2,19 @@
 
 ``python -m tests.benchmarks.bench_actors`` trains by PPO (gathered), IMPALA, GA3C and A3C with 1, 2 and 4 actors;
 ``--kill`` lets a process be killed every five seconds meanwhile; ``--simulated 200`` measures so many actors in threads
-of one process, and the load of Dask's scheduler in another.
+of one process, and the loads of the learner and of Dask's scheduler in others.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,10 +25,15 @@ from distributed import Client
 
 from dsinga import nn, rl
 from dsinga.cluster import connect
+from dsinga.rl.run_settings import RunSettings
+from dsinga.rl.training import remote_loop
+from tests.support.scheduler_messages import count_messages
 
 TASK = "CartPole-v1"
 SOLVED = 475.0
 KILL_SECONDS = 5.0
+ROLLOUT_STEPS = 20  # of IMPALA
+SIMULATED_SECONDS = 20.0
 
 
 def new_model() -> rl.Model:
@@ -41,14 +49,16 @@ def new_agent(kind: str, seed: int) -> rl.Agent:
     """Return the agent of a way to train."""
     spaces = rl.make_environments(TASK, 1).spaces
     if kind == "IMPALA":
-        return rl.Agent(rl.IMPALA(new_model(), spaces, updater=nn.Adam(0.002), seed=seed), seed)
+        # Not Adam: once the returns are high, gradients are small, and Adam makes large steps of their noise.
+        updater = nn.RMSprop(0.002, rho=0.99, epsilon=0.1)
+        return rl.Agent(rl.IMPALA(new_model(), spaces, updater=updater, seed=seed), seed)
     if kind == "A3C":
         settings: dict[str, Any] = {"decay": 0.95, "normalize_advantages": True}
         return rl.Agent(rl.A2C(new_model(), spaces, updater=nn.Adam(0.001), seed=seed, **settings), seed)
     return rl.Agent(rl.PPO(new_model(), spaces, epochs=10, updater=nn.Adam(0.001), seed=seed), seed)
 
 
-def train(kind: str, actors: int, steps: int, client: Client, seed: int = 1) -> dict[str, float]:
+def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict[str, float]:
     """Train with so many actors; return steps a second, the mean staleness, and the mean return of 100 episodes."""
     agent = new_agent(kind, seed)
     began = time.perf_counter()
@@ -59,7 +69,7 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int = 1) -> 
             *(agent, TASK), groups=actors, steps=steps, client=client, rollout_steps=32, seed=seed, progress=False
         )
     else:
-        rollout = 20 if kind == "IMPALA" else 128 // actors
+        rollout = ROLLOUT_STEPS if kind == "IMPALA" else 128 // actors
         result = rl.train(
             *(agent, TASK), steps=steps, client=client, actors=actors, environments=8, rollout_steps=rollout,
             predicts_here=kind == "GA3C", evaluation_episodes=0, seed=seed, progress=False,
@@ -93,22 +103,67 @@ def killing(client: Client, kills: list[int]) -> Iterator[None]:
 
 
 def simulate(count: int) -> dict[str, float]:
-    """Train IMPALA with so many actors in this process; return steps a second and the share of a core they took."""
-    process = psutil.Process()
-    with connect(workers=1) as client:
+    """Train IMPALA with so many actors in one process; return steps a second, and what each process computes for them.
+
+    "..._cores" is the share of a core that a process took: that of the learner, of Dask's scheduler and of the actors.
+    """
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        for command in ("scheduler", "worker --nthreads 2 --no-nanny"):
+            arguments = [*command.split(), "--scheduler-file", f"{folder}/scheduler.json", "--no-dashboard"]
+            stack.enter_context(running("dask", *arguments))
+        client = stack.enter_context(Client(scheduler_file=f"{folder}/scheduler.json"))
+        client.wait_for_workers(1)
+        client.run_on_scheduler(begin_counting)
+        processes = {
+            "learner": os.getpid(),
+            "scheduler": client.run_on_scheduler(os.getpid),
+            "actors": next(iter(client.run(os.getpid).values())),
+        }
         agent = new_agent("IMPALA", 1)
-        before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-        result = rl.train(
-            *(agent, TASK), steps=count * 8 * 20 * 10, client=client, actors=count, environments=8, rollout_steps=20,
-            evaluation_episodes=0, progress=False,
-        )  # fmt: skip
-        seconds = time.perf_counter() - began
-        transitions = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
-    return {
-        "env_steps_per_second": result.step / seconds,
-        "cores": (sum(process.cpu_times()[:2]) - before) / seconds,
-        "scheduler_transitions_per_actor": transitions / count,
-    }
+        settings = RunSettings(TASK, 1, actors=count, rollout_steps=ROLLOUT_STEPS)
+        loop = stack.enter_context(contextlib.closing(remote_loop(agent, settings, client)))
+        began = time.perf_counter()
+        loop.advance(ROLLOUT_STEPS)  # actors are made
+        figures = {"seconds_to_start": time.perf_counter() - began}
+        transitions, messages = client.run_on_scheduler(counts)
+        steps, staleness = loop.statistics.steps, []
+        cores = {name: used(process) for name, process in processes.items()}
+        began = time.perf_counter()
+        while (seconds := time.perf_counter() - began) < SIMULATED_SECONDS:
+            staleness.append(loop.advance(ROLLOUT_STEPS)["staleness"])
+        figures["env_steps_per_second"] = (loop.statistics.steps - steps) / seconds
+        figures["staleness"] = sum(staleness) / len(staleness)
+        figures |= {f"{name}_cores": (used(process) - cores[name]) / seconds for name, process in processes.items()}
+        later = client.run_on_scheduler(counts)
+        figures["scheduler_messages_per_second"] = (later[1] - messages) / seconds
+        figures["scheduler_transitions_per_actor"] = transitions / count
+        figures["scheduler_transitions_per_second"] = (later[0] - transitions) / seconds
+    return figures
+
+
+def used(process: int) -> float:
+    """Return the seconds that a process has computed."""
+    return sum(psutil.Process(process).cpu_times()[:2])
+
+
+def begin_counting(dask_scheduler: Any) -> None:
+    """Count the messages that the scheduler receives; runs in its process."""
+    dask_scheduler.dsinga_messages = count_messages(dask_scheduler)
+
+
+def counts(dask_scheduler: Any) -> tuple[int, int]:
+    """Return the transitions of tasks and the messages so far; runs in the scheduler's process."""
+    return dask_scheduler.transition_counter, dask_scheduler.dsinga_messages.total()
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Iterator[None]:
+    """Run a command, and end it."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def main() -> None:
@@ -116,21 +171,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150_000)
     parser.add_argument("--kinds", nargs="*", default=["PPO", "IMPALA", "GA3C", "A3C"])
     parser.add_argument("--actors", nargs="*", type=int, default=[1, 2, 4])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--simulated", type=int, default=0)
     options = parser.parse_args()
     if options.simulated:
-        print(f"{options.simulated} actors in one process: {simulate(options.simulated)}")
+        print(f"{options.simulated} actors in one process: {as_text(simulate(options.simulated))}")
         return
-    for kind in options.kinds:
-        for actors in options.actors:
-            kills: list[int] = []
-            with connect(workers=max(2, actors), separate_processes=True) as client:
-                with killing(client, kills) if options.kill else contextlib.nullcontext():
-                    figures = train(kind, actors, options.steps, client)
-            solved = "solved" if figures["mean_return"] >= SOLVED else "not solved"
-            text = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
-            print(f"{kind}, {actors} actors: {text}; {solved}; {len(kills)} killed", flush=True)
+    for kind, actors, seed in itertools.product(options.kinds, options.actors, options.seeds):
+        kills: list[int] = []
+        with connect(workers=max(2, actors), separate_processes=True) as client:
+            with killing(client, kills) if options.kill else contextlib.nullcontext():
+                figures = train(kind, actors, options.steps, client, seed)
+        solved = "solved" if figures["mean_return"] >= SOLVED else "not solved"
+        ended = f"{solved}; {len(kills)} killed; load {os.getloadavg()[0]:.1f}"
+        print(f"{kind}, {actors} actors, seed {seed}: {as_text(figures)}; {ended}", flush=True)
+
+
+def as_text(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.2f}" for name, value in figures.items())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.remote.predicting_loop import PredictingLoop
+from tests.support.scheduler_messages import count_messages
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
 
@@ -67,6 +68,22 @@ def test_processes_and_a_killed_one_give_the_same_bits(unbroken: GatheringLoop) 
         loop.close()
 
 
+def test_calls_through_the_scheduler_give_the_same_bits(unbroken: GatheringLoop) -> None:
+    """Where the Dask workers cannot be reached from here, the scheduler passes on calls."""
+
+    async def refuse(*_: Any) -> Any:
+        raise OSError("no route to host")
+
+    with connect(workers=1) as client:
+        proxied = count_messages(client.cluster.scheduler)
+        train(client, 1)
+        assert proxied["proxy"] == 0
+        for worker in client.cluster.workers.values():
+            worker.handlers["identity"] = refuse
+        assert_same(train(client, 6), unbroken)
+        assert proxied["proxy"] >= 6 * 3
+
+
 def test_a_resumed_run_has_the_same_bits(unbroken: GatheringLoop) -> None:
     with connect(workers=2) as client:
         state = copy.deepcopy(train(client, 2).state())
@@ -88,6 +105,20 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
         assert 0 <= min(means) <= max(means) <= staleness
         assert (max(means) > 0) == (staleness > 0)
         assert agent.algorithm.updater.steps == 5 * 2 * 2  # of each advance 2 updates, each of 2 minibatches
+        loop.close()
+
+
+@pytest.mark.parametrize(("staleness", "batch"), [(0, 5), (1, 3), (2, 2), (8, 1)])
+def test_all_actors_are_at_work(staleness: int, batch: int) -> None:
+    """An update has so many rollouts that those on their way, at most ``staleness`` updates old, are of all actors."""
+    with connect(workers=2) as client:
+        agent = new_agent()
+        loop = StreamingLoop(agent, new_pool(client, agent, actors=5), max_staleness=staleness)
+        assert loop.batch == batch
+        loop.advance(8)
+        loop.advance(8)
+        assert sorted(loop.state()["actors"]) == list("01234")
+        assert loop.staleness <= staleness
         loop.close()
 
 

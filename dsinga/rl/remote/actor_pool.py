@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed import Client
-from distributed.actor import ActorFuture
+from distributed.actor import ProxyRPC
+from distributed.protocol import to_serialize
 
 from dsinga.cluster.dask_workers import available_workers, staying_workers
 from dsinga.errors import RunError
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two looks whether the Dask workers of actors are still there.
 CHECK_SECONDS = 1.0
+# Seconds after which a Dask worker that does not answer counts as one that cannot be reached from here.
+REACH_SECONDS = 5.0
 # How often in succession an actor is replaced before it has returned a rollout.
 MOST_REPLACEMENTS = 5
 
@@ -72,6 +75,7 @@ class ActorPool:
         self._looked = time.monotonic()
         # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
         self._actors: dict[int, tuple[str, Any, Any]] = {}
+        self._is_direct: dict[str, bool] = {}  # by the address of a Dask worker, whether it can be reached from here
         self.replaced = 0
         self.count = actors
 
@@ -101,8 +105,7 @@ class ActorPool:
                 if number not in self._actors:
                     self._actors[number] = await self._create(number)
                 address, actor, _ = self._actors[number]
-                with self._client.as_current():  # an Actor sends calls through the current client
-                    answer = getattr(actor, method)(*arguments)
+                answer = self._execute(address, actor.key, method, arguments)
                 result = await self._wait(answer, [address], f"the {method} of actor {number}")
                 if isinstance(result, ActorRollout):
                     self._states[number] = result.state
@@ -120,7 +123,30 @@ class ActorPool:
             RolloutActor, number, *self._arguments, self._seed, self._states.get(number), actor=True,
             workers=[address], pure=False, key=f"{self._name}-{number}-{next(self._serials)}",
         )  # fmt: skip
-        return address, await self._wait(future._result(), [address], f"actor {number}"), future
+        actor = await self._wait(future._result(), [address], f"actor {number}")
+        if address not in self._is_direct:
+            self._is_direct[address] = await self._reaches(address)
+        return address, actor, future
+
+    async def _reaches(self, address: str) -> bool:
+        """Whether this process can connect to a Dask worker; otherwise the scheduler passes on calls."""
+        try:
+            await asyncio.wait_for(self._client.rpc(address).identity(), REACH_SECONDS)
+        except OSError:  # and TimeoutError
+            return False
+        return True
+
+    async def _execute(self, address: str, key: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of a method of an actor, asked for at its Dask worker.
+
+        Calls of a Dask Actor outside of tasks all go through the scheduler, which has one thread, by default.
+        """
+        rpc = self._client.rpc(address) if self._is_direct[address] else ProxyRPC(self._client.scheduler, address)
+        packed = [to_serialize(argument) for argument in arguments]
+        answer = await rpc.actor_execute(actor=key, function=method, args=packed, kwargs={})
+        if answer["status"] != "OK":
+            raise answer["exception"]
+        return answer["result"]
 
     async def _choose(self, number: int) -> str:
         """Return the Dask worker for an actor: as many actors on each as possible; wait where there is none."""
@@ -140,7 +166,7 @@ class ActorPool:
 
     async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
         """Return what an actor or Dask answers. Raises _ActorLost once its Dask worker is gone, RunError on timeout."""
-        task = asyncio.ensure_future(awaitable if not isinstance(awaitable, ActorFuture) else awaitable._result())
+        task = asyncio.ensure_future(awaitable)
         deadline = time.monotonic() + self._seconds
         try:
             while not (await asyncio.wait([task], timeout=CHECK_SECONDS))[0]:
@@ -156,10 +182,6 @@ class ActorPool:
                 raise
             raise _ActorLost(*addresses) from error  # Dask has cancelled the actor
         except (OSError, concurrent.futures.CancelledError) as error:
-            raise _ActorLost(*addresses) from error
-        except RuntimeError as error:
-            if isinstance(error, RunError) or "Actor was lost" not in str(error):
-                raise
             raise _ActorLost(*addresses) from error
         finally:
             task.cancel()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+from collections import deque
 from collections.abc import Mapping
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dsinga.rl.agent import Agent
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.experience import join_rollouts
 from dsinga.rl.remote.actor_pool import ActorPool, Call
-from dsinga.rl.remote.rollout_actor import ActorRollout
+from dsinga.rl.remote.rollout_actor import ActorRollout, pack_params
 
 
 class GatheringLoop:
@@ -38,7 +39,7 @@ class GatheringLoop:
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Let each actor take ``steps`` steps of each environment, and learn from all of them; return metrics."""
-        params, iteration = self.agent.algorithm.params, self._iteration
+        params, iteration = pack_params(self.agent.algorithm.params), self._iteration
         calls = [
             self.actors.start(number, "rollout", params, iteration, iteration, steps)
             for number in range(self.actors.count)
@@ -79,7 +80,7 @@ class StreamingLoop:
     Args:
         agent: the agent, whose algorithm corrects for actions of older params, such as IMPALA; it learns here.
         actors: the actors.
-        batch: rollouts in an update.
+        batch: rollouts in an update; 0 for as many as keep all actors at work.
         max_staleness: how many updates may be made between the params of a rollout and the update by it.
 
     Attributes:
@@ -87,14 +88,18 @@ class StreamingLoop:
         staleness: the mean over the rollouts of the last :meth:`advance`.
     """
 
-    def __init__(self, agent: Agent, actors: ActorPool, *, batch: int = 1, max_staleness: int = 8):
+    def __init__(self, agent: Agent, actors: ActorPool, *, batch: int = 0, max_staleness: int = 8):
         self.agent, self.actors = agent, actors
-        self.batch, self.max_staleness = batch, max_staleness
+        # The rollouts on their way are those of the updates in which they may be learnt.
+        self.batch, self.max_staleness = batch or -(-actors.count // (max_staleness + 1)), max_staleness
         self.statistics = EpisodeStatistics(1)
         self.staleness = 0.0
         self._version = 0
+        self._packed = b""  # the params of this version, once they are needed
         self._rollouts = [0] * actors.count
+        self._idle = deque(range(actors.count))
         self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
+        self._ended: SimpleQueue[Call] = SimpleQueue()
         self._arrived: list[ActorRollout] = []
 
     def advance(self, steps: int) -> Mapping[str, float]:
@@ -109,31 +114,28 @@ class StreamingLoop:
             part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
             staleness += [self._version - result.version for result in part]
             updates.append(self.agent.learn(join_rollouts([result.rollout for result in part])))
-            self._version += 1
+            self._version, self._packed = self._version + 1, b""
         self.staleness = float(np.mean(staleness))
         means = {name: float(np.mean([metrics[name] for metrics in updates])) for name in updates[0]}
         return {**means, "staleness": self.staleness}
 
     def _start_idle(self, steps: int) -> None:
         """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
-        busy = {number for number, _ in self._running.values()}
-        for number in set(range(self.actors.count)) - busy:
-            if len(self._running) + len(self._arrived) >= self.batch * (self.max_staleness + 1):
-                return
-            # A copy: the learner changes the params while they are sent.
-            params = {name: value.copy() for name, value in self.agent.algorithm.params.items()}
-            call = self.actors.start(number, "rollout", params, self._version, self._rollouts[number], steps)
+        while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
+            number = self._idle.popleft()
+            self._packed = self._packed or pack_params(self.agent.algorithm.params)
+            call = self.actors.start(number, "rollout", self._packed, self._version, self._rollouts[number], steps)
             self._rollouts[number] += 1
             self._running[call] = (number, self._version)
+            call.add_done_callback(self._ended.put)
 
     def _collect(self) -> None:
         """Take the rollouts that have come, the oldest first; wait for one where an update cannot be made."""
         waits = len(self._arrived) < self.batch or self._must_wait()
-        done, _ = concurrent.futures.wait(
-            self._running, timeout=None if waits else 0, return_when=concurrent.futures.FIRST_COMPLETED
-        )
-        for call in done:
-            del self._running[call]
+        while waits or not self._ended.empty():
+            call, waits = self._ended.get(), False
+            number, _ = self._running.pop(call)
+            self._idle.append(number)
             result = call.result()
             self._arrived.append(result)
             self.statistics.extend(result.rollout.steps, result.episodes)
@@ -164,7 +166,7 @@ class StreamingLoop:
         self.agent.set_state(state["agent"])
         self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
-        self._version = int(state["version"])
+        self._version, self._packed = int(state["version"]), b""
         # Of another number of actors, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import pickle
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ class ActorStep:
     actor: str
 
 
+def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
+    """Return params as bytes: made once for the calls of several actors, and a copy that the learner may not change."""
+    return pickle.dumps(dict(params), protocol=pickle.HIGHEST_PROTOCOL)
+
+
 class RolloutActor:
     """Steps environments of its own by the actions of an agent, in a thread of its own.
 
@@ -84,8 +90,8 @@ class RolloutActor:
         self._thread = SerialExecutor(f"dsinga-actor-{number}")
         self._collector = self._thread.run(self._create, environment, count, state)
 
-    async def rollout(self, params: Mapping[str, np.ndarray], version: int, number: int, steps: int) -> ActorRollout:
-        """Return the rollout ``number`` of this actor, of ``steps`` steps, by the params of ``version``.
+    async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout:
+        """Return the rollout ``number`` of this actor, of ``steps`` steps, by the packed params of ``version``.
 
         Raises RunError where an environment fails.
         """
@@ -112,8 +118,8 @@ class RolloutActor:
             collector.restore(state)
         return collector
 
-    def _collect(self, params: Mapping[str, np.ndarray], version: int, number: int, steps: int) -> ActorRollout:
-        self._agent.algorithm.params = {name: np.array(value) for name, value in params.items()}
+    def _collect(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout:
+        self._agent.algorithm.params = pickle.loads(params)
         self._agent.rng = np.random.default_rng([self._seed, self._number, number])
         values = getattr(self._agent.algorithm, "values", None)
         rollout = self._collector.rollout(self._agent.sample, steps, values)
