@@ -18,6 +18,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# jsonschema, which nbformat imports, would compile a grammar for a format that no schema here has: four seconds.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 import dask.config  # noqa: E402
 import distributed  # noqa: E402
