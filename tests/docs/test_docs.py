@@ -6,11 +6,13 @@ the same name, must be what they draw.
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import dask.config
 import pytest
 
+from tests.support.command_server import command_server
 from tests.support.executed_pages import ROOT, blocks, command_environment, execute
 
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")])
@@ -21,6 +23,20 @@ README = ROOT / "README.md"
 def cache(tmp_path_factory) -> Path:
     """Rates of layers, measured once for all pages."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def commands(cache, tmp_path_factory) -> dict[str, str]:
+    """An environment whose commands are started as users start them."""
+    return command_environment(tmp_path_factory.mktemp("commands"), cache)
+
+
+@pytest.fixture(scope="session")
+def forked_commands(commands, cache, tmp_path_factory) -> Iterator[dict[str, str]]:
+    """An environment whose command ``dsinga`` is forked from a process that has imported what it needs."""
+    with command_server(tmp_path_factory.mktemp("server"), commands) as words:
+        dsinga = [*words, "tests.support.idle_dsinga"]
+        yield command_environment(tmp_path_factory.mktemp("commands"), cache, dsinga)
 
 
 @pytest.fixture
@@ -34,17 +50,17 @@ def folder(tmp_path, cache, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page(page, folder, cache):
+def test_page(page, folder, forked_commands):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")
-    execute(page, folder, command_environment(folder.parent, cache))
+    execute(page, folder, forked_commands)
     for picture in re.findall(r"\]\((?:\.\./)?images/([^)]+)\)", page.read_text(encoding="utf-8")):
         drawn, kept = folder / picture, ROOT / "docs" / "images" / picture
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
-def test_the_readme_runs_as_it_stands_in_any_folder(folder, cache):
-    execute(README, folder, command_environment(folder.parent, cache))
+def test_the_readme_runs_as_it_stands_in_any_folder(folder, commands):
+    execute(README, folder, commands)
 
 
 def test_only_the_installing_blocks_of_the_readme_are_not_executed():

@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +36,18 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def command_environment(tmp_path: Path, cache: Path) -> dict[str, str]:
+def command_environment(
+    folder: Path, cache: Path, dsinga: Sequence[str] = (sys.executable, "-m", "tests.support.idle_dsinga")
+) -> dict[str, str]:
     """Return an environment in which ``dsinga``, ``dask`` and ``python`` are those under test, installed or not.
 
-    ``cache`` keeps measured rates of layers.
+    Args:
+        folder: an empty folder, which receives these programs.
+        cache: keeps measured rates of layers.
+        dsinga: the words of the command ``dsinga``.
     """
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name, words in {"dsinga": ["-m", "tests.support.idle_dsinga"], "dask": ["-m", "dask"], "python": []}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
+    for name, words in {"dsinga": dsinga, "dask": (sys.executable, "-m", "dask"), "python": (sys.executable,)}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}

@@ -1,0 +1,108 @@
+"""A process that has imported the package and forks for each command: to import anew takes each a second of CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+CLIENT = Path(__file__).with_name("forked_command.py")
+PRELOAD = ["dsinga.cluster.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress"]
+REQUEST_BYTES = 1 << 17
+# What a command may have otherwise than the server: none of it is read when a module of PRELOAD is imported.
+OWN_VARIABLES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PYTEST_CURRENT_TEST"}
+
+
+@contextlib.contextmanager
+def command_server(folder: Path, environment: dict[str, str], preload: list[str] = PRELOAD) -> Iterator[list[str]]:
+    """Start the process; yield the words that take the place of ``python -m`` in a command.
+
+    Args:
+        folder: where its socket is.
+        environment: its environment variables. A command with others is run in a process of its own.
+        preload: the modules that it imports before the first command.
+    """
+    address = str(folder / "commands")
+    words = [sys.executable, "-m", __name__, address, *preload]
+    server = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdout
+    assert server.stdout.readline(), "the server of commands does not start"
+    yield [sys.executable, "-IS", str(CLIENT), address]
+    server.communicate(timeout=60)
+
+
+def serve(address: str, preload: list[str]) -> None:
+    """Fork for each request until standard input ends; return in the forked processes, too, after their commands."""
+    for name in preload:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, remove_ended)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(128)
+        print(flush=True)
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if not os.fork():
+                break
+            connection.close()
+        else:
+            return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    run_request(connection)
+
+
+def remove_ended(*_: Any) -> None:
+    """Remove the processes of ended requests."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def run_request(connection: socket.socket) -> None:
+    """Fork the process of a command; in this one, pass on its status, and end it if the client is killed."""
+    message, files, *_ = socket.recv_fds(connection, REQUEST_BYTES, 3)
+    request = json.loads(message)
+    if shared_variables(request["environment"]) != shared_variables(os.environ):
+        return
+    if pid := os.fork():
+        os.setpgid(pid, pid)
+        if connection in select.select([connection, os.pidfd_open(pid)], [], [])[0]:
+            os.killpg(pid, signal.SIGTERM)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(BrokenPipeError):
+            connection.send(bytes([status if status >= 0 else 128 - status]))
+        os._exit(0)
+    connection.close()
+    with contextlib.suppress(PermissionError):  # the other process may have done it
+        os.setpgid(0, 0)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[0] = request["folder"]
+    sys.argv[1:] = request["arguments"]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def shared_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a command must have as the server has them."""
+    return {name: value for name, value in environment.items() if name not in OWN_VARIABLES}
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:])
