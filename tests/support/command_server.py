@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ CLIENT = Path(__file__).with_name("forked_command.py")
 PRELOAD = ["dsinga.cluster.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress"]
 REQUEST_BYTES = 1 << 17
 # What a command may have otherwise than the server: none of it is read when a module of PRELOAD is imported.
-OWN_VARIABLES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PYTEST_CURRENT_TEST"}
+OWN_VARIABLES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "PYTEST_CURRENT_TEST", "JPY_PARENT_PID"}
+OWN_VARIABLES |= {"DSINGA_DATA", "DSINGA_STEPS", "MPLBACKEND"}
 
 
 @contextlib.contextmanager
@@ -35,11 +37,10 @@ def command_server(folder: Path, environment: dict[str, str], preload: list[str]
     """
     address = str(folder / "commands")
     words = [sys.executable, "-m", __name__, address, *preload]
-    server = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert server.stdout
-    assert server.stdout.readline(), "the server of commands does not start"
-    yield [sys.executable, "-IS", str(CLIENT), address]
-    server.communicate(timeout=60)
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        assert server.stdout.readline(), "the server of commands does not start"
+        yield [sys.executable, "-IS", str(CLIENT), address]
 
 
 def serve(address: str, preload: list[str]) -> None:
@@ -96,6 +97,7 @@ def run_request(connection: socket.socket) -> None:
     os.environ.update(request["environment"])
     sys.path[0] = request["folder"]
     sys.argv[1:] = request["arguments"]
+    tempfile.tempdir = None  # TMPDIR may be another one
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 

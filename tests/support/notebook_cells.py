@@ -1,13 +1,52 @@
 """Running a notebook in a fresh kernel, and reading the outputs of its cells."""
 
 import ast
+import atexit
+import contextlib
+import functools
+import os
+import tempfile
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from traitlets import Instance
+
+from tests.support.command_server import PRELOAD, command_server
 
 ROOT = Path(__file__).parents[2]
+
+
+IMPORTED = [*PRELOAD, "ipykernel.kernelapp", "matplotlib.pyplot"]
+
+
+@functools.cache
+def kernel_command():
+    """Start the process from which kernels are forked, until this process ends; return the command of a kernel."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    # The kernel sets it, too, before a cell imports Matplotlib.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    words = stack.enter_context(command_server(folder, environment, IMPORTED))
+    return [*words, "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+class ForkedKernels(KernelSpecManager):
+    """Describes the kernel of Python that need not import the package anew."""
+
+    def get_kernel_spec(self, kernel_name):
+        """Return the description of the kernel, whatever its name."""
+        return KernelSpec(argv=kernel_command(), display_name=kernel_name, language="python")
+
+
+class ForkedKernelManager(AsyncKernelManager):
+    """Starts and ends such a kernel."""
+
+    kernel_spec_manager = Instance(ForkedKernels, ())
 
 
 def execute(name, folder, timeout=90, environment=(), changed=None):
@@ -34,7 +73,8 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
         for variable in environment:
             patch.setenv(variable, str(folder))
         resources = {"metadata": {"path": str(place)}}
-        return nbclient.NotebookClient(book, timeout=timeout, resources=resources).execute()
+        options = {"timeout": timeout, "resources": resources, "kernel_manager_class": ForkedKernelManager}
+        return nbclient.NotebookClient(book, **options).execute()
 
 
 def outputs(book, name):
