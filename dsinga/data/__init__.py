@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.auto_import import open_store
+from dsinga.data.blosc_lock import make_blosc_lock
 from dsinga.data.column import Column
 from dsinga.data.csv_writer import write_csv
 from dsinga.data.mean_file import read_mean
@@ -48,6 +49,8 @@ __all__ = [
     "write_csv",
     "write_store",
 ]
+
+make_blosc_lock()
 
 _FROM_IMPORTERS = ("KINDS", "import_records")
 _FROM_RECORDS = ("Batch", "StoreContents", "Record", "stack")
