@@ -77,27 +77,21 @@ from dsinga.job.neuronconf import (
 from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.reader import load, loads
 from dsinga.job.redacted import redact_job
-from dsinga.job.schema import (
+from dsinga.job.schema import AlgConf, CDConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
+from dsinga.job.updaterconf import (
     AdaDeltaConf,
     AdamConf,
     AdamMaxConf,
-    AlgConf,
-    CDConf,
-    ClusterConf,
     ExponentialConf,
     FixedStepConf,
     InverseConf,
     InverseTConf,
-    Job,
-    LayerGroupConf,
     LinearConf,
     LRGenConf,
     MomentumConf,
-    NetConf,
     ParamSettingsConf,
     RMSPropConf,
     StepConf,
-    SyncEdgeConf,
     UpdaterConf,
 )
 from dsinga.job.writer import to_text

@@ -23,7 +23,8 @@ from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
 from dsinga.job.paramconf import ParamConf, ParamGenConf
-from dsinga.job.schema import AlgConf, FixedStepConf, Job, LRGenConf, UpdaterConf
+from dsinga.job.schema import AlgConf, Job
+from dsinga.job.updaterconf import FixedStepConf, LRGenConf, UpdaterConf
 
 # The fields that a message with this type must have.
 NEEDS: dict[object, tuple[str, ...]] = {

@@ -17,6 +17,7 @@ from dsinga.job import (
     paramconf,
     reinforcementconf,
     schema,
+    updaterconf,
 )
 from dsinga.job.message import Message, field_types, item_type
 
@@ -127,15 +128,15 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     },
     schema.CDConf: {"cd_k": Range(1, 10_000)},
     schema.NetConf: {"partition_dim": PARTITION_DIM, "unroll_len": STEPS},
-    schema.StepConf: {"change_freq": COUNT, "gamma": SOME},
-    schema.LinearConf: {"change_freq": COUNT, "final_lr": SOME},
-    schema.ExponentialConf: {"change_freq": COUNT, "gamma": POSITIVE},
-    schema.InverseTConf: {"final_lr": POSITIVE},
-    schema.InverseConf: {"gamma": SOME, "pow": SOME, "change_freq": COUNT},
-    schema.FixedStepConf: {"step": SOME, "step_lr": SOME},
-    schema.LRGenConf: {"base_lr": SOME, "minimum_lr": SOME, "start_step": SOME},
-    schema.MomentumConf: {"base_momentum": SHARE, "final_momentum": SHARE, "saturation_step": COUNT},
-    schema.ParamSettingsConf: {
+    updaterconf.StepConf: {"change_freq": COUNT, "gamma": SOME},
+    updaterconf.LinearConf: {"change_freq": COUNT, "final_lr": SOME},
+    updaterconf.ExponentialConf: {"change_freq": COUNT, "gamma": POSITIVE},
+    updaterconf.InverseTConf: {"final_lr": POSITIVE},
+    updaterconf.InverseConf: {"gamma": SOME, "pow": SOME, "change_freq": COUNT},
+    updaterconf.FixedStepConf: {"step": SOME, "step_lr": SOME},
+    updaterconf.LRGenConf: {"base_lr": SOME, "minimum_lr": SOME, "start_step": SOME},
+    updaterconf.MomentumConf: {"base_momentum": SHARE, "final_momentum": SHARE, "saturation_step": COUNT},
+    updaterconf.ParamSettingsConf: {
         "base_lr": SOME,
         "momentum": SHARE,
         "weight_decay": SOME,
@@ -143,11 +144,11 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         "clip_low": INFINITE,
         "clip_high": INFINITE,
     },
-    schema.RMSPropConf: {"rho": SHARE},
-    schema.AdaDeltaConf: {"rho": SHARE},
-    schema.AdamConf: {"beta1": SHARE, "beta2": SHARE},
-    schema.AdamMaxConf: {"beta1": SHARE, "beta2": SHARE},
-    schema.UpdaterConf: {
+    updaterconf.RMSPropConf: {"rho": SHARE},
+    updaterconf.AdaDeltaConf: {"rho": SHARE},
+    updaterconf.AdamConf: {"beta1": SHARE, "beta2": SHARE},
+    updaterconf.AdamMaxConf: {"beta1": SHARE, "beta2": SHARE},
+    updaterconf.UpdaterConf: {
         "momentum": SHARE,
         "weight_decay": SOME,
         "delta": SOME,

@@ -9,6 +9,7 @@ from dataclasses import field
 from enum import Enum
 
 from dsinga.job.message import Message
+from dsinga.job.updaterconf import UpdaterConf
 
 
 class LearningAlgorithm(Enum):
@@ -86,15 +87,16 @@ class DQNConf(Message):
 
 
 class DDPGConf(Message):
-    """Settings of kDDPG (:class:`dsinga.rl.DDPG`)."""
+    """Settings of kDDPG (:class:`dsinga.rl.DDPG`). The job's ``updater`` is that of the actor."""
 
     noise: float = 0.1
     random_steps: int = 1000
     target_share: float = 0.005
+    critic_updater: UpdaterConf | None = None
 
 
 class TD3Conf(Message):
-    """Settings of kTD3 (:class:`dsinga.rl.TD3`)."""
+    """Settings of kTD3 (:class:`dsinga.rl.TD3`). The job's ``updater`` is that of the actor."""
 
     noise: float = 0.1
     random_steps: int = 1000
@@ -102,6 +104,7 @@ class TD3Conf(Message):
     target_noise: float = 0.2
     target_noise_limit: float = 0.5
     actor_every: int = 2
+    critic_updater: UpdaterConf | None = None
 
 
 class ReplayConf(Message):

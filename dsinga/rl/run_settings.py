@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from dsinga.errors import UserError
+from dsinga.registry import nearest
+from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.environments import Environment
 
 
@@ -29,6 +33,17 @@ class ReplaySettings:
     n_steps: int = 1
     discount: float = 0.99
     prioritized: bool = False
+
+    def __post_init__(self) -> None:
+        for field, least in (
+            ("capacity", 1),
+            ("batch_size", 1),
+            ("learn_every", 1),
+            ("learn_after", 0),
+            ("n_steps", 1),
+        ):
+            check_whole(field, getattr(self, field), least)
+        check_range("discount", self.discount, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -81,10 +96,32 @@ class RunSettings:
             ("rollout_steps", 1),
             ("actors", 0),
             ("max_staleness", 0),
+            ("seed", 0),
+            ("log_every", 0),
+            ("evaluate_every", 0),
             ("evaluation_episodes", 0),
+            ("checkpoint_every", 0),
+            ("checkpoints_kept", 0),
         ):
-            if getattr(self, field) < least:
-                raise UserError(f"{field} is {getattr(self, field)}; give a number of at least {least}")
+            check_whole(field, getattr(self, field), least)
+        if not isinstance(self.replay, ReplaySettings):
+            raise UserError(f"replay is {self.replay!r}; give dsinga.rl.ReplaySettings(capacity=..., ...)")
+        if self.stop_return is not None and not (self.evaluate_every and self.evaluation_episodes):
+            raise UserError(
+                "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "
+                "and evaluation_episodes numbers above 0"
+            )
+        if self.predicts_here and not self.actors:
+            raise UserError("predicts_here is about actors: give actors (in a job num_actors) a number above 0")
+
+
+def check_names(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for a name that is no field of :class:`RunSettings`."""
+    names = [field.name for field in fields(RunSettings)]
+    for name in settings:
+        if name not in names:
+            hint = nearest(name, names) or f"; there are {', '.join(names[1:])}"
+            raise UserError(f"rl.train has no setting {name!r}{hint}")
 
 
 def is_due(step: int, before: int, every: int) -> bool:

@@ -16,6 +16,7 @@ from dsinga.job import Job, load
 from dsinga.monitor import History
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
+from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.checkpoints import has_checkpoint, restore_checkpoint, write_checkpoint
 from dsinga.rl.collecting import Collector
@@ -30,7 +31,7 @@ from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.remote.predicting_loop import PredictingLoop
 from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.run_settings import RunSettings, is_due
+from dsinga.rl.run_settings import RunSettings, check_names, is_due
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -89,6 +90,9 @@ def train(
     Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
     fails.
     """
+    check_names(settings)
+    if isinstance(agent, Algorithm):
+        raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
@@ -177,6 +181,7 @@ def _open_loop(agent: Agent, run: RunSettings, client: Any) -> Iterator[Learning
     with contextlib.ExitStack() as stack:
         loop: LearningLoop
         if run.actors:
+            check_takes_actors(agent.algorithm)
             processes = {"workers": run.actors, "separate_processes": True}
             loop = remote_loop(agent, run, stack.enter_context(find_cluster(client).open(**processes)))
         else:
@@ -185,13 +190,18 @@ def _open_loop(agent: Agent, run: RunSettings, client: Any) -> Iterator[Learning
         yield stack.enter_context(contextlib.closing(loop))
 
 
-def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
-    """Return how an agent learns from actors. Raises UserError for an algorithm that needs environments here."""
-    algorithm = agent.algorithm
+def check_takes_actors(algorithm: Algorithm) -> None:
+    """Raise UserError for an algorithm that needs environments in this process."""
     if not algorithm.on_policy or isinstance(algorithm, ES):
         raise UserError(
             f"{type(algorithm).__name__} learns from environments in this process, not from actors; leave actors out"
         )
+
+
+def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
+    """Return how an agent learns from actors. Raises UserError for an algorithm that needs environments here."""
+    algorithm = agent.algorithm
+    check_takes_actors(algorithm)
     pool = ActorPool(client, agent, run.environment, actors=run.actors, environments=run.environments, seed=run.seed)
     if run.predicts_here:
         return PredictingLoop(agent, pool)
@@ -207,6 +217,11 @@ def loop_of(agent: Agent, collector: Collector, settings: RunSettings) -> Learni
     if agent.algorithm.on_policy:
         return OnPolicyLoop(agent, collector)
     replay, environments = settings.replay, collector.environments
+    if replay.learn_after > settings.steps:
+        raise UserError(
+            f"learning begins after {replay.learn_after} steps (learn_after), but the run has {settings.steps}: lower "
+            "the one or raise the other"
+        )
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     sizes = {"count": environments.count, "n": replay.n_steps}
     return OffPolicyLoop(

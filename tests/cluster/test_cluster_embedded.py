@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import resource
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
 
@@ -112,3 +116,14 @@ def test_all_rounds_of_a_worker_run_in_one_thread(job: Job):
         ((name, _, address),) = THREADS
         assert address == local.workers[0].address
     assert name.startswith("dsinga ")
+
+
+@pytest.mark.slow  # processes start: 4 s
+def test_a_script_that_starts_processes_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from dsinga.cluster import connect\n\nwith connect(workers=1, separate_processes=True):\n    pass\n"
+    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 1
+    assert f"each of them imports {script}: put what starts the cluster behind `if __name__ ==" in result.stderr

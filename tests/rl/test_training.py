@@ -18,6 +18,7 @@ from dsinga.errors import UserError
 from dsinga.job.message import defaults, item_type
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
 from dsinga.rl.from_job import ALGORITHMS
+from dsinga.rl.from_job import agent_of as agent_of_job
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
 JOB = Path(__file__).parents[2] / "datasets" / "cartpole" / "ppo.conf"
@@ -131,7 +132,65 @@ def refused(text: str, **settings: Any) -> None:
         train(**settings)
 
 
+def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
+    job = dsinga.load(JOB.parents[1] / "pendulum" / "td3.conf", [
+        "reinforcement.td3_conf.critic_updater.type=kSGD",
+        "reinforcement.td3_conf.critic_updater.learning_rate.type=kFixed",
+        "reinforcement.td3_conf.critic_updater.learning_rate.base_lr=0.25",
+    ])  # fmt: skip
+    spaces = rl.make_environments("Pendulum-v1", 1).spaces
+    algorithm = agent_of_job(job, spaces).algorithm
+    batch = rl.Transitions(
+        np.ones((4, 3), np.float32), np.ones((4, 1), np.float32), np.ones(4, np.float32), np.ones((4, 3), np.float32),
+        np.ones(4, bool), np.ones(4, np.float32), np.arange(4), np.ones(4, np.float32),
+    )  # fmt: skip
+    before = {name: value.copy() for name, value in algorithm.params.items()}
+    rows = {"observation": batch.observations, "action": batch.actions / 2, "rl_target": batch.rewards[:, np.newaxis]}
+    rows["rl_weight"] = batch.weights[:, np.newaxis]
+    gradients, _ = algorithm.critic_net.backward(before, rows)
+    algorithm.learn(batch)
+    assert len(gradients) == 12
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(algorithm.params[name], before[name] - 0.25 * gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"seed": None}, "seed is None; give a whole number of at least 0"),
+        ({"steps": 1e3}, r"steps is 1000.0; give a whole number"),
+        ({"num_envs": 2}, "rl.train has no setting 'num_envs'"),
+        ({"rolout_steps": 2}, "no setting 'rolout_steps'; did you mean 'rollout_steps'"),
+        ({"replay": {"capacity": 5}}, "give dsinga.rl.ReplaySettings"),
+        ({"stop_return": 9.0}, "stop_return is compared with .* evaluations: give evaluate_every"),
+        ({"predicts_here": True}, "predicts_here is about actors: give actors"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], text: str) -> None:
+    refused(text, **settings)
+
+
+def test_a_memory_that_would_never_be_learnt_from_is_refused() -> None:
+    x = nn.Input(shape=4, name="observation")
+    agent = rl.Agent(rl.DQN(rl.Model(nn.Model(x, [nn.Dense(2)(x)])), SPACES))
+    refused(r"learning begins after 1000 steps \(learn_after\), but the run has 384", agent=agent)
+    refused("DQN learns from environments in this process, not from actors", agent=agent, actors=2)
+    for settings, text in (
+        ({"batch_size": 0}, "batch_size is 0; give a whole number of at least 1"),
+        ({"learn_every": 0.5}, "learn_every is 0.5; give a whole number"),
+        ({"discount": 2}, "discount is 2; give a number between 0 and 1"),
+    ):
+        with pytest.raises(UserError, match=text):
+            rl.ReplaySettings(**settings)  # type: ignore[arg-type]
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"takes an agent: give rl.Agent\(algorithm\), not PPO alone"):
+        rl.train(agent_of().algorithm, "CartPole-v1", steps=9)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="replay_conf has no effect on kPPO"):
+        rl.train(dsinga.load(JOB, ["reinforcement.replay_conf.capacity=9"]))
+    with pytest.raises(UserError, match="not trained by worker groups; .* num_actors actors"):
+        rl.train(dsinga.load(JOB, ["cluster.nworker_groups=2"]))
     refused("evaluation_episodes is -1", evaluation_episodes=-1)
     refused("there is nothing to resume from", resume=True)
     refused("there is no checkpoint to resume from in", resume=True, workspace=tmp_path)

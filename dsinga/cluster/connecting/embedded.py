@@ -7,6 +7,8 @@ import contextlib
 import json
 import logging
 import math
+import multiprocessing
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +110,7 @@ def connect(
         settings |= QUIET_SETTINGS
     # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    with dask.config.set(settings), explained_start():
+    with dask.config.set(settings), explained_start(), _explained_spawn():
         cluster = LocalCluster(
             n_workers=count,
             threads_per_worker=max(1, CPU_COUNT // count),
@@ -129,6 +131,24 @@ def connect(
         if dashboard:
             _log.info("the dashboard is at %s", client.dashboard_link)
         yield client
+
+
+@contextlib.contextmanager
+def _explained_spawn() -> Iterator[None]:
+    """Raise UserError in place of Dask's error where the processes of a script run the script itself again."""
+    # A new process imports the main script, which must not start processes in turn.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit("a process of a cluster ran the script that starts the cluster")
+    try:
+        yield
+    except RuntimeError as error:
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is None or "failed to start" not in str(error):
+            raise
+        raise UserError(
+            f"the processes of the cluster did not start; each of them imports {script}: put what starts the cluster "
+            "behind `if __name__ == '__main__':`"
+        ) from error
 
 
 def check_client(client: Any) -> None:

@@ -1,0 +1,156 @@
+"""The schema of updaters and learning rates: ``updater { }`` of a job, and the messages within it."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from dsinga.job.enums import ChangeMethod, UpdaterType
+from dsinga.job.message import Message
+
+
+class FixedStepConf(Message):
+    """Learning rate schedule: ``step_lr[i]`` from step ``step[i]`` on."""
+
+    step: list[int] = field(default_factory=list)
+    step_lr: list[float] = field(default_factory=list)
+
+
+class StepConf(Message):
+    """Learning rate schedule: base·gamma^⌊step/change_freq⌋."""
+
+    gamma: float = 1.0
+    change_freq: int
+
+
+class LinearConf(Message):
+    """Learning rate schedule: linear from base to final_lr over change_freq steps."""
+
+    change_freq: int
+    final_lr: float
+
+
+class ExponentialConf(Message):
+    """Learning rate schedule: base·gamma^(step / change_freq), halved every change_freq steps unless ``gamma`` says."""
+
+    change_freq: int
+    gamma: float = 0.5
+
+
+class InverseTConf(Message):
+    """Learning rate schedule: base/(1 + step/final_lr)."""
+
+    final_lr: float
+
+
+class InverseConf(Message):
+    """Learning rate schedule: base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
+
+    gamma: float = 1.0
+    pow: float = 0.0
+    change_freq: int = 1
+
+
+class LRGenConf(Message):
+    """The learning rate and its schedule.
+
+    Beyond SINGA, as in cxxnet: the rate is ``base_lr`` before ``start_step``, then the schedule's at that step, and
+    nowhere from there on less than ``minimum_lr``.
+    """
+
+    type: ChangeMethod = ChangeMethod.kUserChange
+    user_type: str | None = None
+    base_lr: float = 0.01
+    minimum_lr: float | None = None
+    start_step: int = 0
+    fixedstep_conf: FixedStepConf | None = None
+    step_conf: StepConf | None = None
+    linear_conf: LinearConf | None = None
+    exponential_conf: ExponentialConf | None = None
+    inverse_conf: InverseConf | None = None
+    inverset_conf: InverseTConf | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class RMSPropConf(Message):
+    """Settings of RMSProp: the decay of the running mean of squared gradients."""
+
+    rho: float
+
+
+class AdaDeltaConf(Message):
+    """Settings of AdaDelta: the decay of both running means."""
+
+    rho: float = 0.9
+
+
+class AdamConf(Message):
+    """Settings of Adam: decays of both moments. Beyond SINGA: ``bias_correction`` computes Adam as published."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    bias_correction: bool = False
+
+
+class AdamMaxConf(Message):
+    """Settings of AdamMax: decays of the first moment and of the infinity norm."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class MomentumConf(Message):
+    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``."""
+
+    base_momentum: float = 0.5
+    final_momentum: float = 0.9
+    saturation_step: int
+
+
+class ParamSettingsConf(Message):
+    """Settings of the updater for the params whose name ``match``, a pattern such as ``*_bias``, fits.
+
+    Fields that are not given have the value of the updater. ``base_lr`` changes that of its ``learning_rate``.
+    """
+
+    match: str
+    base_lr: float | None = None
+    learning_rate: LRGenConf | None = None
+    momentum: float | None = None
+    momentum_conf: MomentumConf | None = None
+    weight_decay: float | None = None
+    clip_low: float | None = None
+    clip_high: float | None = None
+    clip_norm: float | None = None
+
+
+class UpdaterConf(Message):
+    """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
+
+    Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it.
+    ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
+    the place of ``momentum``. Of ``param_settings``, the first that matches a param's name holds for it.
+    """
+
+    type: UpdaterType = UpdaterType.kUserUpdater
+    user_type: str | None = None
+    rmsprop_conf: RMSPropConf | None = None
+    adadelta_conf: AdaDeltaConf | None = None
+    adam_conf: AdamConf | None = None
+    adammax_conf: AdamMaxConf | None = None
+    learning_rate: LRGenConf = field(default_factory=lambda: LRGenConf(type=ChangeMethod.kFixed))
+    momentum: float = 0.0
+    momentum_conf: MomentumConf | None = None
+    weight_decay: float = 0.0
+    delta: float = 1e-8
+    clip_low: float = 0.0
+    clip_high: float = 0.0
+    clip_norm: float = 0.0
+    nan_to_zero: bool = False
+    param_settings: list[ParamSettingsConf] = field(default_factory=list)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clips_norms(self) -> bool:
+        """Whether the norm of some params' gradients is clipped, which needs these gradients whole."""
+        return bool(self.clip_norm) or any(settings.clip_norm for settings in self.param_settings)
