@@ -73,9 +73,13 @@ class LRGenConf(Message):
 
 
 class RMSPropConf(Message):
-    """Settings of RMSProp: the decay of the running mean of squared gradients."""
+    """Settings of RMSProp: the decay of the running mean of squared gradients.
+
+    Beyond SINGA: ``centered`` subtracts the square of the running mean of the gradients (Graves 2013).
+    """
 
     rho: float
+    centered: bool = False
 
 
 class AdaDeltaConf(Message):

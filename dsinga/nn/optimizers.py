@@ -87,9 +87,10 @@ def RMSprop(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Settings = (),
+    centered: bool = False,
 ) -> UpdaterConf:
-    """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root."""
-    conf = {"rho": rho}
+    """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
+    conf = {"rho": rho, "centered": True} if centered else {"rho": rho}
     return updater(
         "kRMSProp", learning_rate, weight_decay, clip_norm, clip_value, param_settings, rmsprop_conf=conf, delta=epsilon
     )

@@ -92,18 +92,26 @@ class AdaGrad(Updater):
 
 @register("updater", "kRMSProp")
 class RMSProp(Updater):
-    """RMSProp of Tieleman and Hinton, lecture 6.5 (2012)."""
-
-    slots = ("squares",)
+    """RMSProp of Tieleman and Hinton, lecture 6.5 (2012); centred as by Graves (2013) if the job sets ``centered``."""
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rho = self.part("rmsprop_conf").rho
+        settings = self.part("rmsprop_conf")
+        self.rho = settings.rho
+        self.slots = ("squares", "mean") if settings.centered else ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta)."""
-        (h,) = slots
+        """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta).
+
+        If centred, m = rho·m + (1 - rho)·g, and √(max(h - m², 0) + delta) in place of √(h + delta).
+        """
+        h, *means = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
+        for m in means:
+            average(m, g, self.rho, s)
+            np.multiply(m, m, out=s)
+            np.subtract(h, s, out=s)
+            h = np.maximum(s, 0.0, out=s)  # rounding may have left it below 0
         descend(w, g, h, self.conf.delta, lr, t, s)
 
 

@@ -45,6 +45,7 @@ class TestBuiltInUpdaters(UpdaterContract):
         for clip in ({}, {"clip_low": -0.5, "clip_high": 0.7})
         for decay, momentum in ((0.0, 0.0), (0.02, 0.9))
     ] + [conf_of(kind, momentum_conf=MOVING, weight_decay=0.02) for kind in ("kSGD", "kNesterov")]
+    confs.append(conf_of("kRMSProp", rmsprop_conf={"rho": 0.8, "centered": True}, weight_decay=0.02, delta=1e-3))
 
     def formula(self, conf, step, lr, w, g, slots):
         assert lr == 0.1 * 0.5 ** (step // 2) * LR_SCALE
@@ -65,9 +66,13 @@ class TestBuiltInUpdaters(UpdaterContract):
         squares = squares + g**2
         return w - lr * g / np.sqrt(squares + conf.delta), {"squares": squares}
 
-    def kRMSProp(self, conf, lr, w, g, squares):
+    def kRMSProp(self, conf, lr, w, g, squares, mean=None):
         squares = 0.8 * squares + (1 - 0.8) * g**2
-        return w - lr * g / np.sqrt(squares + conf.delta), {"squares": squares}
+        if mean is None:
+            return w - lr * g / np.sqrt(squares + conf.delta), {"squares": squares}
+        mean = 0.8 * mean + (1 - 0.8) * g
+        root = np.sqrt(squares - mean**2 + conf.delta)
+        return w - lr * g / root, {"squares": squares, "mean": mean}
 
     def kAdaDelta(self, conf, lr, w, g, squares, updates):
         squares = 0.7 * squares + (1 - 0.7) * g**2
@@ -169,6 +174,11 @@ def test_slices_updated_separately_have_the_bits_of_the_whole(kind, size, data):
         ("kNesterov", {"momentum": 0.9}, lambda o, p: o.SGD(p, lr=0.1, momentum=0.9, nesterov=True)),
         ("kAdaGrad", {"delta": 1e-20}, lambda o, p: o.Adagrad(p, lr=0.1, eps=1e-10)),
         ("kRMSProp", {"delta": 1e-20}, lambda o, p: o.RMSprop(p, lr=0.1, alpha=0.8, eps=1e-10)),
+        (
+            "kRMSProp",
+            {"rmsprop_conf": {"rho": 0.8, "centered": True}, "delta": 1e-20},
+            lambda o, p: o.RMSprop(p, lr=0.1, alpha=0.8, eps=1e-10, centered=True),
+        ),
         ("kAdaDelta", {"delta": 1e-6}, lambda o, p: o.Adadelta(p, lr=0.1, rho=0.7, eps=1e-6)),
         (
             "kAdam",
@@ -189,6 +199,15 @@ def test_updaters_agree_with_torch_where_the_formulas_coincide(kind, options, ma
         peer.step()
         updater.update(step, value, gradient, state)
         np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_a_constant_gradient_of_a_centred_mean_gives_numbers():
+    """Rounding may leave the variance below 0."""
+    updater = make_updater("kRMSProp", rmsprop_conf={"rho": 0.9, "centered": True}, delta=1e-20)
+    value, state = np.ones(500, np.float32), updater.create_state(500)
+    for step in range(200):
+        updater.update(step, value, numbers(0, 500), state)
+    assert np.isfinite(value).all()
 
 
 def test_plain_sgd_keeps_no_state():
