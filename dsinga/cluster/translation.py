@@ -23,6 +23,8 @@ def translate(
     """
     if isinstance(sentences, str):
         raise UserError("sentences must be a list of texts, not one text; put it into a list")
+    if not sentences:
+        raise UserError("there are no sentences to translate; give a list of at least one text")
     if beam < 1:
         raise UserError(f"the beam is {beam}; give 1, which takes the most probable word each time, or more")
     names = translation_layers(job.neuralnet)

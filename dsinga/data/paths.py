@@ -9,6 +9,23 @@ from dsinga.advice import option
 from dsinga.data.filesystem import absolute, exists, has_zarr_metadata, is_url, join
 from dsinga.errors import UserError
 
+# Stores that importers such as mnist, sentences and pairs write into a folder, which is their destination.
+STORES_OF_A_FOLDER = (
+    "train_data.zarr",
+    "test_data.zarr",
+    "source.zarr",
+    "target.zarr",
+    "words.zarr",
+    "image_mean.zarr",
+)
+
+
+def import_command(location: str) -> str:
+    """Return the command that makes the store at ``location``, for messages."""
+    folder, name = os.path.split(location)
+    other = f" (for mnist, sentences and other kinds that write several stores: {folder or '.'})"
+    return f"dsinga data import KIND SOURCE {location}{other if name in STORES_OF_A_FOLDER else ''}"
+
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
@@ -30,7 +47,7 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
                 return candidate
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     if not roots:  # not a path of a job
-        raise UserError(f"{places[0]} was not found; make a store with: dsinga data import KIND SOURCE {text}")
+        raise UserError(f"{places[0]} was not found; make a store with: {import_command(text)}")
     zarr = imported_name(text)
     beside = f" (nor {os.path.basename(zarr)} beside it)" if zarr != text else ""
     raise UserError(

@@ -11,6 +11,7 @@ import zarr
 
 from dsinga.advice import option
 from dsinga.data.filesystem import exists, is_file, join, zarr_store
+from dsinga.data.paths import import_command
 from dsinga.data.store_checksums import from_text, metadata_checksum
 from dsinga.data.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS
 from dsinga.errors import UserError
@@ -51,7 +52,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
     """
     group = zarr_group(location)
     if group is None and not exists(location):
-        raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
+        raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
     if group is None:
         raise UserError(
             f"{location} is not a zarr v3 group; import it into a store with: "

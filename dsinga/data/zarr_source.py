@@ -8,6 +8,7 @@ from typing import Any
 import zarr
 
 from dsinga.data.filesystem import absolute, exists, join, zarr_store
+from dsinga.data.paths import import_command
 from dsinga.data.record_source import RecordSource
 from dsinga.data.store import RecordStore
 from dsinga.data.zarr_column import ZarrColumn, stored_bytes
@@ -146,7 +147,7 @@ def open_zarr(location: str) -> zarr.Array | zarr.Group:
     except Exception as error:  # metadata that are no JSON, codecs that are not installed, refusals of a server
         fault = redact(f" ({type(error).__name__}: {error})", location)
     if not fault and not exists(location):
-        raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
+        raise UserError(f"there is no store at {location}; make one with: {import_command(location)}")
     remedy = f"import it into a store with: dsinga data import KIND {location} DESTINATION"
     if fault and exists(join(location, "zarr.json")):
         remedy = "see whether its zarr.json can be read, else delete it and make it again"

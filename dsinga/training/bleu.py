@@ -54,9 +54,14 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
-    """Return the counts of one translation beside its reference or a list of several; blanks separate words."""
+    """Return the counts of one translation beside its reference or a list of several; blanks separate words.
+
+    Raises UserError for an empty list.
+    """
     words = hypothesis.split()
     each = [text.split() for text in ([references] if isinstance(references, str) else references)]
+    if not each:
+        raise UserError(f"the translation {hypothesis!r} has an empty list of references; give at least one")
     matches, counts = [], []
     for n in range(1, LONGEST + 1):
         found, most = _ngrams(words, n), Counter[tuple[str, ...]]()
@@ -73,8 +78,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
 
     Both have a text, whose words are separated by blanks, for each sentence; a sentence may have a list of several
     references instead. The counts of all sentences are added up before precisions are computed. Raises UserError where
-    the numbers of sentences differ.
+    the numbers of sentences differ, and without sentences.
     """
+    if isinstance(hypotheses, str):
+        raise UserError("translations must be a list of texts, not one text; put it into a list")
+    if not len(hypotheses):
+        raise UserError("there are no translations to measure; give at least one, with its reference")
     if len(hypotheses) != len(references):
         raise UserError(f"{len(hypotheses)} translations have {len(references)} references; give one for each sentence")
     return sum(map(bleu_counts, hypotheses, references), BleuCounts()).bleu

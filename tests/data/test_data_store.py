@@ -291,8 +291,13 @@ class TestRefusals:
                 RecordStore(tmp_path / name)
         with pytest.raises(UserError, match="garbled: zarr.json cannot be read .JSONDecodeError: .*delete this store"):
             RecordStore(tmp_path / "garbled")
-        with pytest.raises(UserError, match="no store at .*nothing; make one with: dsinga data import"):
+        with pytest.raises(
+            UserError, match="no store at .*nothing; make one with: dsinga data import KIND SOURCE .*nothing$"
+        ):
             RecordStore(tmp_path / "nothing")
+        several = rf"SOURCE {tmp_path}/train_data.zarr \(for mnist, sentences and other kinds .* stores: {tmp_path}\)"
+        with pytest.raises(UserError, match=several):
+            RecordStore(tmp_path / "train_data.zarr")
 
     def test_a_url_that_cannot_be_opened(self) -> None:
         with pytest.raises(UserError, match="nope://x cannot be opened: Protocol not known: nope"):

@@ -59,6 +59,12 @@ def test_counts_of_parts_add_up_to_those_of_all():
 def test_sentences_without_a_reference_are_refused():
     with pytest.raises(UserError, match="2 translations have 1 references"):
         bleu(["a", "b"], ["a"])
+    with pytest.raises(UserError, match="no translations to measure; give at least one"):
+        bleu([], [])
+    with pytest.raises(UserError, match="translations must be a list of texts, not one text"):
+        bleu("a b", "a b")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="'a' has an empty list of references; give at least one"):
+        bleu(["a"], [[]])
 
 
 @pytest.mark.parametrize("count", [1, 2])
