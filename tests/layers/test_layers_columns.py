@@ -86,7 +86,7 @@ def cuts(draw: st.DrawFn) -> list[Columns]:
 @pytest.mark.parametrize("backend", ["numpy", "onednn"])
 @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
 @pytest.mark.parametrize("case", CUT, ids=str)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(columns=cuts())
 def test_parts_of_a_layer_make_the_whole(case: LayerCase, phase: Phase, backend: str, columns: list[Columns]):
     ops, case = backend_or_skip(backend), widened(case, columns[0].total)

@@ -126,7 +126,7 @@ def test_parts_with_the_same_random_numbers_are_found(case_of, cls: type[Layer])
     with pytest.raises(AssertionError, match=f"{cls.__name__}, cut by features, .* self.columns"):
         contract.test_parts_cut_by_features_make_the_whole(case, NUMPY, Phase.kTrain)
     contract.test_parts_cut_by_features_make_the_whole(case, NUMPY, Phase.kTest)
-    contract.test_parts_of_a_batch_add_up_to_the_whole(case, NUMPY, "two")
+    contract.test_parts_of_a_batch_add_up_to_the_whole(case, NUMPY)
 
 
 def test_a_wrong_gradient_is_found(case_of):
@@ -146,7 +146,7 @@ def test_a_state_of_its_own_is_found(case_of):
 
 def test_rows_that_depend_on_each_other_are_found(case_of):
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        LayerContract().test_parts_of_a_batch_add_up_to_the_whole(case_of(Centred), NUMPY, "two")
+        LayerContract().test_parts_of_a_batch_add_up_to_the_whole(case_of(Centred), NUMPY)
 
 
 def test_writing_to_a_source_is_found(case_of):
