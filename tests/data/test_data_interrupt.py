@@ -74,7 +74,7 @@ def test_a_killed_import_leaves_no_complete_store(kind: str, tmp_path: Path) -> 
 
 
 def large_idx(folder: Path) -> Path:
-    rows = 300 * MB // 784
+    rows = 200 * MB // 784
     tile = np.random.default_rng(0).integers(0, 256, MB, np.uint8).tobytes()
     for prefix in ("train", "t10k"):
         count = rows if prefix == "train" else 1
@@ -90,14 +90,14 @@ def large_kvfile(folder: Path) -> Path:
     image = np.random.default_rng(0).integers(0, 256, (3, 100, 100), np.uint8)
     block = b"".join(pair(b"%06d" % number, pixels(image, number)) for number in range(100))
     with (folder / "x.bin").open("wb") as file:
-        for _ in range(300 * MB // len(block)):
+        for _ in range(200 * MB // len(block)):
             file.write(block)
     return folder / "x.bin"
 
 
 def large_npz(folder: Path) -> Path:
     path = folder / "x.npz"
-    np.savez(path, data=np.zeros((3000, 100_000), np.uint8), labels=np.zeros(3000, np.int64))
+    np.savez(path, data=np.zeros((2000, 100_000), np.uint8), labels=np.zeros(2000, np.int64))
     return path
 
 
