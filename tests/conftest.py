@@ -34,6 +34,11 @@ hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("dsinga")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of processes of ``-n auto``: one more than cores, since tests wait for processes that start."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and thousands of tests, which last: it took a second each time."""
     gc.collect()
