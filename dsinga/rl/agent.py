@@ -29,6 +29,8 @@ class Agent:
     """
 
     def __init__(self, algorithm: Algorithm, seed: int = 0):
+        if not isinstance(algorithm, Algorithm):
+            raise UserError(f"an agent takes an algorithm, as dsinga.rl.PPO(model, spaces), not {algorithm!r}")
         check_whole("seed", seed, 0)
         self.algorithm = algorithm
         self.rng = np.random.default_rng(seed)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.job import Job, JobError, LayerConf, UpdaterConf
+from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
+from dsinga.rl.spaces import DiscreteSpace, Spaces
 from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_net import LocalNet
 from dsinga.worker.local_results import Means
@@ -131,6 +131,13 @@ class Algorithm(ABC):
             for name, slots in state["updater"].items()
         }
         self.updater.steps = int(state["steps"])
+
+    def check_scores(self, head: str) -> None:
+        """Raise UserError for a head of discrete actions that ends in a softmax, which the algorithm takes itself."""
+        conf = next(layer for layer in self.model.layers if layer.name == head)
+        if conf.type is LayerType.kSoftmax and isinstance(self.spaces.action, DiscreteSpace):
+            name = type(self).__name__
+            raise conf.error(f"the head {head!r} ends in a softmax, but {name} takes scores; leave the softmax out")
 
     def check_head(self, head: str, size: int, what: str) -> None:
         """Raise UserError unless the head has ``size`` numbers, which ``what`` needs."""

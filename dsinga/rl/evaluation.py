@@ -10,6 +10,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.rl.agent import Agent
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import EpisodeStatistics
+from dsinga.rl.vector_environment import VectorEnvironment
 
 # The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
 FIRST_ENVIRONMENT = 1 << 32
@@ -88,12 +89,17 @@ def evaluate(
                     missing[episode.environment] -= 1
                     ended[episode.environment].append((episode.total_reward, episode.length))
                     steps = 0
-            if steps >= LONGEST_EPISODE:
-                raise RunError(
-                    f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the "
-                    "environment a time limit, such as gymnasium.wrappers.TimeLimit"
-                )
+            check_length(environments, steps)
     finally:
         environments.close()
     returns, lengths = zip(*(pair for pairs in ended for pair in pairs), strict=True)
     return EvaluatedEpisodes(np.array(returns), np.array(lengths))
+
+
+def check_length(environments: VectorEnvironment, steps: int) -> None:
+    """Raise RunError where an episode has lasted for ``steps`` steps, LONGEST_EPISODE or more."""
+    if steps >= LONGEST_EPISODE:
+        raise RunError(
+            f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "
+            "time limit, such as gymnasium.wrappers.TimeLimit"
+        )

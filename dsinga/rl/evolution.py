@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.rl.algorithms.es import ES
+from dsinga.rl.evaluation import check_length
 from dsinga.rl.on_policy import CollectingLoop
 from dsinga.worker.param_slices import Arrays
 
@@ -28,6 +29,7 @@ class EvolutionLoop(CollectingLoop):
         observations = environments.reset()
         returns: dict[int, float] = {}
         while len(returns) < environments.count:
+            check_length(environments, environments.steps)
             step = environments.step(algorithm.actions(observations, params))
             for episode in statistics.add(step):
                 returns.setdefault(episode.environment, episode.total_reward)

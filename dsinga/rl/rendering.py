@@ -1,4 +1,4 @@
-"""Records an episode of an agent as pictures: an animated GIF, or a strip of frames as PNG."""
+"""Records an episode of an agent as pictures: an animated GIF, or frames from beginning to end as PNG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.rl.environment_loop import EnvironmentLoop
 from dsinga.rl.environments import Environment, make_rendering_environment
 from dsinga.rl.episodes import Episode
@@ -17,7 +17,7 @@ from dsinga.rl.evaluation import FIRST_ENVIRONMENT, Policy
 LONGEST_RECORDING = 2000  # steps; then the recording ends
 MOST_FRAMES = 250  # of a GIF; of longer episodes every second frame is kept, or every third, ...
 WIDTH = 300  # pixels of a frame at most
-STRIP_FRAMES = 8
+STRIP_FRAMES, STRIP_COLUMNS = 8, 4
 STRIP_GAP = 2  # pixels
 FRAMES_PER_SECOND = 30  # where the environment does not say
 
@@ -75,12 +75,12 @@ def record_episode(
     Args:
         agent: an agent or an algorithm; its method ``predict`` is called.
         environment: as for :func:`dsinga.rl.make_environments`; it must render arrays.
-        path: the file: ``.gif`` for an animation, ``.png`` for :data:`STRIP_FRAMES` frames side by side.
+        path: the file: ``.gif`` for an animation, ``.png`` for :data:`STRIP_FRAMES` frames in rows.
         seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
         settings: further arguments of the environment.
 
     An episode is recorded for at most :data:`LONGEST_RECORDING` steps. Raises UserError where the environment renders
-    no pictures, Pillow is not installed, or the file has another ending.
+    no pictures, Pillow is not installed, or the file has another ending; RunError where it cannot be written.
     """
     file = Path(path)
     if file.suffix.lower() not in (".gif", ".png"):
@@ -97,10 +97,14 @@ def record_episode(
         fps = float(metadata.get("render_fps") or FRAMES_PER_SECOND)
     finally:
         loop.close()
-    if file.suffix.lower() == ".gif":
-        write_gif(recorded.frames, file, fps)
-    else:
-        write_strip(recorded.frames, file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".gif":
+            write_gif(recorded.frames, file, fps)
+        else:
+            write_strip(recorded.frames, file)
+    except OSError as error:
+        raise RunError(f"the pictures cannot be written to {file}: {error}") from error
     return episode
 
 
@@ -110,19 +114,19 @@ def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
     images = [_image(frame) for frame in [*frames[:-1:every], frames[-1]]]
     # Browsers show frames of less than 20 ms slowly.
     duration = max(20, round(1000 * every / fps))
-    path.parent.mkdir(parents=True, exist_ok=True)
     images[0].save(path, save_all=True, append_images=images[1:], duration=duration, loop=0)
 
 
 def write_strip(frames: list[np.ndarray], path: Path) -> None:
-    """Write STRIP_FRAMES frames, evenly spaced from the first to the last, side by side as PNG."""
+    """Write STRIP_FRAMES frames, evenly spaced from the first to the last, as PNG, STRIP_COLUMNS in each row."""
     numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
     images = [_image(frames[number]) for number in numbers]
     width, height = images[0].size
-    strip = _pillow().new("RGB", ((width + STRIP_GAP) * len(images) - STRIP_GAP, height), "white")
+    columns = min(STRIP_COLUMNS, len(images))
+    sizes = (columns, width), (-(-len(images) // columns), height)
+    strip = _pillow().new("RGB", tuple(count * (size + STRIP_GAP) - STRIP_GAP for count, size in sizes), "white")
     for i, image in enumerate(images):
-        strip.paste(image, (i * (width + STRIP_GAP), 0))
-    path.parent.mkdir(parents=True, exist_ok=True)
+        strip.paste(image, (i % columns * (width + STRIP_GAP), i // columns * (height + STRIP_GAP)))
     strip.save(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 import dsinga
-from dsinga import rl
+from dsinga import nn, rl
 from dsinga.errors import RunError, UserError
 from dsinga.rl import evaluation, rendering
 
@@ -97,6 +97,10 @@ def test_an_episode_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(evaluation, "LONGEST_EPISODE", 20)
     with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
         rl.evaluate(Three(), Endless, 2)
+    x = nn.Input(shape=1)
+    evolving = rl.Agent(rl.ES(rl.Model(nn.Model(x, [nn.Dense(4)(x)])), rl.make_environments(Endless, 1).spaces))
+    with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
+        rl.train(evolving, Endless, steps=9, environments=1, progress=False)
     with pytest.raises(UserError, match="at least 1, not 0"):
         rl.evaluate(Three(), Lasting, 0)
 
@@ -140,10 +144,16 @@ def test_a_long_episode_keeps_some_of_its_frames_and_its_duration(tmp_path, monk
 def test_a_strip_has_frames_from_the_first_to_the_last(tmp_path):
     rl.record_episode(Three(), Painted, tmp_path / "episode.png")
     with Image.open(tmp_path / "episode.png") as image:
-        assert image.size == (8 * 42 - 2, 20)
-        colours = [image.getpixel((42 * i + 20, 10))[0] for i in range(8)]
+        assert image.size == (4 * 42 - 2, 2 * 22 - 2)
+        colours = [image.getpixel((42 * (i % 4) + 20, 22 * (i // 4) + 10))[0] for i in range(8)]
         assert image.getpixel((41, 10)) == (255, 255, 255)
     assert colours == [0, 30, 60, 90, 110, 140, 170, 200]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=f"the pictures cannot be written to {tmp_path}/file/episode.gif: "):
+        rl.record_episode(Three(), Painted, tmp_path / "file" / "episode.gif")
 
 
 def test_a_recording_of_an_episode_without_end_ends(tmp_path, monkeypatch):

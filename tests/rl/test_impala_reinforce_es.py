@@ -109,7 +109,8 @@ def test_reinforce_waits_for_the_end_of_an_episode() -> None:
     batch = rollout()
     batch.terminated[:] = batch.truncated[:] = False
     learner = rl.REINFORCE(model(), DISCRETE)
-    assert learner.learn(batch) == {}
+    with pytest.warns(UserWarning, match="no episode ended in a rollout of 5 steps, .* raise rollout_steps above"):
+        assert learner.learn(batch) == {}
     assert learner.updater.steps == 0
 
 

@@ -139,6 +139,11 @@ def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
             lambda x, net, env: rl.ES(rl.Model(net), rl.Spaces(env.observation_space, env.action_space)),
             "takes the spaces of dsinga.rl, not Spaces of a Box of gymnasium; give",
         ),
+        (lambda x, net, env: rl.Agent(rl.Model(net)), "an agent takes an algorithm, as .*, not <Model from"),
+        (
+            lambda x, net, env: rl.DQN(rl.Model(nn.Model(x, [nn.Dense(3, activation="softmax")(x)])), SPACES),
+            "ends in a softmax, but DQN takes scores; leave the softmax out",
+        ),
         (
             lambda x, net, env: rl.PPO(rl.Model(net, heads=["value", "policy"]), SPACES),
             "PPO needs 3 outputs of the head 'value' for actions that are 3 discrete values, but it has 1",

@@ -72,7 +72,8 @@ class ActorCritic(Algorithm):
     def check_heads(self) -> None:
         """Raise UserError unless the heads are a policy and, if there is a second one, a value."""
         actions, model = self.spaces.action, self.model
-        self.check_head(model.head(0, "the policy"), policy_size(actions), f"actions that are {actions}")
+        self.check_scores(model.head(0, "the policy"))
+        self.check_head(model.heads[0], policy_size(actions), f"actions that are {actions}")
         if len(model.heads) > 1:
             self.check_head(model.heads[1], 1, "the value of a state")
 

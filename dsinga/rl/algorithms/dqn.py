@@ -92,6 +92,7 @@ class DQN(Algorithm):
     def check_heads(self) -> None:
         """Raise UserError unless the first head has a value for each action."""
         count = self.spaces.action.n  # type: ignore[union-attr]
+        self.check_scores(self.model.heads[0])
         self.check_head(self.model.heads[0], count, f"{count} actions")
 
     @property

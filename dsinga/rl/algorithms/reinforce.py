@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from dsinga import nn
@@ -79,6 +81,11 @@ class REINFORCE(ActorCritic):
         ended = batch.terminated | batch.truncated
         is_complete = np.logical_or.accumulate(ended[::-1])[::-1].reshape(-1)
         if not is_complete.any():
+            warnings.warn(
+                f"no episode ended in a rollout of {len(batch.rewards)} steps, so REINFORCE learnt nothing from it; "
+                "raise rollout_steps above the length of episodes",
+                stacklevel=2,
+            )
             return {}
         advantages = returns - self.values_of(batch)[:-1] if len(self.model.heads) > 1 else returns
         rows = self.rows(batch, advantages, returns)
