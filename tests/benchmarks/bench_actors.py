@@ -20,8 +20,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import psutil
-from distributed import Client
+from distributed import Client, Status
 
 from dsinga import nn, rl
 from dsinga.cluster import connect
@@ -83,15 +84,19 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict
 
 @contextlib.contextmanager
 def killing(client: Client, kills: list[int]) -> Iterator[None]:
-    """Kill a random worker process every KILL_SECONDS; Dask's nannies start others."""
+    """Kill a random worker process every KILL_SECONDS; Dask's nannies start others.
+
+    Not one that its nanny is still starting: the nanny might end.
+    """
     ended, rng = threading.Event(), random.Random(0)
 
     def kill() -> None:
         while not ended.wait(KILL_SECONDS):
-            with contextlib.suppress(Exception):
-                process = rng.choice(list(client.run(os.getpid).values()))
-                os.kill(process, signal.SIGKILL)
-                kills.append(process)
+            processes = [nanny.process for nanny in client.cluster.workers.values()]
+            ready = [process.pid for process in processes if process and process.status == Status.running]
+            if ready:
+                kills.append(rng.choice(ready))
+                os.kill(kills[-1], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -180,7 +185,9 @@ def main() -> None:
         return
     for kind, actors, seed in itertools.product(options.kinds, options.actors, options.seeds):
         kills: list[int] = []
-        with connect(workers=max(2, actors), separate_processes=True) as client:
+        # Dask ends a nanny whose process is missing so long after it was lost, even if it was back and is lost again.
+        patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+        with patient, connect(workers=max(2, actors), separate_processes=True) as client:
             with killing(client, kills) if options.kill else contextlib.nullcontext():
                 figures = train(kind, actors, options.steps, client, seed)
         solved = "solved" if figures["mean_return"] >= SOLVED else "not solved"

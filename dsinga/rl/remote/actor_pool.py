@@ -183,6 +183,10 @@ class ActorPool:
             raise _ActorLost(*addresses) from error  # Dask has cancelled the actor
         except (OSError, concurrent.futures.CancelledError) as error:
             raise _ActorLost(*addresses) from error
+        except RuntimeError as error:  # of Dask, where the actor is lost before it is here
+            if isinstance(error, RunError) or "Actor was lost" not in str(error):
+                raise
+            raise _ActorLost(*addresses) from error
         finally:
             task.cancel()
 
