@@ -45,7 +45,7 @@ def label_dtype(dtype: Any) -> np.dtype:
 
 def as_records(array: np.ndarray) -> np.ndarray:
     """Return records in their dtype by :func:`record_dtype`; raise UserError for a value that float32 cannot have."""
-    return _cast(array, record_dtype(array.dtype), "records")
+    return array if array.dtype == np.float32 else _cast(array, record_dtype(array.dtype), "records")
 
 
 def as_labels(array: np.ndarray) -> np.ndarray:

@@ -42,7 +42,8 @@ def forward(
     metrics: list[tuple[str, Mapping[str, tuple[float, float]]]] = []
     for entry in forward_pass(net, values, records, ctx):
         layer = entry.stage.layer
-        metrics.append((layer.name, entry.output.metrics))
+        if entry.output.metrics:
+            metrics.append((layer.name, entry.output.metrics))
         if entry.stage.position in positions:
             outputs[layer.name] = entry.output
         del entry  # or it would keep its features alive while the next layer computes

@@ -51,6 +51,8 @@ def merge_metrics(reports: Reports) -> Metrics:
     an unrolled layer count as one layer, whose metrics are means over the steps.
     """
     reports = _join_copies(reports)
+    if not reports:
+        return {}
     shared = Counter(name for _, metrics in reports for name in metrics)
     merged: Metrics = {}
     by_layer: Metrics = {}

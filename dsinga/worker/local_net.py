@@ -69,6 +69,7 @@ class LocalNet:
         self._ops = get_ops().for_worker()
         if is_small:
             self._ops = self._ops.for_small_nets()
+        self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,7 +132,8 @@ class LocalNet:
             outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
         else:
             ctx = self._context(net, rows, step)
-            computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
+            with np.errstate(over=self._overflow, invalid=self._overflow):
+                computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
             outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
         for name, array in outputs.items():
             if not is_plain(array):
@@ -169,14 +171,15 @@ class LocalNet:
         values = self._values(net, params)
         if cut_rows:
             pushed, metrics = self._cut.backward(compute, net, values, records, rows, self.job.seed, step)
+            pushed = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in pushed.items()}
         else:
             pushed = {}
             ctx = self._context(net, rows, step)
-            metrics = compute(net, self._on_device(values), records, ctx, pushed.__setitem__)
+            with np.errstate(over=self._overflow, invalid=self._overflow):
+                metrics = compute(net, self._on_device(values), records, ctx, pushed.__setitem__)
             pushed = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
         check_metrics(metrics, step)
-        dense = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in pushed.items()}
-        return Backward(dense, Means(metrics))
+        return Backward(pushed, Means(metrics))
 
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None

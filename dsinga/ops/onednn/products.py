@@ -17,8 +17,8 @@ from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import sgemm
 from dsinga.ops.types import Array
 
-# Operations of a product up to which numpy's BLAS computes it in the calling thread.
-SMALL_PRODUCT = 1 << 19
+# Operations of a product up to which numpy's BLAS takes less time, its call included.
+SMALL_PRODUCT = 1 << 21
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
@@ -38,10 +38,10 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
     """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors."""
-    down, across = (stride // matrix.itemsize for stride in matrix.strides)
-    if across == 1 or matrix.shape[1] == 1 != down:
-        return b"N", max(down, matrix.shape[1])
-    return b"T", max(across, matrix.shape[0])
+    (down, across), (rows, columns) = matrix.strides, matrix.shape  # strides in bytes, of float32
+    if across == 4 or columns == 1 != down // 4:
+        return b"N", max(down // 4, columns)
+    return b"T", max(across // 4, rows)
 
 
 def column_sums(x: Array) -> Array:
@@ -97,6 +97,14 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
     return product(x, w, y, add=b is not None)
 
 
+def _small_inner_product(x: Array, w: Array, b: Array | None) -> Array:
+    """Return x W + b by numpy."""
+    y = np.dot(x, w)  # it is called in less time than the operator @, and is quick where x has one column, too
+    if b is not None:
+        y += b
+    return y
+
+
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
     """Whether the call of a product by the library takes longer than numpy takes in all."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
@@ -122,8 +130,7 @@ class OnednnProducts(NumpyConvolution):
         if not accepts(x, w, b):
             return super().inner_product(x, w, b, transpose)
         if self.small_by_numpy and has_few_operations(x.shape[0], *w.shape):
-            with np.errstate(over="ignore", invalid="ignore"):  # as the library
-                return super().inner_product(x, w, b, transpose)
+            return _small_inner_product(x, w if transpose else w.T, b)
         x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
         if not transpose:
             kernel = choose_kernel("inner_product", TransposedProduct, x.shape[0], *w.shape)
@@ -136,8 +143,9 @@ class OnednnProducts(NumpyConvolution):
         if not accepts(x, w, dy):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
         if self.small_by_numpy and has_few_operations(x.shape[0], *w.shape):
-            with np.errstate(over="ignore", invalid="ignore"):
-                return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
+            dx = np.dot(dy, w.T if transpose else w) if need_dx else None
+            dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
+            return dx, dw, np.add.reduce(dy, 0) if need_db else None
         x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
         left, right = (x, dy) if transpose else (dy, x)
         dw = product(left.T, right, buffers.empty(w.shape))
