@@ -30,7 +30,7 @@ class TestTheLearningRate:
     def test_it_changes_at_one_step_everywhere(
         self, job: Job, client: Client, workers: int, servers: int, update: UpdatePlace
     ) -> None:
-        job = with_topology(job, workers, servers).replace(train_steps=30)
+        job = with_topology(job, workers, servers).replace(train_steps=16)
         job.cluster.update = update  # type: ignore[union-attr]
         expected = train(self.schedule(job, 13), client, progress=False)
         now = Acting(100, lambda loop: loop.set_rate_factor(13, 0.5), after=13)

@@ -9,14 +9,16 @@ import pytest
 from distributed import Client
 
 from dsinga import UserError
-from dsinga.api import train
+from dsinga.api import Result, train
 from dsinga.checkpoint import read_checkpoint
 from dsinga.extensions import EverySteps, Extension
-from dsinga.job import ClusterConf, Job, LayerConf
+from dsinga.job import ClusterConf, Job, LayerConf, loads
 from dsinga.layers import Layer, Output
 from dsinga.registry import register
 from tests.support.extension_runs import rows, validating
-from tests.support.small_job import assert_same
+from tests.support.small_job import JOB, assert_same
+
+STEPS = 16
 
 
 class Broken(Exception):
@@ -51,6 +53,12 @@ class Breaking(Extension):
         self._break("finish", loop.step)
 
 
+@pytest.fixture(scope="module")
+def unbroken(stores: Path, threads: Client) -> Result:
+    """A run without a fault."""
+    return train(validating(loads(JOB, str(stores / "small.conf")), 2, train_steps=STEPS), threads, progress=False)
+
+
 class TestFailures:
     @pytest.mark.parametrize(
         ("extension", "step"),
@@ -61,7 +69,7 @@ class TestFailures:
             (Breaking("observe", 6, pauses=False), 6),
             (Breaking("see_row", 7, pauses=False), 7),
             (Breaking("see_row", 8), 8),
-            (Breaking("run", 40), 40),
+            (Breaking("run", STEPS), STEPS),
         ],
         ids=[
             "run",
@@ -74,16 +82,15 @@ class TestFailures:
         ],
     )
     def test_a_checkpoint_is_written_from_which_the_run_goes_on(
-        self, job: Job, threads: Client, tmp_path: Path, extension: Breaking, step: int
+        self, job: Job, threads: Client, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
     ) -> None:
-        job = validating(job, 2)
+        job = validating(job, 2, train_steps=STEPS)
         with pytest.raises(Broken) as caught:
             train(job, threads, workspace=tmp_path, extensions=[extension], progress=False)
         (note,) = caught.value.__notes__
         assert note.startswith(f"extension Breaking failed at step {step}; ")
         assert "steps were done; go on from" in note
         resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
-        unbroken = train(job, threads, progress=False)
         assert_same(resumed.params, unbroken.params)
         assert rows(resumed) == rows(unbroken)
 

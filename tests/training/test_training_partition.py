@@ -36,7 +36,7 @@ from tests.support.partitioned_run import (
 from tests.support.random_nets import CLASSES, nets
 from tests.support.training_cases import build, dense, layer
 
-STEPS = 8
+STEPS = 4
 
 
 def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: int = STEPS) -> tuple[Run, Run]:
@@ -57,7 +57,7 @@ def test_a_net_trains_as_on_one_worker(name: str, strategy: str, parts: int):
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_trains_as_on_one_worker_to_the_rounding_of_float32(name: str, strategy: str):
     net = net_of(name, strategy, 3)
-    assert_equal_runs(*both(net, partition(net, 3), np.float32, steps=20), 1e-5)
+    assert_equal_runs(*both(net, partition(net, 3), np.float32), 1e-5)
 
 
 def test_the_nets_have_every_type_of_layer():
