@@ -39,10 +39,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_collectstart() -> None:
+    """Switch the garbage collector off while modules and thousands of tests are made, all of which last."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and thousands of tests, which last: it took a second each time."""
+    """Spare the garbage collector the modules and tests: it took a second each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
