@@ -7,16 +7,19 @@ itself.
 
 import json
 import os
+import signal
 import socket
 import sys
 
 if __name__ == "__main__":
     address, module, *arguments = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an idle kernel goes on, too
     request = {"module": module, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         status = connection.recv(1)
     if not status:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
     sys.exit(status[0])
