@@ -189,6 +189,25 @@ def test_actions_are_never_for_the_observations_of_a_lost_actor() -> None:
         loop.close()
 
 
+@pytest.mark.slow
+@pytest.mark.process
+def test_rollouts_of_lost_actors_are_computed_elsewhere() -> None:
+    """A process is killed, then another one; no rollout is learnt twice, and none is too old."""
+    with connect(workers=2, separate_processes=True) as client:
+        agent = new_agent()
+        loop = StreamingLoop(agent, new_pool(client, agent), max_staleness=4)
+        for _ in range(2):
+            loop.advance(16)
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+            replaced = loop.actors.replaced
+            while loop.actors.replaced == replaced:
+                assert loop.advance(16)["staleness"] <= 4
+            client.wait_for_workers(2, timeout=60)
+        rollouts = agent.algorithm.updater.steps // 2  # of each 2 minibatches
+        assert rollouts * 16 * 2 <= loop.statistics.steps <= (rollouts + 3) * 16 * 2
+        loop.close()
+
+
 def test_a_run_with_actors_learns_and_is_resumed(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"environments": 2, "rollout_steps": 8, "actors": 2, "evaluation_episodes": 2}
     with connect(workers=2) as client:
