@@ -97,13 +97,13 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
         )
 
 
-def check_actions(layer: Layer, action: Array, count: int, ops: Ops) -> None:
-    """Raise UserError for numbers of actions that are not 0 to ``count`` - 1."""
+def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
+    """Raise UserError for numbers of actions, from source ``index``, that are not 0 to ``count`` - 1."""
     if not len(action):
         return
     low, high = ops.read([action.min(), action.max()])
     if not 0 <= low <= high < count:
         raise layer.fail(
-            f"has {count} actions, 0 to {count - 1}, but {layer.source_name(1)} gives {low:g} to {high:g}; change the "
-            "num_output of the policy, or the actions"
+            f"has {count} actions, 0 to {count - 1}, but {layer.source_name(index)} gives {low:g} to {high:g}; change "
+            "the num_output of the policy, or the actions"
         )

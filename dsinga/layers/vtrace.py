@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dsinga.job import LayerConf, VTraceLossConf
+from dsinga.job.enums import PolicyDistribution
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.policy import check_actions, chosen_actions
@@ -56,6 +58,14 @@ class VTraceLoss(Layer):
                 field="srclayers",
             )
         steps = (policy[0], policy[1] - 1)
+        numbers = policy[2] / 2 if self.distribution is PolicyDistribution.kGaussian else 1
+        if math.prod(action[2:]) != numbers:
+            raise self.fail(
+                f"a policy of {policy[2]} numbers ({self.distribution.name}) has actions of {numbers:g}, but "
+                f"{self.source_name(2)} gives {as_text(action)}; a Gaussian policy has means and as many logs of "
+                "standard deviations",
+                field="srclayers",
+            )
         for index, shape in enumerate((action, *others), start=2):
             if shape[:2] != steps or (index > 2 and len(shape) > 2):
                 raise self.fail(
@@ -71,8 +81,8 @@ class VTraceLoss(Layer):
         rows = len(policy)
         flat = policy[:, :-1].reshape(rows * self.steps, policy.shape[2])
         actions = action.reshape(rows * self.steps, action.shape[2] if action.ndim > 2 else 1)
-        if not self.distribution.value:
-            check_actions(self, actions, policy.shape[2], ctx.ops)
+        if self.distribution is PolicyDistribution.kCategorical:
+            check_actions(self, actions, policy.shape[2], ctx.ops, index=2)
         logs, derivative = chosen_actions(self.distribution, flat, actions, ctx.ops)
         logs = logs.reshape(rows, self.steps)
         values = value.reshape(rows, self.steps + 1)

@@ -114,3 +114,20 @@ def test_messages_say_which_shapes_do_not_fit() -> None:
     wrong[4] = (BATCH, STEPS + 1)
     with pytest.raises(UserError, match="takes 5 x 4 numbers from 'source4', a step less .* but gets 5 x 5"):
         LayerCase("kVTraceLoss", wrong).layer()
+    gaussian = {"vtraceloss_conf": {"distribution": "kGaussian"}}
+    for policy, numbers, of_each in ((4, 1, "2"), (3, 2, "1.5")):
+        with pytest.raises(
+            UserError, match=f"{policy} numbers .kGaussian. has actions of {of_each}, but 'source2' gives 5"
+        ):
+            LayerCase("kVTraceLoss", shapes(policy, numbers), gaussian).layer()
+    with pytest.raises(
+        UserError, match=r"policy of 3 numbers .kCategorical. has actions of 1, but 'source2' gives 5 x 4 x 2"
+    ):
+        LayerCase("kVTraceLoss", shapes(3, 2)).layer()
+
+
+def test_an_action_that_is_not_there_is_named_with_its_source() -> None:
+    sources = batch()
+    sources[2][0, 0] = ACTIONS
+    with pytest.raises(UserError, match="has 3 actions, 0 to 2, but 'source2' gives 0 to 3"):
+        compute({}, sources)
