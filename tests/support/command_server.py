@@ -73,14 +73,15 @@ def remove_ended(*_: Any) -> None:
 
 
 def run_request(connection: socket.socket) -> None:
-    """Fork the process of a command; in this one, pass on its status, and end it if the client is killed."""
+    """Fork the process of a command; in this one, pass on its status, and end it if the client or the tests end."""
     message, files, *_ = socket.recv_fds(connection, REQUEST_BYTES, 3)
     request = json.loads(message)
     if shared_variables(request["environment"]) != shared_variables(os.environ):
         return
     if pid := os.fork():
         os.setpgid(pid, pid)
-        if connection in select.select([connection, os.pidfd_open(pid)], [], [])[0]:
+        ended = os.pidfd_open(pid)
+        if ended not in select.select([ended, connection, sys.stdin], [], [])[0]:
             os.killpg(pid, signal.SIGTERM)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with contextlib.suppress(BrokenPipeError):
