@@ -90,15 +90,17 @@ class Agent:
     def restore(self, folder: str | os.PathLike[str]) -> None:
         """Take over a checkpoint, or the newest one in a folder, from which all goes on as if it had not been saved.
 
-        Raises UserError where there is none, or where it is that of another net.
+        The folder may also be the workspace of :func:`dsinga.rl.train`. Raises UserError where there is none, or where
+        it is that of another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):
-            newest = directory.latest(path)
+            newest = directory.latest(path) or directory.latest(path / "checkpoint")
             if newest is None:
                 raise UserError(f"there is no checkpoint in {path}; give the folder that agent.save(folder) wrote to")
             path = newest
-        self.set_state(directory.read_checkpoint(path).loop)
+        state = directory.read_checkpoint(path).loop
+        self.set_state(state["learning"]["agent"] if "learning" in state else state)
 
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return observations as a batch (N, ...), and whether they are one."""

@@ -30,10 +30,13 @@ def write_checkpoint(workspace: Path, loop: LearningLoop, run: Mapping[str, Any]
     return path
 
 
-def restore_checkpoint(source: Path, loop: LearningLoop) -> tuple[Mapping[str, Any], list[str]]:
+def restore_checkpoint(
+    source: Path, loop: LearningLoop, expected: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], list[str]]:
     """Take over the checkpoint ``source``, or the newest undamaged one in the workspace ``source``.
 
-    Return what was given as ``run``, and sentences about damaged checkpoints. Raises UserError where there is none.
+    Return what was given as ``run``, and sentences about damaged checkpoints. Raises UserError where there is none, and
+    where ``run`` has other values than ``expected``.
     """
     faults: list[str] = []
     if directory.is_checkpoint(source):
@@ -45,8 +48,15 @@ def restore_checkpoint(source: Path, loop: LearningLoop) -> tuple[Mapping[str, A
         _, checkpoint, faults = newest
     if "learning" not in checkpoint.loop:
         raise UserError(f"{source} has no checkpoint of rl.train; agent.restore reads those of agent.save")
+    run = checkpoint.loop["run"]
+    for name, value in expected.items():
+        if run.get(name, value) != value:
+            raise UserError(
+                f"the saved run had {name} {run[name]!r}, this one has {value!r}; resume with the same, or begin a new "
+                "run with agent.restore(folder of the saved run)"
+            )
     loop.restore(checkpoint.loop["learning"])
-    return checkpoint.loop["run"], faults
+    return run, faults
 
 
 def has_checkpoint(workspace: str | os.PathLike[str]) -> bool:

@@ -114,6 +114,13 @@ class RunSettings:
         if self.predicts_here and not self.actors:
             raise UserError("predicts_here is about actors: give actors (in a job num_actors) a number above 0")
 
+    def layout(self) -> dict[str, Any]:
+        """Return what a run has in common with the run whose checkpoint it goes on from."""
+        environment = self.environment
+        name = environment if isinstance(environment, str) else getattr(environment, "__name__", "")
+        numbers = {"environments": self.environments, "actors": self.actors, "predicts_here": self.predicts_here}
+        return {"environment": name, **numbers}
+
 
 def check_names(settings: Mapping[str, Any]) -> None:
     """Raise UserError for a name that is no field of :class:`RunSettings`."""

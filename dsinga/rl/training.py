@@ -125,7 +125,7 @@ class _Run:
         """Learn up to the last step."""
         loop, settings, faults = self.loop, self.settings, list[str]()
         if self.source:
-            state, faults = restore_checkpoint(self.source, loop)
+            state, faults = restore_checkpoint(self.source, loop, settings.layout())
             self.seconds_before = float(state["seconds"])
         with self.monitor:
             self.monitor.begin(loop.statistics.steps)
@@ -168,7 +168,7 @@ class _Run:
 
     def _save(self) -> None:
         if self.workspace:
-            run = {"seconds": self._seconds()}
+            run = {**self.settings.layout(), "seconds": self._seconds()}
             write_checkpoint(self.workspace, self.loop, run, self.settings.checkpoints_kept)
 
     def _seconds(self) -> float:

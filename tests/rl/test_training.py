@@ -90,6 +90,33 @@ def test_a_run_is_resumed_from_its_workspace_and_goes_further(tmp_path: Path) ->
     assert further.step == 384
 
 
+def test_a_run_of_another_layout_is_not_resumed(tmp_path: Path) -> None:
+    class Other:
+        observation_space, action_space = SPACES
+        step = None
+
+        def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+            return np.zeros(4, np.float32), {}
+
+    train(steps=64, environments=8, workspace=tmp_path)
+    again: dict[str, Any] = {"steps": 128, "workspace": tmp_path, "resume": True, "progress": False}
+    with pytest.raises(
+        UserError, match="the saved run had environments 8, this one has 4; resume with the same, or begin"
+    ):
+        rl.train(agent_of(), "CartPole-v1", environments=4, **again)
+    with pytest.raises(UserError, match="the saved run had environment 'CartPole-v1', this one has 'Other'"):
+        rl.train(agent_of(), Other, environments=8, **again)
+
+
+def test_an_agent_is_taken_from_the_workspace_of_a_run(tmp_path: Path) -> None:
+    result = train(steps=64, workspace=tmp_path)
+    for folder in (tmp_path, tmp_path / "checkpoint"):
+        agent = agent_of(seed=7)
+        agent.restore(folder)
+        for name, value in result.agent.algorithm.params.items():
+            np.testing.assert_array_equal(agent.algorithm.params[name], value)
+
+
 def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
     changes = ["train_steps=128", "reinforcement.rollout_steps=4", "reinforcement.evaluation_episodes=2"]
     arguments = ["train", str(JOB), "--workspace", str(tmp_path)]
