@@ -17,8 +17,9 @@ from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import sgemm
 from dsinga.ops.types import Array
 
-# Operations of a product up to which numpy's BLAS takes less time, its call included.
-SMALL_PRODUCT = 1 << 21
+# Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
+# one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
+SMALL_PRODUCT = 1 << 19
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
