@@ -54,8 +54,8 @@ def new_agent(kind: str, seed: int) -> rl.Agent:
         updater = nn.RMSprop(0.002, rho=0.99, epsilon=0.1)
         return rl.Agent(rl.IMPALA(new_model(), spaces, updater=updater, seed=seed), seed)
     if kind == "A3C":
-        settings: dict[str, Any] = {"decay": 0.95, "normalize_advantages": True, "entropy_scale": 0.01}
-        return rl.Agent(rl.A2C(new_model(), spaces, updater=nn.Adam(0.002), seed=seed, **settings), seed)
+        updater = nn.RMSprop(0.002, rho=0.99, epsilon=0.001)
+        return rl.Agent(rl.A2C(new_model(), spaces, decay=0.95, max_gradient_norm=40, updater=updater, seed=seed), seed)
     return rl.Agent(rl.PPO(new_model(), spaces, epochs=10, updater=nn.Adam(0.001), seed=seed), seed)
 
 
@@ -67,7 +67,7 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict
     if kind == "A3C":
         steps *= 2  # of which each group takes a part, with one update for each rollout
         rl.train_asynchronously(
-            *(agent, TASK), groups=actors, steps=steps, client=client, rollout_steps=16, seed=seed, progress=False
+            *(agent, TASK), groups=actors, steps=steps, client=client, rollout_steps=32, seed=seed, progress=False
         )
     else:
         rollout = ROLLOUT_STEPS if kind == "IMPALA" else 128 // actors
