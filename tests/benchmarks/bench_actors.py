@@ -50,7 +50,7 @@ def new_agent(kind: str, seed: int) -> rl.Agent:
     """Return the agent of a way to train."""
     spaces = rl.make_environments(TASK, 1).spaces
     if kind == "IMPALA":
-        # Not Adam: once the returns are high, gradients are small, and Adam makes large steps of their noise.
+        # Not Adam, by which returns of 500 were reached and lost again (docs/dev/measurements.md).
         updater = nn.RMSprop(0.002, rho=0.99, epsilon=0.1)
         return rl.Agent(rl.IMPALA(new_model(), spaces, updater=updater, seed=seed), seed)
     if kind == "A3C":
