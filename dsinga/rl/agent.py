@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.checkpoint import directory
 from dsinga.errors import UserError
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_finite, check_same_actions, check_whole
+from dsinga.rl.checks import check_same_actions, check_whole, explained_observations
 from dsinga.rl.experience import Sampled
 from dsinga.rl.vector_environment import VectorEnvironment
 
@@ -38,11 +38,8 @@ class Agent:
     def sample(self, observations: np.ndarray) -> Sampled:
         """Return actions that explore, for observations (N, ...), or one for an observation."""
         batch, is_single = self._batch(observations)
-        try:
+        with explained_observations(batch):
             sampled = self.algorithm.sample(batch, self.rng)
-        except UserError:
-            check_finite(batch)
-            raise
         if not is_single:
             return sampled
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
@@ -50,21 +47,14 @@ class Agent:
     def predict(self, observations: np.ndarray) -> Any:
         """Return the best actions for observations (N, ...), or the best one for an observation."""
         batch, is_single = self._batch(observations)
-        try:
+        with explained_observations(batch):
             actions = self.algorithm.predict(batch)
-        except UserError:
-            check_finite(batch)
-            raise
         return actions[0] if is_single else actions
 
     def learn(self, batch: Any) -> dict[str, float]:
         """Learn from experience, and return metrics."""
-        try:
+        with explained_observations(*(getattr(batch, name, ()) for name in ("observations", "next_observations"))):
             return self.algorithm.learn(batch)
-        except UserError:
-            for name in ("observations", "next_observations"):
-                check_finite(getattr(batch, name, ()))
-            raise
 
     def check_environments(self, environments: VectorEnvironment) -> None:
         """Raise UserError unless environments take the actions of the algorithm; an agent may change these."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
@@ -28,6 +30,12 @@ def check_whole(name: str, value: Any, least: int) -> None:
         raise UserError(f"{name} is {value}; give a whole number of at least {least}")
 
 
+def check_whole_fields(settings: Any, **least: int) -> None:
+    """Raise UserError unless each named field of some settings is a whole number of at least what is given for it."""
+    for name, low in least.items():
+        check_whole(name, getattr(settings, name), low)
+
+
 def check_model_and_spaces(model: Any, spaces: Any) -> None:
     """Raise UserError unless an algorithm is given a model and spaces of this package."""
     if not isinstance(model, Model):
@@ -39,6 +47,17 @@ def check_model_and_spaces(model: Any, spaces: Any) -> None:
             f"an algorithm takes the spaces of dsinga.rl, not {what}; give dsinga.rl.make_environments(environment, "
             "1).spaces"
         )
+
+
+@contextlib.contextmanager
+def explained_observations(*observations: Any) -> Iterator[None]:
+    """Raise UserError about observations that are not finite in place of one about the net that refuses them."""
+    try:
+        yield
+    except UserError:
+        for array in observations:
+            check_finite(array)
+        raise
 
 
 def check_finite(observations: Any) -> None:
@@ -61,8 +80,7 @@ def check_same_actions(agent: Space, environment: Space, name: str) -> None:
         return
     raise UserError(
         f"the agent takes actions that are {_described(agent)}, but those of the environment {name!r} are "
-        f"{_described(environment)}; make the "
-        "agent with the spaces of this environment"
+        f"{_described(environment)}; make the agent with the spaces of this environment"
     )
 
 

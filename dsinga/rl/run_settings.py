@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.registry import nearest
-from dsinga.rl.checks import check_range, check_whole
+from dsinga.rl.checks import check_range, check_whole_fields
 from dsinga.rl.environments import Environment
 
 
@@ -35,14 +35,7 @@ class ReplaySettings:
     prioritized: bool = False
 
     def __post_init__(self) -> None:
-        for field, least in (
-            ("capacity", 1),
-            ("batch_size", 1),
-            ("learn_every", 1),
-            ("learn_after", 0),
-            ("n_steps", 1),
-        ):
-            check_whole(field, getattr(self, field), least)
+        check_whole_fields(self, capacity=1, batch_size=1, learn_every=1, learn_after=0, n_steps=1)
         check_range("discount", self.discount, 0, 1)
 
 
@@ -90,20 +83,9 @@ class RunSettings:
     name: str = "model"
 
     def __post_init__(self) -> None:
-        for field, least in (
-            ("steps", 1),
-            ("environments", 1),
-            ("rollout_steps", 1),
-            ("actors", 0),
-            ("max_staleness", 0),
-            ("seed", 0),
-            ("log_every", 0),
-            ("evaluate_every", 0),
-            ("evaluation_episodes", 0),
-            ("checkpoint_every", 0),
-            ("checkpoints_kept", 0),
-        ):
-            check_whole(field, getattr(self, field), least)
+        check_whole_fields(self, steps=1, environments=1, rollout_steps=1, actors=0, max_staleness=0, seed=0)
+        check_whole_fields(self, log_every=0, evaluate_every=0, evaluation_episodes=0)
+        check_whole_fields(self, checkpoint_every=0, checkpoints_kept=0)
         if not isinstance(self.replay, ReplaySettings):
             raise UserError(f"replay is {self.replay!r}; give dsinga.rl.ReplaySettings(capacity=..., ...)")
         if self.stop_return is not None and not (self.evaluate_every and self.evaluation_episodes):

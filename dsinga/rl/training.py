@@ -199,9 +199,8 @@ def check_takes_actors(algorithm: Algorithm) -> None:
 
 
 def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
-    """Return how an agent learns from actors. Raises UserError for an algorithm that needs environments here."""
+    """Return how an agent learns from actors, whose algorithm :func:`check_takes_actors` has accepted."""
     algorithm = agent.algorithm
-    check_takes_actors(algorithm)
     pool = ActorPool(client, agent, run.environment, actors=run.actors, environments=run.environments, seed=run.seed)
     if run.predicts_here:
         return PredictingLoop(agent, pool)

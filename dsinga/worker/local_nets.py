@@ -68,10 +68,14 @@ class LocalNets:
                 self._infos[phase] = dict(open_batch_reader(self._job, phase, 1, self._roots).infos)
             else:
                 self._infos[phase] = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
-        infos = dict(self._infos[phase])
-        for name in gradients:
-            shape = self.net(phase, gradients).layer(name).shape
-            infos[gradient_input(name)] = RecordInfo(shape[1:], shape[0], has_labels=False)
+        infos = self._infos[phase]
+        if gradients:
+            shapes = {name: self.net(phase, gradients).layer(name).shape for name in gradients}
+            given = {
+                gradient_input(name): RecordInfo(shape[1:], shape[0], has_labels=False)
+                for name, shape in shapes.items()
+            }
+            infos = {**infos, **given}
         return infos
 
 
