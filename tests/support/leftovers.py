@@ -20,9 +20,13 @@ from distributed.batched import BatchedSend
 SECONDS = 10.0
 # Bytes that may stay: cycles of Dask take some megabytes, so the large arrays of a run have to take more.
 BYTES = 4_000_000
-IGNORED = ("dsinga.errors.", "dsinga.transport.handshake.", "dsinga.ops.onednn.", "dsinga.dashboard.")
-# Letters of a process's cycles that are shown.
-SHOWN = 600
+IGNORED = (
+    *("dsinga.errors.", "dsinga.transport.handshake.", "dsinga.ops.onednn.", "dsinga.dashboard."),
+    "dsinga.cluster.heartbeats.",
+)
+MEMORY = "bytes"
+# Letters of a process's cycles that are shown, and lines that have allocated most.
+SHOWN, LINES = 600, 5
 
 
 @contextlib.contextmanager
@@ -39,7 +43,7 @@ def nothing_left(client: Any = None, ignored: Sequence[str] = ()) -> Iterator[No
         yield
         deadline = time.monotonic() + SECONDS
         while any(left := [_more(*pair, ignored) for pair in zip(before, everywhere(holdings), strict=True)]):
-            assert time.monotonic() < deadline, "\n".join(map(str, [*left, *everywhere(describe_cycles)]))
+            assert time.monotonic() < deadline, "\n".join(map(str, [*left, *everywhere(describe)]))
             threading.Event().wait(0.05)
     finally:
         everywhere(end)
@@ -71,11 +75,11 @@ def end() -> None:
 
 
 def holdings() -> Counter[str]:
-    """Return how many of these the process has: objects of dsinga by class, megabytes, its threads, maps, sockets.
+    """Return how many of these the process has: objects of dsinga by class, bytes, its threads, maps, sockets.
 
     These do not count: the last messages and runs, of which Dask and the dashboard keep a limited number; errors, which
-    Dask keeps in cycles, with the secret in the key of a worker that has failed; and the objects of oneDNN that each
-    thread has which ever called it.
+    Dask keeps in cycles, with the secret in the key of a worker that has failed; the objects of oneDNN that each
+    thread has which ever called it; and the heartbeats that a client has heard.
     """
     items = gc.get_objects()
     for sender in [item for item in items if type(item) is BatchedSend]:
@@ -85,8 +89,9 @@ def holdings() -> Counter[str]:
         name = f"{cls.__module__}.{cls.__qualname__}"
         if name.startswith("dsinga.") and not name.startswith(IGNORED):
             held[name] += count
+    del items  # a list of megabytes
     held += Counter(f"thread {thread.name}" for thread in threading.enumerate() if thread.name.startswith("dsinga"))
-    held[f"times {BYTES} bytes"] = tracemalloc.get_traced_memory()[0] // BYTES
+    held[MEMORY] = tracemalloc.get_traced_memory()[0]
     process = psutil.Process()
     held["Unix sockets"] = len(process.net_connections("unix"))
     held["listening sockets"] = sum(connection.status == "LISTEN" for connection in process.net_connections("tcp"))
@@ -96,7 +101,14 @@ def holdings() -> Counter[str]:
 
 
 def _more(before: Counter[str], after: Counter[str], ignored: Sequence[str]) -> Counter[str]:
-    return Counter({name: count for name, count in (after - before).items() if name not in ignored})
+    more = after - before
+    return Counter({name: n for name, n in more.items() if name not in ignored and (name != MEMORY or n >= BYTES)})
+
+
+def describe() -> str:
+    """Return which lines have allocated most of this process's bytes, and the cycles of its garbage."""
+    largest = tracemalloc.take_snapshot().statistics("lineno")[:LINES]
+    return "; ".join([*map(str, largest), describe_cycles()])
 
 
 def describe_cycles() -> str:
