@@ -69,13 +69,14 @@ def find_worker(key: WorkerKey) -> GroupWorker:
     """Return a worker that lives in this process, for a task. Raises WorkerLost where it does not.
 
     Workers of a group wait for each other. So where a Dask worker has more of them than threads, as after the loss of
-    another one, their tasks leave its thread pool.
+    another one, their tasks leave its thread pool; and so do those of an algorithm that waits for tasks.
     """
     check_address(key.address)
     worker = WORKERS.get(key)
     if worker is None:
         raise WorkerLost(f"{key} is no longer on {key.address}: its Dask worker was restarted")
-    if sum(present.address == key.address for present in list(WORKERS)) > get_worker().state.nthreads:
+    crowded = sum(present.address == key.address for present in list(WORKERS)) > get_worker().state.nthreads
+    if crowded or worker.waits_for_tasks:
         secede()
     return worker
 

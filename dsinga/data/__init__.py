@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dsinga.data.algorithm_records import AlgorithmRecords
 from dsinga.data.auto_import import open_store
 from dsinga.data.blosc_lock import make_blosc_lock
 from dsinga.data.column import Column
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "AlgorithmRecords",
     "Batch",
     "Column",
     "Prefetch",

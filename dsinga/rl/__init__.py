@@ -18,7 +18,7 @@ from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.remote.asynchronous import train_asynchronously
+from dsinga.rl.remote.group_training import train_in_groups
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.run_settings import ReplaySettings
@@ -62,5 +62,5 @@ __all__ = [
     "make_environments",
     "record_episode",
     "train",
-    "train_asynchronously",
+    "train_in_groups",
 ]

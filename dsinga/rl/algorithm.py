@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.data import AlgorithmRecords
+from dsinga.data.conversion import record_dtype
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.experience import Rollout, Sampled, Transitions
@@ -102,14 +104,8 @@ class Algorithm(ABC):
         return metrics
 
     def job(self, rows: int) -> Job:
-        """Return the net with the layers of the algorithm as a job of ``rows`` rows, whose inputs read zeros."""
-        job = self.net.job
-        layers = [
-            layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
-            for layer in job.neuralnet.layer
-        ]
-        zeros = {name: np.zeros((rows, *array.shape[1:]), array.dtype) for name, array in self.examples.items()}
-        return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), zeros)
+        """Return the net with the layers of the algorithm as a job of ``rows`` rows, which are not in any store."""
+        return experience_job(self.net.job, self.examples, rows)
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from: nested dicts of arrays and plain values."""
@@ -147,6 +143,21 @@ class Algorithm(ABC):
                 f"{type(self).__name__} needs {size} outputs of the head {head!r} for {what}, but it has {given}; "
                 "change the net"
             )
+
+
+def experience_job(job: Job, examples: Mapping[str, np.ndarray], rows: int) -> Job:
+    """Return a job whose input layers are fed by its algorithm with ``rows`` rows, in place of a store.
+
+    ``examples`` has an array (n, ...) for each input layer; only shapes and dtypes matter.
+    """
+    layers = [
+        layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
+        for layer in job.neuralnet.layer
+    ]
+    sources = {
+        name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype)) for name, array in examples.items()
+    }
+    return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), sources)
 
 
 Experience = Rollout | Transitions

@@ -61,7 +61,8 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     cluster = job.cluster or ClusterConf()
     if max(cluster.nworker_groups, cluster.nworkers_per_group) > 1:
         raise cluster.error(
-            "an agent is not trained by worker groups; leave them out, and let num_actors actors step environments"
+            "an agent is not trained by worker groups in a job; leave them out, and let num_actors actors step "
+            "environments, or call dsinga.rl.train_in_groups"
         )
     settings = fields_of(getattr(conf, field))
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts

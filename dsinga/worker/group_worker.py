@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dsinga.data import Prefetch
+from dsinga.data import AlgorithmRecords, Prefetch
 from dsinga.errors import Diverged, RunError
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
@@ -237,6 +237,11 @@ class GroupWorker:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
         self._config.updater.set_rate_factors(factors)
 
+    @property
+    def waits_for_tasks(self) -> bool:
+        """Whether steps of the job's algorithm may wait for tasks of Dask."""
+        return getattr(self._config.algorithm, "waits_for_tasks", False)
+
     def net(self, phase: Phase) -> NeuralNet:
         """Return the partition of the net of a phase that this worker computes."""
         return self._config.nets[phase].locals[self._key.partition]
@@ -246,7 +251,11 @@ class GroupWorker:
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
         """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
-        inputs = [node for node in net.nodes if node.layer.is_input]
+        inputs = [
+            node
+            for node in net.nodes
+            if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
+        ]
         rows = {node.layer.name: node.rows or reader.parts[self._key.partition] for node in inputs}
         if not rows:
             return _no_records

@@ -66,7 +66,7 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict
     figures: dict[str, float] = {}
     if kind == "A3C":
         steps *= 2  # of which each group takes a part, with one update for each rollout
-        rl.train_asynchronously(
+        rl.train_in_groups(
             *(agent, TASK), groups=actors, steps=steps, client=client, rollout_steps=32, seed=seed, progress=False
         )
     else:

@@ -114,7 +114,7 @@ def test_all_actors_are_at_work(staleness: int, batch: int) -> None:
     with connect(workers=2) as client:
         agent = new_agent()
         loop = StreamingLoop(agent, new_pool(client, agent, actors=5), max_staleness=staleness)
-        assert loop.batch == batch
+        assert loop.stream.batch == batch
         loop.advance(8)
         loop.advance(8)
         assert sorted(loop.state()["actors"]) == list("01234")

@@ -216,7 +216,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         rl.train(agent_of().algorithm, "CartPole-v1", steps=9)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="replay_conf has no effect on kPPO"):
         rl.train(dsinga.load(JOB, ["reinforcement.replay_conf.capacity=9"]))
-    with pytest.raises(UserError, match="not trained by worker groups; .* num_actors actors"):
+    with pytest.raises(UserError, match="not trained by worker groups in a job; .* num_actors actors"):
         rl.train(dsinga.load(JOB, ["cluster.nworker_groups=2"]))
     refused("evaluation_episodes is -1", evaluation_episodes=-1)
     refused("there is nothing to resume from", resume=True)

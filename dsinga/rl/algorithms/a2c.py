@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from dsinga import nn
 from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
@@ -11,7 +15,6 @@ from dsinga.rl.algorithms.actor_critic import (
     ActorCritic,
     actor_critic_losses,
     distribution_of,
-    mean_metrics,
     normalized,
 )
 from dsinga.rl.checks import check_model_and_spaces
@@ -62,11 +65,12 @@ class A2C(ActorCritic):
             seed=seed,
         )
 
-    def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by a rollout of actions by the present params; return its metrics."""
-        advantages, returns = self.estimate(batch)
-        rows = self.rows(batch, normalized(advantages) if self.normalize_advantages else advantages, returns)
-        return mean_metrics([self.update(rows)])
+    def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
+        """Yield all steps of a rollout as the batch of one update."""
+        advantages, returns = self.estimate(rollout)
+        if self.normalize_advantages:
+            advantages = normalized(advantages, self.mean)
+        yield self.rows(rollout, advantages, returns)
 
 
 def policy_gradient_loss(policy: str, space: Space) -> LayerConf:

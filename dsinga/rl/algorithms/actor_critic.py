@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from dsinga.job import EntropyLossConf, EuclideanLossConf, LayerConf, LayerType, UpdaterConf
+from dsinga.job import EntropyLossConf, EuclideanLossConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
@@ -43,6 +44,7 @@ class ActorCritic(Algorithm):
 
     Attributes:
         learner: the net that is learnt, with the layers of the algorithm.
+        mean: returns the mean of an array over its rows, those of all workers that learn together.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ActorCritic(Algorithm):
         layers = [*map(input_layer, examples), *layers]
         super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
         self.learner = self.net
+        self.mean: Callable[[np.ndarray], Any] = np.mean
 
     def check_heads(self) -> None:
         """Raise UserError unless the heads are a policy and, if there is a second one, a value."""
@@ -101,6 +104,21 @@ class ActorCritic(Algorithm):
         gradients, metrics = self.learner.backward(self.params, batch, step=self.updater.steps)
         self.updater.step(self.params, gradients, self.max_gradient_norm)
         return metrics
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Learn from a rollout of actions by the present params; return the means of its metrics over all updates."""
+        return mean_metrics([self.update(part) for part in self.batches(batch)])
+
+    def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the batch of each update by a rollout: arrays by input layer, of the same number of rows.
+
+        Where several workers learn together, each from its part of the environments, ``self.mean`` is over all parts.
+        """
+        raise NotImplementedError
+
+    def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
+        """Return the job of the net that is learnt from rollouts of ``steps`` steps, and an example of its batch."""
+        return self.net.job, self.examples
 
     def estimate(self, rollout: Rollout) -> Advantages:
         """Return the advantages and returns of a rollout, by generalised advantage estimation."""
@@ -166,10 +184,10 @@ def as_action_records(actions: np.ndarray) -> np.ndarray:
     return actions.reshape(len(actions), -1).astype(np.float32)
 
 
-def normalized(advantages: np.ndarray) -> np.ndarray:
+def normalized(advantages: np.ndarray, mean: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
     """Return advantages less their mean, divided by their standard deviation."""
-    centred = advantages - advantages.mean()
-    return centred / (np.sqrt(np.square(centred).mean()) + np.float32(1e-8))
+    centred = advantages - mean(advantages)
+    return centred / (np.sqrt(mean(np.square(centred))) + np.float32(1e-8))
 
 
 def mean_metrics(updates: Sequence[Means]) -> dict[str, float]:

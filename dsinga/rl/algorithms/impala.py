@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +17,6 @@ from dsinga.rl.algorithms.actor_critic import (
     ActorCritic,
     distribution_of,
     entropy_loss,
-    mean_metrics,
 )
 from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
@@ -87,16 +88,26 @@ class IMPALA(ActorCritic):
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Do one update by a rollout of actions by these or older params; return its metrics."""
         steps = len(batch.rewards)
-        sequences = self._sequences(batch)
         if steps not in self._learners:
-            self._learners[steps] = LocalNet(self._job(steps), sequences, threads=1, is_small=True)
+            job, example = self.learning_net(steps)
+            self._learners[steps] = LocalNet(job, example, threads=1, is_small=True)
         self.learner = self._learners[steps]
-        return mean_metrics([self.update(sequences)])
+        return super().learn(batch)
 
-    def _job(self, steps: int) -> Job:
+    def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
+        """Yield a rollout as the batch of one update."""
+        yield self._sequences(rollout)
+
+    def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
         """Return the job of the net that computes ``steps`` steps of each environment, and one more, together."""
         layers = [self._with_steps(layer, steps + 1) for layer in self.model.layers]
-        return self.net.job.replace(neuralnet=NetConf(layer=[*layers, *map(input_layer, INPUTS), *self._losses]))
+        net = NetConf(layer=[*layers, *map(input_layer, INPUTS), *self._losses])
+        observation, action = self.spaces.observation, self.spaces.action
+        example = {name: np.zeros((1, steps), np.float32) for name in INPUTS}
+        example[self.model.input] = np.zeros((1, steps + 1, *observation.shape), observation.dtype)
+        if action.shape:
+            example[ACTION] = np.zeros((1, steps, math.prod(action.shape)), np.float32)
+        return self.net.job.replace(neuralnet=net), example
 
     def _with_steps(self, layer: LayerConf, steps: int) -> LayerConf:
         if layer.name != self.model.input:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dsinga import nn
@@ -15,7 +17,6 @@ from dsinga.rl.algorithms.actor_critic import (
     ActorCritic,
     actor_critic_losses,
     distribution_of,
-    mean_metrics,
     normalized,
 )
 from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
@@ -85,20 +86,18 @@ class PPO(ActorCritic):
             seed=seed,
         )
 
-    def learn(self, batch: Rollout) -> dict[str, float]:
-        """Learn from a rollout of actions by the present params; return the means of its metrics over all updates."""
-        advantages, returns = self.estimate(batch)
-        rows = self.rows(batch, advantages, returns)
-        rows[LOG_PROBABILITY] = batch.extras["log_probability"].reshape(-1, 1)
+    def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the minibatches of a rollout, in each epoch in another order."""
+        advantages, returns = self.estimate(rollout)
+        rows = self.rows(rollout, advantages, returns)
+        rows[LOG_PROBABILITY] = rollout.extras["log_probability"].reshape(-1, 1)
         rng = np.random.default_rng((self.seed, self.updater.steps))
-        size = -(-batch.steps // self.minibatches)
-        updates = []
+        size = -(-rollout.steps // self.minibatches)
         for _ in range(self.epochs):
-            order = rng.permutation(batch.steps)
+            order = rng.permutation(rollout.steps)
             shuffled = {name: array[order] for name, array in rows.items()}
-            for start in range(0, batch.steps, size):
+            for start in range(0, rollout.steps, size):
                 part = {name: array[start : start + size] for name, array in shuffled.items()}
                 if self.normalize_advantages:
-                    part[ADVANTAGE] = normalized(part[ADVANTAGE])
-                updates.append(self.update(part))
-        return mean_metrics(updates)
+                    part[ADVANTAGE] = normalized(part[ADVANTAGE], self.mean)
+                yield part

@@ -48,6 +48,7 @@ class ActorPool:
         actors: how many actors.
         environments: the number of environments of each actor.
         seed: determines the random numbers of environments and actions.
+        first: the number of the first actor, where others of the same run are those of other learners.
 
     Attributes:
         replaced: how many actors were replaced so far.
@@ -62,8 +63,9 @@ class ActorPool:
         actors: int,
         environments: int,
         seed: int = 0,
+        first: int = 0,
     ):
-        self._client, self._seed = client, seed
+        self._client, self._seed, self._first = client, seed, first
         if isinstance(environment, str) and environment in registered("environment"):
             environment = lookup("environment", environment)  # the processes of Dask workers may not know the name
         self._arguments = agent, environment, environments
@@ -120,7 +122,7 @@ class ActorPool:
         """Create an actor on a Dask worker; return its address, the actor and its future."""
         address = await self._choose(number)
         future = self._client.submit(
-            RolloutActor, number, *self._arguments, self._seed, self._states.get(number), actor=True,
+            RolloutActor, self._first + number, *self._arguments, self._seed, self._states.get(number), actor=True,
             workers=[address], pure=False, key=f"{self._name}-{number}-{next(self._serials)}",
         )  # fmt: skip
         actor = await self._wait(future._result(), [address], f"actor {number}")
@@ -158,7 +160,8 @@ class ActorPool:
                 for address, *_ in self._actors.values():
                     loads[address] = loads.get(address, 0) + 1
                 addresses = list(self._workers)
-                rotated = addresses[number % len(addresses) :] + addresses[: number % len(addresses)]
+                start = (self._first + number) % len(addresses)
+                rotated = addresses[start:] + addresses[:start]
                 return min(rotated, key=lambda address: loads[address])
             if time.monotonic() > deadline:
                 raise RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")

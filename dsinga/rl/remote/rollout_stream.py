@@ -1,0 +1,110 @@
+"""RolloutStream: rollouts of remote actors as they come, by params of bounded staleness."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from dsinga.rl.remote.actor_pool import ActorPool, Call
+from dsinga.rl.remote.rollout_actor import ActorRollout, pack_params
+
+
+class RolloutStream:
+    """Takes the rollouts of actors as they come, while the other actors go on with older params (IMPALA).
+
+    An actor gets the newest params with each rollout. A rollout is at most ``max_staleness`` updates old when it is
+    learnt: where an actor is slower than that, the learner waits for it, and where the learner is, actors wait.
+
+    Args:
+        actors: the actors.
+        batch: rollouts in an update; 0 for as many as keep all actors at work.
+        max_staleness: how many updates may be made between the params of a rollout and the update by it.
+
+    Attributes:
+        version: how many updates have had their rollouts.
+    """
+
+    def __init__(self, actors: ActorPool, *, batch: int = 0, max_staleness: int = 8):
+        self.actors = actors
+        self.batch, self.max_staleness = batch or rollouts_of_update(actors.count, max_staleness), max_staleness
+        self.version = 0
+        self._packed = b""  # the params of this version, once they are needed
+        self._rollouts = [0] * actors.count
+        self._idle = deque(range(actors.count))
+        self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
+        self._ended: SimpleQueue[Call] = SimpleQueue()
+        self._arrived: list[ActorRollout] = []
+
+    def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout]:
+        """Return the rollouts of ``steps`` steps for the next update, the oldest ones; idle actors get ``params``.
+
+        Raises RunError where an environment fails, or where there is no Dask worker for an actor.
+        """
+        self._packed = b""
+        while True:
+            self._start_idle(steps, params)
+            self._collect()
+            if len(self._arrived) >= self.batch and not self._must_wait():
+                break
+        part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
+        self.version += 1
+        return part
+
+    def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
+        """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
+        while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
+            number = self._idle.popleft()
+            self._packed = self._packed or pack_params(params)
+            call = self.actors.start(number, "rollout", self._packed, self.version, self._rollouts[number], steps)
+            self._rollouts[number] += 1
+            self._running[call] = (number, self.version)
+            call.add_done_callback(self._ended.put)
+
+    def _collect(self) -> None:
+        """Take the rollouts that have come, the oldest first; wait for one where an update cannot be made."""
+        waits = len(self._arrived) < self.batch or self._must_wait()
+        while waits or not self._ended.empty():
+            call, waits = self._ended.get(), False
+            number, _ = self._running.pop(call)
+            self._idle.append(number)
+            result = call.result()
+            self._arrived.append(result)
+        self._arrived.sort(key=lambda result: result.version)
+
+    def _must_wait(self) -> bool:
+        """Whether an update now would make a rollout that is on its way too old before it can be learnt."""
+        versions = [result.version for result in self._arrived[self.batch :]]
+        versions += [version for _, version in self._running.values()]
+        following = self.version + 1
+        return any(
+            following + place // self.batch - version > self.max_staleness
+            for place, version in enumerate(sorted(versions))
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the numbers of updates, and of rollouts of each actor; those that are not yet learnt are left out."""
+        return {"version": self.version, "rollouts": list(self._rollouts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state."""
+        self.version = int(state["version"])
+        # Of another number of actors, the new ones draw their first random numbers.
+        self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
+
+    def close(self) -> None:
+        """End the calls on their way, and let go of the actors."""
+        for call in self._running:
+            call.cancel()
+        self.actors.close()
+
+
+def rollouts_of_update(actors: int, max_staleness: int) -> int:
+    """Return how many rollouts an update takes so that all actors are at work.
+
+    The rollouts on their way are those of the updates in which they may be learnt.
+    """
+    return -(-actors // (max_staleness + 1))

@@ -1,0 +1,185 @@
+"""Worker groups that learn from environments of their own, or from actors of their own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dsinga import UserError, nn, rl
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf
+from dsinga.rl.collecting import Collector
+from dsinga.rl.environments import make_environments
+from dsinga.worker.group_worker import group_seed
+
+SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
+
+
+def model() -> rl.Model:
+    x = nn.Input(shape=4, name="observation")
+    hidden = nn.Dense(8, activation="tanh")(x)
+    return rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
+
+
+def new_agent(kind: Any = rl.A2C, **settings: Any) -> rl.Agent:
+    return rl.Agent(kind(model(), SPACES, updater=nn.Adam(0.01), **settings))
+
+
+def cart() -> Any:
+    """Return a CartPole, of which each environment draws its starts by its own number."""
+    return gymnasium.make("CartPole-v1")
+
+
+A2C_SETTINGS = {"normalize_advantages": True, "max_gradient_norm": 0.05}
+PPO_SETTINGS = {"epochs": 2, "minibatches": 2, "max_gradient_norm": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(rl.A2C, {}), (rl.A2C, A2C_SETTINGS), (rl.PPO, PPO_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})],
+    ids=["A2C", "A2C-normalized", "PPO", "IMPALA"],
+)
+def test_one_group_learns_as_a_loop_does(kind: Any, settings: dict[str, Any]) -> None:
+    """The gradients, the updates on the server and the random numbers are those of a loop in one process."""
+    agent, seed = new_agent(kind, **settings), group_seed(5, 0)
+    algorithm, collector = agent.algorithm, Collector(make_environments("CartPole-v1", 2, seed=seed))
+    for _ in range(6):
+        agent.rng = np.random.default_rng([seed, algorithm.updater.steps])
+        algorithm.learn(collector.rollout(agent.sample, 4, algorithm.values))
+    other = new_agent(kind, **settings)
+    with connect(workers=1) as client:
+        result = rl.train_in_groups(
+            *(other, "CartPole-v1"), steps=48, client=client, environments=2, rollout_steps=4, seed=5, progress=False
+        )
+    assert len(result.history) > 0
+    for name, value in algorithm.params.items():
+        np.testing.assert_allclose(other.algorithm.params[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(rl.A2C, A2C_SETTINGS), (rl.IMPALA, {"max_gradient_norm": 0.05})],
+    ids=["A2C", "IMPALA"],
+)
+def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, settings: dict[str, Any]) -> None:
+    """Starts and actions are those of the environment's number, norms and means those of the whole batch."""
+    agents = [new_agent(kind, **settings) for _ in range(2)]
+    with connect(workers=2) as client:
+        for agent, workers in zip(agents, (1, 2), strict=True):
+            rl.train_in_groups(
+                *(agent, cart), workers=workers, steps=8 * 4 * 6, client=client, environments=8 // workers,
+                rollout_steps=4, progress=False,
+            )  # fmt: skip
+    for name, value in agents[0].algorithm.params.items():
+        np.testing.assert_allclose(agents[1].algorithm.params[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("servers", [1, 2], ids=["Downpour", "Hogwild"])
+def test_groups_have_environments_of_their_own(servers: int) -> None:
+    agent = new_agent()
+    before = {name: value.copy() for name, value in agent.algorithm.params.items()}
+    with connect(workers=2) as client:
+        rl.train_in_groups(
+            *(agent, "CartPole-v1"), groups=2, steps=160, client=client, environments=2, rollout_steps=4,
+            cluster=ClusterConf(nserver_groups=servers), progress=False,
+        )  # fmt: skip
+    assert all((agent.algorithm.params[name] != value).any() for name, value in before.items())
+
+
+@pytest.mark.parametrize(("groups", "workers"), [(1, 2), (2, 1)])
+def test_each_learner_has_actors_of_its_own(groups: int, workers: int) -> None:
+    """Each Dask worker has one thread, of a learner; its actors are created meanwhile, and end with the run."""
+    agent = new_agent(rl.IMPALA)
+    with connect(workers=2) as client:
+        result = rl.train_in_groups(
+            *(agent, "CartPole-v1"), groups=groups, workers=workers, actors=2, steps=2 * 2 * 10 * 20, client=client,
+            environments=2, rollout_steps=10, max_staleness=2, progress=False,
+        )  # fmt: skip
+        ages = [row["staleness"] for row in result.history if "staleness" in row]
+        assert 0 < max(ages) <= 2
+        deadline = time.monotonic() + 10
+        while keys := client.run_on_scheduler(actor_keys):  # the learners' clients tell the scheduler in a message
+            assert time.monotonic() < deadline, keys
+
+
+def actor_keys(dask_scheduler: Any) -> list[str]:
+    """Return the keys of the actors that there are; runs on the scheduler."""
+    return [str(key) for key in dask_scheduler.tasks if "dsinga-actor" in str(key)]
+
+
+class Deadly(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A CartPole whose process is killed in the first one's step 30."""
+
+    def __init__(self, folder: str):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._folder, self._steps = folder, 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 30:
+            try:
+                Path(self._folder, "killed").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:
+                pass
+        return self.env.step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("kind", "groups", "workers", "actors"),
+    [(rl.IMPALA, 1, 2, 1), (rl.IMPALA, 2, 1, 2), (rl.A2C, 1, 2, 0), (rl.A2C, 2, 1, 0)],
+)
+def test_a_killed_process_is_survived(tmp_path: Path, kind: Any, groups: int, workers: int, actors: int) -> None:
+    agent = new_agent(kind)
+    with connect(workers=2, separate_processes=True) as client:
+        before = set(client.run(os.getpid).values())
+        result = rl.train_in_groups(
+            *(agent, functools.partial(Deadly, str(tmp_path))), groups=groups, workers=workers, actors=actors,
+            steps=6_000, client=client, environments=2, rollout_steps=10, progress=False,
+        )  # fmt: skip
+        assert (tmp_path / "killed").exists()
+        assert set(client.run(os.getpid).values()) != before
+    assert np.isfinite(result.history[-1, "loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_two_learners_with_actors_learn_to_balance() -> None:
+    agent = new_agent(rl.IMPALA)
+    with connect(workers=2, separate_processes=True) as client:
+        rl.train_in_groups(
+            *(agent, "CartPole-v1"), groups=2, actors=1, steps=100_000, client=client, rollout_steps=20, progress=False
+        )
+    assert rl.evaluate(agent, "CartPole-v1", 20).mean_return > 100  # a random policy has 22
+
+
+class Preparing(rl.Agent):
+    """An agent that prepares experience."""
+
+    def learn(self, batch: Any) -> dict[str, float]:
+        return super().learn(batch)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        (new_agent(rl.REINFORCE), {}, "worker groups learn by A2C, PPO or IMPALA, not by REINFORCE"),
+        (new_agent(rl.PPO), {"actors": 1}, "older params, for which PPO does not correct; learn by IMPALA"),
+        (new_agent(rl.PPO, minibatches=3), {"environments": 2}, "10 steps cannot be divided into 3 equal minibatches"),
+        (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
+        (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),
+    ],
+)
+def test_what_cannot_be_trained_in_groups_is_refused(agent: rl.Agent, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rl.train_in_groups(agent, "CartPole-v1", steps=100, **settings)
