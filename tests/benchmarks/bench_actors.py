@@ -1,8 +1,9 @@
 """Actors as processes on CartPole-v1: steps a second, staleness and the mean return reached, by the number of actors.
 
-``python -m tests.benchmarks.bench_actors`` trains by PPO (gathered), IMPALA, GA3C and A3C with 1, 2 and 4 actors;
-``--kill`` lets a process be killed every five seconds meanwhile; ``--simulated 200`` measures so many actors in threads
-of one process, and the loads of the learner and of Dask's scheduler in others.
+``python -m tests.benchmarks.bench_actors`` trains by PPO (gathered), IMPALA, GA3C and A3C with 1, 2 and 4 actors, by
+IMPALA also in so many worker groups with an actor each (IMPALA-groups); ``--kill`` lets a process be killed every five
+seconds meanwhile; ``--simulated 200`` measures so many actors in threads of one process, and the loads of the learner
+and of Dask's scheduler in others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dask
@@ -49,7 +50,7 @@ def new_model() -> rl.Model:
 def new_agent(kind: str, seed: int) -> rl.Agent:
     """Return the agent of a way to train."""
     spaces = rl.make_environments(TASK, 1).spaces
-    if kind == "IMPALA":
+    if kind.startswith("IMPALA"):
         # Not Adam, by which returns of 500 were reached and lost again (docs/dev/measurements.md).
         updater = nn.RMSprop(0.002, rho=0.99, epsilon=0.1)
         return rl.Agent(rl.IMPALA(new_model(), spaces, updater=updater, seed=seed), seed)
@@ -69,17 +70,34 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict
         rl.train_in_groups(
             *(agent, TASK), groups=actors, steps=steps, client=client, rollout_steps=32, seed=seed, progress=False
         )
+        figures["staleness"] = staleness_of_groups(client)
+    elif kind == "IMPALA-groups":
+        result = rl.train_in_groups(
+            *(agent, TASK), groups=actors, actors=1, steps=steps, client=client, rollout_steps=ROLLOUT_STEPS, seed=seed,
+            progress=False,
+        )  # fmt: skip
+        figures["staleness_of_rollouts"] = mean([row["staleness"] for row in result.history if "staleness" in row])
+        figures["staleness"] = staleness_of_groups(client)
     else:
         rollout = ROLLOUT_STEPS if kind == "IMPALA" else 128 // actors
         result = rl.train(
             *(agent, TASK), steps=steps, client=client, actors=actors, environments=8, rollout_steps=rollout,
             predicts_here=kind == "GA3C", evaluation_episodes=0, seed=seed, progress=False,
         )  # fmt: skip
-        ages = [row["staleness"] for row in result.history if "staleness" in row]
-        figures["staleness"] = sum(ages) / len(ages) if ages else 0.0
+        figures["staleness"] = mean([row["staleness"] for row in result.history if "staleness" in row])
     figures["env_steps_per_second"] = steps / (time.perf_counter() - began)
     figures["mean_return"] = rl.evaluate(agent, TASK, 100, seed=seed).mean_return
     return figures
+
+
+def staleness_of_groups(client: Client) -> float:
+    """Return the mean number of updates by other groups between a pull of a value and the update by its gradient."""
+    groups = [group for _, event in client.get_events("dsinga") for group in event.get("staleness", ())]
+    return sum(total for _, _, total, _ in groups) / max(sum(updates for _, updates, _, _ in groups), 1)
+
+
+def mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / max(len(numbers), 1)
 
 
 @contextlib.contextmanager
@@ -137,7 +155,7 @@ def simulate(count: int) -> dict[str, float]:
         while (seconds := time.perf_counter() - began) < SIMULATED_SECONDS:
             staleness.append(loop.advance(ROLLOUT_STEPS)["staleness"])
         figures["env_steps_per_second"] = (loop.statistics.steps - steps) / seconds
-        figures["staleness"] = sum(staleness) / len(staleness)
+        figures["staleness"] = mean(staleness)
         figures |= {f"{name}_cores": (used(process) - cores[name]) / seconds for name, process in processes.items()}
         later = client.run_on_scheduler(counts)
         figures["scheduler_messages_per_second"] = (later[1] - messages) / seconds
@@ -174,7 +192,7 @@ def running(*command: str) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=150_000)
-    parser.add_argument("--kinds", nargs="*", default=["PPO", "IMPALA", "GA3C", "A3C"])
+    parser.add_argument("--kinds", nargs="*", default=["PPO", "IMPALA", "IMPALA-groups", "GA3C", "A3C"])
     parser.add_argument("--actors", nargs="*", type=int, default=[1, 2, 4])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--kill", action="store_true")

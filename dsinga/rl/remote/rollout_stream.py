@@ -50,6 +50,7 @@ class RolloutStream:
             self._collect()
             if len(self._arrived) >= self.batch and not self._must_wait():
                 break
+        self._start_idle(steps, params)  # also those whose rollouts are learnt now
         part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
         self.version += 1
         return part
