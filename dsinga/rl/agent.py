@@ -80,8 +80,9 @@ class Agent:
     def restore(self, folder: str | os.PathLike[str]) -> None:
         """Take over a checkpoint, or the newest one in a folder, from which all goes on as if it had not been saved.
 
-        The folder may also be the workspace of :func:`dsinga.rl.train`. Raises UserError where there is none, or where
-        it is that of another net or algorithm.
+        The folder may also be the workspace of :func:`dsinga.rl.train`, or of :func:`dsinga.rl.train_in_groups`, whose
+        checkpoints have the params alone for an agent. Raises UserError where there is none, or where it is that of
+        another net or algorithm.
         """
         path = Path(folder)
         if not directory.is_checkpoint(path):
@@ -89,8 +90,15 @@ class Agent:
             if newest is None:
                 raise UserError(f"there is no checkpoint in {path}; give the folder that agent.save(folder) wrote to")
             path = newest
-        state = directory.read_checkpoint(path).loop
-        self.set_state(state["learning"]["agent"] if "learning" in state else state)
+        checkpoint = directory.read_checkpoint(path)
+        state = checkpoint.loop["learning"]["agent"] if "learning" in checkpoint.loop else checkpoint.loop
+        if "algorithm" in state:
+            self.set_state(state)
+        elif self.algorithm.on_policy:
+            self.algorithm.take_params(checkpoint.params)
+        else:
+            name = type(self.algorithm).__name__
+            raise UserError(f"{path} is no checkpoint of an agent: its params are not all that {name} goes on from")
 
     def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return observations as a batch (N, ...), and whether they are one."""

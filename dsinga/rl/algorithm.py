@@ -117,16 +117,20 @@ class Algorithm(ABC):
         name = type(self).__name__
         if state.get("algorithm", name) != name:
             raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
-        params = {name: np.array(value, np.float32) for name, value in state["params"].items()}
-        shapes = {name: param.shape for name, param in self.net.net.params.items()}
-        if {name: value.shape for name, value in params.items()} != shapes:
-            raise UserError("the saved params are those of another net; restore them into the model that was saved")
-        self.params = params
+        self.take_params(state["params"])
         self.updater.state = {
             name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
             for name, slots in state["updater"].items()
         }
         self.updater.steps = int(state["steps"])
+
+    def take_params(self, params: Mapping[str, np.ndarray]) -> None:
+        """Take over params by name, as copies. Raises UserError where they are those of another net."""
+        copies = {name: np.array(value, np.float32) for name, value in params.items()}
+        shapes = {name: param.shape for name, param in self.net.net.params.items()}
+        if {name: value.shape for name, value in copies.items()} != shapes:
+            raise UserError("the saved params are those of another net; restore them into the model that was saved")
+        self.params = copies
 
     def check_scores(self, head: str) -> None:
         """Raise UserError for a head of discrete actions that ends in a softmax, which the algorithm takes itself."""

@@ -21,13 +21,13 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
     if not isinstance(value, str) and low <= value <= high:
         return
     bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
-    raise UserError(f"{name} is {value}; give a number {bounds}")
+    raise UserError(f"{name} is {value!r}; give a number {bounds}")
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise UserError unless a setting is a whole number of at least ``least``."""
     if not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name} is {value}; give a whole number of at least {least}")
+        raise UserError(f"{name} is {value!r}; give a whole number of at least {least}")
 
 
 def check_whole_fields(settings: Any, **least: int) -> None:

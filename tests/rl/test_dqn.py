@@ -139,7 +139,7 @@ def test_the_targets_of_errors_are_those_of_the_update_after_them(monkeypatch: p
     [
         ({"target_every": 0}, "target_every is 0; give a whole number of at least 1"),
         ({"first_epsilon": 2}, "first_epsilon is 2; give a number between 0 and 1"),
-        ({"target_share": "all"}, "target_share is all; give a number between 0 and 1"),
+        ({"target_share": "all"}, "target_share is 'all'; give a number between 0 and 1"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(setting: dict[str, Any], text: str) -> None:

@@ -163,6 +163,30 @@ def test_two_learners_with_actors_learn_to_balance() -> None:
     assert rl.evaluate(agent, "CartPole-v1", 20).mean_return > 100  # a random policy has 22
 
 
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """The params and the state of the updater are those of the checkpoint."""
+    settings: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "workspace": tmp_path, "progress": False}
+    first, second = new_agent(), new_agent()
+    with connect(workers=1) as client:
+        rl.train_in_groups(first, "CartPole-v1", client=client, steps=8 * 6, checkpoint_freq=2, **settings)
+        assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step2", "step4", "step6"]
+        again = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 6, resume=True, **settings)
+        for name, value in first.algorithm.params.items():
+            np.testing.assert_array_equal(second.algorithm.params[name], value)
+        more = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 9, resume="auto", **settings)
+    assert [result.history[-1]["step"] for result in (again, more)] == [6, 9]
+    restored = new_agent()
+    for folder, agent in ((tmp_path, second), (tmp_path / "checkpoint" / "step6", first)):
+        restored.restore(folder)
+        for name, value in agent.algorithm.params.items():
+            np.testing.assert_array_equal(restored.algorithm.params[name], value)
+    assert any((second.algorithm.params[name] != value).any() for name, value in first.algorithm.params.items())
+    x = nn.Input(shape=4, name="observation")
+    dqn = rl.Agent(rl.DQN(rl.Model(nn.Model(x, nn.Dense(2)(x))), SPACES))
+    with pytest.raises(UserError, match="step9 is no checkpoint of an agent: its params are not all that DQN goes on"):
+        dqn.restore(tmp_path)
+
+
 class Preparing(rl.Agent):
     """An agent that prepares experience."""
 
@@ -177,9 +201,16 @@ class Preparing(rl.Agent):
         (new_agent(rl.PPO), {"actors": 1}, "older params, for which PPO does not correct; learn by IMPALA"),
         (new_agent(rl.PPO, minibatches=3), {"environments": 2}, "10 steps cannot be divided into 3 equal minibatches"),
         (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
+        (new_agent(), {"steps": "100"}, "steps is '100'; give a whole number of at least 1"),
+        (
+            new_agent(),
+            {"cluster": {"nserver_groups": 2}},
+            "cluster is {'nserver_groups': 2}; give dsinga.job.ClusterConf",
+        ),
+        (new_agent().algorithm, {}, "takes an agent, dsinga.rl.Agent.algorithm., not A2C"),
         (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),
     ],
 )
-def test_what_cannot_be_trained_in_groups_is_refused(agent: rl.Agent, settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_trained_in_groups_is_refused(agent: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        rl.train_in_groups(agent, "CartPole-v1", steps=100, **settings)
+        rl.train_in_groups(agent, "CartPole-v1", **{"steps": 100, **settings})

@@ -11,8 +11,6 @@ import os
 import uuid
 from typing import Any
 
-import numpy as np
-
 from dsinga import api
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
@@ -43,6 +41,8 @@ def train_in_groups(
     max_staleness: int = 8,
     cluster: ClusterConf | None = None,
     workspace: str | os.PathLike[str] | None = None,
+    checkpoint_freq: int = 0,
+    resume: bool | str | os.PathLike[str] = False,
     seed: int = 0,
     progress: bool = True,
 ) -> api.Result:
@@ -69,6 +69,9 @@ def train_in_groups(
         cluster: the topology besides the numbers of groups and workers, as ``nserver_groups``; by default one server
             group.
         workspace: folder for metrics and checkpoints.
+        checkpoint_freq: updates of a group between checkpoints; 0 for one at the end.
+        resume: continue from the newest checkpoint in the workspace, as :func:`dsinga.train` does; environments begin
+            new episodes.
         seed: determines the random numbers.
         progress: show a progress line.
 
@@ -77,8 +80,11 @@ def train_in_groups(
     for name, number, least in (
         ("steps", steps, 1), ("groups", groups, 1), ("workers", workers, 1), ("actors", actors, 0),
         ("environments", environments, 1), ("rollout_steps", rollout_steps, 1), ("max_staleness", max_staleness, 0),
+        ("checkpoint_freq", checkpoint_freq, 0),
     ):  # fmt: skip
         check_whole(name, number, least)
+    if not isinstance(cluster, ClusterConf | None):
+        raise UserError(f"cluster is {cluster!r}; give dsinga.job.ClusterConf(nserver_groups=..., ...)")
     algorithm = _check_agent(agent, actors)
     with contextlib.closing(make_environments(environment, 1)) as one:
         agent.check_environments(one)
@@ -90,19 +96,21 @@ def train_in_groups(
     name = f"experience-{uuid.uuid4().hex}"
     job = job.replace(
         name=type(algorithm).__name__.lower(), cluster=conf, train_one_batch=AlgConf(user_alg=name),
-        train_steps=updates, disp_freq=max(1, updates // 100), seed=seed,
+        train_steps=updates, disp_freq=max(1, updates // 100), checkpoint_freq=checkpoint_freq, seed=seed,
     )  # fmt: skip
     register("algorithm", name)(ExperienceLearner(agent, settings))
     try:
-        result = api.train(job, client, workspace=workspace, params=algorithm.params, progress=progress)
+        result = api.train(job, client, workspace=workspace, resume=resume, params=algorithm.params, progress=progress)
     finally:
         forget("algorithm", name)
-    algorithm.params = {name: np.array(value) for name, value in result.params.items()}
+    algorithm.take_params(result.params)
     return result
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
     """Return the algorithm of an agent. Raises UserError for one that worker groups cannot have."""
+    if not isinstance(agent, Agent):
+        raise UserError(f"rl.train_in_groups takes an agent, dsinga.rl.Agent(algorithm), not {type(agent).__name__}")
     algorithm = agent.algorithm
     if not isinstance(algorithm, A2C | PPO | IMPALA):
         raise UserError(f"worker groups learn by A2C, PPO or IMPALA, not by {type(algorithm).__name__}")
