@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.advice import join_resume
+from dsinga.commands.agent_options import refuse_without_effect
 from dsinga.commands.options import (
     CHECKPOINT,
     DEVICE,
@@ -84,7 +85,8 @@ def train(
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.reinforcement is not None:
-        train_agent(job, source, workspace, resume == NEWEST or resume or False, epochs)
+        refuse_without_effect(job.reinforcement)
+        train_agent(job, source, workspace, resume == NEWEST or resume or False)
         return
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
@@ -97,13 +99,10 @@ def train(
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 
 
-def train_agent(job: Job, source: Any, workspace: str, resume: bool | str, epochs: int | None) -> None:
+def train_agent(job: Job, source: Any, workspace: str, resume: bool | str) -> None:
     """Train the agent that a job describes, in this process; its actors, if any, are on the cluster ``source``."""
     from dsinga import rl
-    from dsinga.errors import UserError
 
-    if epochs is not None:
-        raise UserError("--epochs counts passes over records, but this job learns from an environment: set train_steps")
     result = rl.train(job, client=source, workspace=workspace, resume=resume)
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
@@ -129,6 +128,7 @@ def test(
 
     job, connection = job_and_connection(conf, options)
     if job.reinforcement is not None:
+        refuse_without_effect()
         click.echo(json.dumps(test_agent(job, checkpoint)))
         return
     with connection as client:

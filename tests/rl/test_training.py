@@ -128,6 +128,34 @@ def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint" / "step128").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "text"),
+    [
+        ("train", "--grain", "graph", "the iterations of an agent are no Dask tasks"),
+        ("train", "--epochs", "2", "it learns from an environment, not from records: set train_steps"),
+        ("train", "--retry", None, "train again with --resume"),
+        ("train", "--device", "gpu", "an agent learns on the CPU"),
+        ("train", "--data-root", ".", "it reads no records"),
+        ("train", "--resources", "GPU=1", "it is trained in this process"),
+        ("train", "--hosts", "a", "it is trained in this process"),
+        ("train", "--workers", "2", "set num_actors"),
+        ("train", "--scheduler", "tcp://127.0.0.1:1", "it is trained in this process, unless num_actors is set"),
+        ("test", "--phase", "val", "it is evaluated in its environment"),
+        ("test", "--scheduler", "tcp://127.0.0.1:1", "it is evaluated in this process"),
+    ],
+)
+def test_options_without_effect_on_an_agent_are_refused(
+    command: str, option: str, value: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(main_group, [command, str(JOB), option, *([] if value is None else [value])])
+    assert str(refused.exception) == (
+        f"{option} has no effect on a job with reinforcement {{ }}: {text}; leave {option} out"
+    )
+    assert isinstance(refused.exception, UserError)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_is_evaluated_and_a_net_shown_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     short = ["--set", "train_steps=1024", "--set", "reinforcement.evaluation_episodes=3", "--set", "checkpoint_freq=0"]
