@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, Worker
 
 from dsinga import RunError, UserError, nn, register, rl
 from dsinga.cluster import connect
@@ -189,6 +189,10 @@ def test_actions_are_never_for_the_observations_of_a_lost_actor() -> None:
         loop.close()
 
 
+def _actors_and_process(dask_worker: Worker) -> tuple[int, int]:
+    return len(dask_worker.state.actors), os.getpid()
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_rollouts_of_lost_actors_are_computed_elsewhere() -> None:
@@ -198,8 +202,12 @@ def test_rollouts_of_lost_actors_are_computed_elsewhere() -> None:
         loop = StreamingLoop(agent, new_pool(client, agent), max_staleness=4)
         for _ in range(2):
             loop.advance(16)
-            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+            # Not any process: that which Dask started in place of a killed one has no actors.
+            processes = client.run(_actors_and_process, on_error="ignore")
+            actors, process = max(processes.values())
+            assert actors > 0
             replaced = loop.actors.replaced
+            os.kill(process, signal.SIGKILL)
             while loop.actors.replaced == replaced:
                 assert loop.advance(16)["staleness"] <= 4
             client.wait_for_workers(2, timeout=60)
