@@ -52,7 +52,6 @@ class PendingSnapshot:
 
     Attributes:
         step: the number of steps after which they are made.
-        done_at: when the last copy came, by ``time.monotonic()``.
     """
 
     def __init__(
@@ -63,13 +62,16 @@ class PendingSnapshot:
         replicas: Sequence[Future],
     ):
         self._run, self.step, self._replies, self._replicas = run, step, replies, replicas
-        self.done_at = time.monotonic()
         self._futures: list[Any] = [*replies, *replicas]
+        self._times = times = [time.monotonic()]
         for future in self._futures:
-            future.add_done_callback(self._note_time)
+            # Futures keep their callbacks: one with self would keep all of the run until garbage is collected.
+            future.add_done_callback(lambda _: times.append(time.monotonic()))
 
-    def _note_time(self, _: Any) -> None:
-        self.done_at = time.monotonic()
+    @property
+    def done_at(self) -> float:
+        """When the last copy came, by ``time.monotonic()``."""
+        return self._times[-1]
 
     def done(self) -> bool:
         """Whether all copies, or errors in their place, have come."""

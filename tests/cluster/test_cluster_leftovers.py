@@ -26,7 +26,7 @@ train_one_batch { alg: kBP }
 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
 neuralnet {
   layer { name: "data" type: kRecordInput store_conf { path: "wide.zarr" batchsize: 80 shape: 2000 std_value: 255 } }
-  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 800 }
+  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 1600 }
     param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" init { type: kConstant value: 0 } } }
   layer { name: "tanh" type: kSTanh srclayers: "ip1" }
   layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 10 }
@@ -90,8 +90,8 @@ def interrupted(job: Job, client: Client) -> None:
 
 def inference(job: Job, client: Client) -> None:
     params = {
-        "w1": np.ones((800, 2000), np.float32), "b1": np.zeros(800, np.float32),
-        "w2": np.ones((10, 800), np.float32), "b2": np.zeros(10, np.float32),
+        "w1": np.ones((1600, 2000), np.float32), "b1": np.zeros(1600, np.float32),
+        "w2": np.ones((10, 1600), np.float32), "b2": np.zeros(10, np.float32),
     }  # fmt: skip
     dsinga.evaluate(job, params, client=client, phase="test")
     dsinga.predict(job, params, layer="ip1", client=client)
