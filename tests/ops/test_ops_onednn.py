@@ -18,6 +18,7 @@ try:
         lrn,
         normalisation,
         pooling,
+        products,
         thread,
     )
     from dsinga.ops.onednn.onednn_ops import OnednnOps
@@ -178,3 +179,17 @@ def test_a_missing_library_is_one_clear_sentence(monkeypatch):
     monkeypatch.setattr(library, "_candidates", lambda: iter(["/nowhere/libdnnl.so.3"]))
     with pytest.raises(UserError, match="'onednn' needs oneDNN 3.*pip install onednn-cpu-gomp"):
         library._load()
+
+
+@pytest.mark.parametrize(("rows", "by_numpy"), [(64, True), (65, False)])
+def test_products_of_small_nets_are_numpys_up_to_a_limit(rows, by_numpy, monkeypatch):
+    x, w, dy = normal(rows, 64), normal(64, 64), normal(rows, 64)
+    calls = []
+    monkeypatch.setattr(products, "product", lambda a, b, out, add=False: calls.append(1) or np.matmul(a, b, out=out))
+    small = onednn.for_small_nets()
+    y, gradients = small.inner_product(x, w, None, True), small.inner_product_grad(x, w, dy, True, False, False)
+    np.testing.assert_allclose(y, x @ w, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(gradients[1], x.T @ dy, rtol=1e-5, atol=1e-4)
+    assert len(calls) == (0 if by_numpy else 2)
+    onednn.inner_product(x, w, None, True)  # of other nets, all are the library's
+    assert len(calls) == (1 if by_numpy else 3)

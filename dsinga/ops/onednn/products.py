@@ -98,14 +98,6 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
     return product(x, w, y, add=b is not None)
 
 
-def _small_inner_product(x: Array, w: Array, b: Array | None) -> Array:
-    """Return x W + b by numpy."""
-    y = np.dot(x, w)  # it is called in less time than the operator @, and is quick where x has one column, too
-    if b is not None:
-        y += b
-    return y
-
-
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
     """Whether the call of a product by the library takes longer than numpy takes in all."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
@@ -128,10 +120,8 @@ class OnednnProducts(NumpyConvolution):
         return ops
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        if not accepts(x, w, b):
+        if not accepts(x, w, b) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product(x, w, b, transpose)
-        if self.small_by_numpy and has_few_operations(x.shape[0], *w.shape):
-            return _small_inner_product(x, w if transpose else w.T, b)
         x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
         if not transpose:
             kernel = choose_kernel("inner_product", TransposedProduct, x.shape[0], *w.shape)
@@ -141,12 +131,8 @@ class OnednnProducts(NumpyConvolution):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        if not accepts(x, w, dy):
+        if not accepts(x, w, dy) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
-        if self.small_by_numpy and has_few_operations(x.shape[0], *w.shape):
-            dx = np.dot(dy, w.T if transpose else w) if need_dx else None
-            dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
-            return dx, dw, np.add.reduce(dy, 0) if need_db else None
         x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
         left, right = (x, dy) if transpose else (dy, x)
         dw = product(left.T, right, buffers.empty(w.shape))
