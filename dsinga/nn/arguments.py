@@ -57,14 +57,16 @@ INSTEAD = {
 }
 
 
-def check_names(function: str, known: Sequence[str], given: Mapping[str, Any]) -> None:
+def check_names(
+    function: str, known: Sequence[str], given: Mapping[str, Any], instead: Mapping[str, str] = INSTEAD
+) -> None:
     """Raise UserError, with the nearest name or what to do instead, for the first name that is not ``known``."""
     for name in given:
         if name in known:
             continue
         remedy = nearest(name, known) or f"; it has {', '.join(known[:12])}{', ...' * (len(known) > 12)}"
-        if name in INSTEAD and name not in known:
-            remedy = f"; {INSTEAD[name]}"
+        if name in instead:
+            remedy = f"; {instead[name]}"
         raise UserError(f"{function} has no argument {name!r}{remedy}")
 
 
@@ -83,13 +85,19 @@ def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], ki
     return [given[name] for name in names]
 
 
-def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind(
+    function: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instead: Mapping[str, str] = INSTEAD,
+) -> dict[str, Any]:
     """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
 
-    A function that takes any name checks them itself.
+    A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
     """
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        check_names(function, [name for name in signature.parameters if name != "self"], kwargs)
+        check_names(function, [name for name in signature.parameters if name != "self"], kwargs, instead)
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:

@@ -14,6 +14,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
+from dsinga.rl.setting_names import check_settings
 from dsinga.rl.spaces import DiscreteSpace, Spaces
 from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_net import LocalNet
@@ -46,6 +47,11 @@ class Algorithm(ABC):
 
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Check the names of the settings that the algorithm is made with."""
+        super().__init_subclass__(**keywords)
+        check_settings(cls)
 
     def __init__(
         self,

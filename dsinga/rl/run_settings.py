@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.nn import arguments
 from dsinga.rl.checks import check_range, check_whole_fields
 from dsinga.rl.environments import Environment
+from dsinga.rl.setting_names import INSTEAD, check_settings
 
 
+@check_settings
 @dataclass(frozen=True)
 class ReplaySettings:
     """The replay memory of a run, and when its algorithm learns from it. Steps are of environments.
@@ -107,10 +109,7 @@ class RunSettings:
 def check_names(settings: Mapping[str, Any]) -> None:
     """Raise UserError for a name that is no field of :class:`RunSettings`."""
     names = [field.name for field in fields(RunSettings)]
-    for name in settings:
-        if name not in names:
-            hint = nearest(name, names) or f"; there are {', '.join(names[1:])}"
-            raise UserError(f"rl.train has no setting {name!r}{hint}")
+    arguments.check_names("rl.train", names[1:], settings, INSTEAD)
 
 
 def is_due(step: int, before: int, every: int) -> bool:

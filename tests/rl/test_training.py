@@ -214,8 +214,8 @@ def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
     [
         ({"seed": None}, "seed is None; give a whole number of at least 0"),
         ({"steps": 1e3}, r"steps is 1000.0; give a whole number"),
-        ({"num_envs": 2}, "rl.train has no setting 'num_envs'"),
-        ({"rolout_steps": 2}, "no setting 'rolout_steps'; did you mean 'rollout_steps'"),
+        ({"num_envs": 2}, "rl.train has no argument 'num_envs'; use environments"),
+        ({"rolout_steps": 2}, "no argument 'rolout_steps'; did you mean 'rollout_steps'"),
         ({"replay": {"capacity": 5}}, "give dsinga.rl.ReplaySettings"),
         ({"stop_return": 9.0}, "stop_return is compared with .* evaluations: give evaluate_every"),
         ({"predicts_here": True}, "predicts_here is about actors: give actors"),
@@ -223,6 +223,24 @@ def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
 )
 def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], text: str) -> None:
     refused(text, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: agent_of(gamma=0.9), "PPO has no argument 'gamma'; use discount"),
+        (lambda: agent_of(epoch=2), "PPO has no argument 'epoch'; did you mean 'epochs'?"),
+        (lambda: agent_of(rl.A2C, learning_rate=1.0), "A2C has no argument 'learning_rate'; give updater=dsinga.nn.A"),
+        (lambda: agent_of(rl.TD3, tau=1.0), "TD3 has no argument 'tau'; use target_share"),
+        (lambda: agent_of(rl.ES, zzz=1), "ES has no argument 'zzz'; it has model, spaces, "),
+        (lambda: rl.PPO(), r"PPO: missing a required argument: 'model'; it is called as PPO\(model"),
+        (lambda: rl.ReplaySettings(batch=1), "ReplaySettings has no argument 'batch'; did you mean 'batch_size'?"),
+        (lambda: train(step=3), "rl.train has no argument 'step'; did you mean 'steps'?"),
+    ],
+)
+def test_unknown_settings_are_named(make: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text.replace("?", r"\?")):
+        make()
 
 
 def test_a_memory_that_would_never_be_learnt_from_is_refused() -> None:
