@@ -59,7 +59,13 @@ def test_page(page, folder, forked_commands):
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
-def test_the_readme_runs_as_it_stands_in_any_folder(folder, commands):
+def test_the_readme_runs_as_it_stands_in_any_folder(folder, forked_commands):
+    execute(README, folder, forked_commands)
+
+
+@pytest.mark.slow
+def test_the_readme_runs_with_commands_in_processes_of_their_own(folder, commands):
+    """What each command imports is imported anew, 1.3 s of CPU for each."""
     execute(README, folder, commands)
 
 
