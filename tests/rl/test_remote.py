@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.remote.predicting_loop import PredictingLoop
+from dsinga.rl.remote.rollout_actor import pack_params
 from tests.support.scheduler_messages import count_messages
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
@@ -266,3 +268,32 @@ def test_an_environment_that_fails_ends_the_run_with_its_error() -> None:
         with pytest.raises(RunError, match="Breaks.*no third step"):
             loop.advance(8)
         loop.close()
+
+
+class Waits:
+    """An environment whose first step waits until it may end."""
+
+    observation_space = SPACES.observation
+    action_space = SPACES.action
+    begun, may_end = threading.Event(), threading.Event()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def test_actors_at_work_are_not_replaced_when_the_run_ends(caplog: pytest.LogCaptureFixture) -> None:
+    agent = new_agent()
+    with connect(workers=1) as client:
+        pool = new_pool(client, agent, 1, Waits)
+        call = pool.start(0, "rollout", pack_params(agent.algorithm.params), 0, 0, 1)
+        assert Waits.begun.wait(60)
+        pool.close()
+        assert call.cancelled()
+        Waits.may_end.set()
+    assert pool.replaced == 0
+    assert "was lost" not in caplog.text

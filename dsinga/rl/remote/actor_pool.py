@@ -78,13 +78,17 @@ class ActorPool:
         # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
         self._actors: dict[int, tuple[str, Any, Any]] = {}
         self._is_direct: dict[str, bool] = {}  # by the address of a Dask worker, whether it can be reached from here
+        self._calls: set[Call] = set()  # those on their way
         self.replaced = 0
         self.count = actors
 
     def start(self, number: int, method: str, *arguments: Any) -> Call:
         """Call a method of an actor; return a future of its result, which raises RunError where it cannot be had."""
         coroutine = self._call(number, method, arguments)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
+        call = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)  # type: ignore[union-attr]
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
 
     def states(self) -> dict[str, Any]:
         """Return the states of the environments of each actor after its last rollout, by the actor's number as text."""
@@ -96,7 +100,9 @@ class ActorPool:
         self._actors.clear()
 
     def close(self) -> None:
-        """Let go of the actors."""
+        """Cancel the calls on their way, and let go of the actors."""
+        for call in tuple(self._calls):  # else they would replace their actors when the cluster is closed
+            call.cancel()
         self._actors.clear()
 
     async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:

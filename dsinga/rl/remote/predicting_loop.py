@@ -96,9 +96,7 @@ class PredictingLoop:
         self.statistics.restore(state["statistics"])
 
     def close(self) -> None:
-        """End the calls on their way, and let go of the actors."""
-        for call in self._waiting:
-            call.cancel()
+        """Cancel the calls on their way, and let go of the actors."""
         self.actors.close()
 
 

@@ -97,9 +97,7 @@ class RolloutStream:
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 
     def close(self) -> None:
-        """End the calls on their way, and let go of the actors."""
-        for call in self._running:
-            call.cancel()
+        """Cancel the calls on their way, and let go of the actors."""
         self.actors.close()
 
 
