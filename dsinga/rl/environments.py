@@ -12,6 +12,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.registry import how_to_register, lookup, nearest, registered
+from dsinga.rl.checks import check_whole
 from dsinga.rl.environment_loop import EnvironmentLoop
 from dsinga.rl.gymnasium_vector import CartPoleVector, GymnasiumVector
 from dsinga.rl.vector_environment import VectorEnvironment
@@ -44,8 +45,7 @@ def make_environments(
 
     Raises UserError for an environment that is unknown, not installed, or has spaces without a counterpart here.
     """
-    if count < 1:
-        raise UserError(f"the number of environments must be at least 1, not {count}")
+    check_whole("the number of environments", count, 1)
     name, create = _find(environment)
     if create is not None and _is_vector_class(create):
         return GymnasiumVector(name, _create(name, create, num_envs=count, **settings), seed, first)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dsinga.errors import RunError, UserError
 from dsinga.rl.agent import Agent
+from dsinga.rl.checks import check_whole
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.vector_environment import VectorEnvironment
@@ -65,8 +66,7 @@ def evaluate(
     Raises UserError as :func:`dsinga.rl.make_environments`; RunError where an environment fails, or an episode does not
     end within :data:`LONGEST_EPISODE` steps.
     """
-    if episodes < 1:
-        raise UserError(f"the number of episodes must be at least 1, not {episodes}")
+    check_whole("the number of episodes", episodes, 1)
     if not hasattr(agent, "predict"):
         remedy = "give its agent" if hasattr(agent, "agent") else "its method predict chooses actions"
         raise UserError(f"an evaluation takes an agent or an algorithm, not {agent!r}; {remedy}")

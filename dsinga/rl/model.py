@@ -41,6 +41,8 @@ class Model:
             heads = heads or net.output_layers()
         else:
             conf = loads(net).neuralnet if isinstance(net, str) else net.neuralnet if isinstance(net, Job) else net
+            if not isinstance(conf, NetConf):
+                raise UserError(f"rl.Model takes a dsinga.nn.Model(inputs, outputs), not a {type(net).__name__}")
             self.layers = list(conf.layer)
         inputs = [layer.name for layer in input_layers(NetConf(layer=self.layers), Phase.kTrain)]
         if len(inputs) != 1:

@@ -118,7 +118,12 @@ class ReplayMemory:
         return min(self._filled + 1, len(self._rewards))
 
     def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.zeros((rows, self.count, *shape), dtype)  # zeros take memory only when they are written
+        try:
+            return np.zeros((rows, self.count, *shape), dtype)  # zeros take memory only when they are written
+        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can name
+            raise UserError(
+                f"a replay memory of {self.capacity} transitions has no room: {error}; lower its capacity"
+            ) from None
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {

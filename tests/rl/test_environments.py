@@ -447,8 +447,9 @@ def test_what_is_no_environment_is_refused():
         make_environments(dict, 1)
     with pytest.raises(UserError, match="'Counting' cannot be made: TypeError: .*'size'"):
         make_environments(Counting, 1, size=3)
-    with pytest.raises(UserError, match="at least 1, not 0"):
-        make_environments(Counting, 0)
+    for count in (0, 2.5, "8"):
+        with pytest.raises(UserError, match=f"number of environments is {count!r}; give a whole number of at least 1"):
+            make_environments(Counting, count)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"2 environments 'Counting' take actions of shape \(2,\); these have \(3,\)"):
         make_environments(Counting, 2).step(np.zeros(3, np.int64))
 

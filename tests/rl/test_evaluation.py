@@ -101,7 +101,7 @@ def test_an_episode_without_end_is_refused(monkeypatch):
     evolving = rl.Agent(rl.ES(rl.Model(nn.Model(x, [nn.Dense(4)(x)])), rl.make_environments(Endless, 1).spaces))
     with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
         rl.train(evolving, Endless, steps=9, environments=1, progress=False)
-    with pytest.raises(UserError, match="at least 1, not 0"):
+    with pytest.raises(UserError, match="the number of episodes is 0; give a whole number of at least 1"):
         rl.evaluate(Three(), Lasting, 0)
 
 

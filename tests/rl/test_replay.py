@@ -180,6 +180,10 @@ def test_a_memory_that_is_not_full_may_be_restored_into_a_larger_one():
 def test_what_cannot_be_a_memory_or_a_batch_is_refused():
     with pytest.raises(UserError, match="3 transitions of 1 steps from 4 environments"):
         ReplayMemory(SPACES, 3, count=4)
+    with pytest.raises(UserError, match="of 10{13} transitions has no room: .*; lower its capacity"):
+        ReplayMemory(SPACES, 10**13)
+    with pytest.raises(UserError, match="of 10{18} transitions has no room: .*; lower its capacity"):
+        ReplayMemory(SPACES, 10**18)
     with pytest.raises(UserError, match="of 0 steps"):
         ReplayMemory(SPACES, 3, n=0)
     for memory in (ReplayMemory(SPACES, 3), PrioritizedReplay(SPACES, 3)):

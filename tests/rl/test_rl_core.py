@@ -161,6 +161,8 @@ def test_an_algorithm_is_made_from_a_model_and_spaces(make: Any, text: str) -> N
 def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(dsinga.UserError, match="no layer 'polcy'; did you mean 'policy'"):
         rl.Model(TEXT, heads=["polcy"])
+    with pytest.raises(dsinga.UserError, match=r"takes a dsinga.nn.Model\(inputs, outputs\), not a list"):
+        rl.Model([nn.Dense(2)])  # type: ignore[arg-type]
     with pytest.raises(dsinga.UserError, match="'loss' is a loss; leave it out"):
         rl.Model(TEXT.replace("}\n}", "}\n layer { name: 'loss' type: kEuclideanLoss srclayers: 'value' }\n}"))
     with pytest.raises(dsinga.UserError, match="1 head.*needs one for the value"):
