@@ -4,6 +4,7 @@
 the same name, must be what they draw.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,8 +22,11 @@ README = ROOT / "README.md"
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory) -> Path:
-    """Rates of layers, measured once for all pages."""
-    return tmp_path_factory.mktemp("cache")
+    """Rates of layers, measured once for all pages, also by the other processes of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rates"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
