@@ -12,6 +12,7 @@ from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
+from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.setting_names import check_settings
@@ -49,9 +50,9 @@ class Algorithm(ABC):
     corrects_older_actions: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Check the names of the settings that the algorithm is made with."""
+        """Check the model, the spaces and the names of the settings that the algorithm is made with."""
         super().__init_subclass__(**keywords)
-        check_settings(cls)
+        check_settings(cls, check_model_and_spaces)
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -36,11 +36,14 @@ def check_whole_fields(settings: Any, **least: int) -> None:
         check_whole(name, getattr(settings, name), low)
 
 
-def check_model_and_spaces(model: Any, spaces: Any) -> None:
-    """Raise UserError unless an algorithm is given a model and spaces of this package."""
-    if not isinstance(model, Model):
+def check_model_and_spaces(given: Mapping[str, Any]) -> None:
+    """Raise UserError where the arguments of an algorithm have a model or spaces that are not of this package."""
+    model, spaces = given.get("model"), given.get("spaces")
+    if "model" in given and not isinstance(model, Model):
         example = "dsinga.rl.Model(net)" if isinstance(model, nn.Model) else "dsinga.rl.Model(dsinga.nn.Model(...))"
         raise UserError(f"an algorithm takes a dsinga.rl.Model, not {_kind(model)}; give {example}")
+    if "spaces" not in given:
+        return
     if not isinstance(spaces, Spaces) or not all(isinstance(space, DiscreteSpace | BoxSpace) for space in spaces):
         what = f"Spaces of {_kind(spaces.observation)}" if isinstance(spaces, Spaces) else _kind(spaces)
         raise UserError(

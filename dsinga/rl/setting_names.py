@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from dsinga.nn.arguments import bind
@@ -50,8 +51,11 @@ INSTEAD = {
 }
 
 
-def check_settings(cls: type[T]) -> type[T]:
-    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it."""
+def check_settings(cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None) -> type[T]:
+    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it.
+
+    ``check`` is then called with the arguments by name, before the constructor.
+    """
     constructor = vars(cls).get("__init__")
     if constructor is None:
         return cls
@@ -60,7 +64,9 @@ def check_settings(cls: type[T]) -> type[T]:
 
     @functools.wraps(constructor)
     def create(self: T, *args: Any, **kwargs: Any) -> None:
-        bind(cls.__name__, signature, args, kwargs, INSTEAD)
+        given = bind(cls.__name__, signature, args, kwargs, INSTEAD)
+        if check is not None:
+            check(given)
         constructor(self, *args, **kwargs)
 
     cls.__init__ = create  # type: ignore[assignment, method-assign]

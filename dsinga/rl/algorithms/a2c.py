@@ -17,7 +17,6 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     normalized,
 )
-from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Space, Spaces
@@ -53,7 +52,6 @@ class A2C(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         self.normalize_advantages = normalize_advantages
         loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
         super().__init__(

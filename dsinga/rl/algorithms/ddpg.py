@@ -13,7 +13,7 @@ from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
-from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
+from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
@@ -64,7 +64,6 @@ class DDPG(Algorithm):
         critic_updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         self.low, self.high = self._bounds(spaces)
         check_range("noise", noise, 0)
         check_range("target_share", target_share, 0, 1)

@@ -11,7 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
+from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
@@ -62,7 +62,6 @@ class DQN(Algorithm):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         if not isinstance(spaces.action, DiscreteSpace):
             raise UserError(
                 f"DQN takes discrete actions, but those of the environment are {spaces.action}; use DDPG or TD3"

@@ -10,7 +10,6 @@ from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.distributions import best_actions, policy_size
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
@@ -44,7 +43,6 @@ class ES(Algorithm):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         if not deviation > 0:
             raise UserError(f"deviation is {deviation}; give a number above 0")
         if population < 2 or population % 2:

@@ -18,7 +18,6 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     entropy_loss,
 )
-from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
@@ -65,7 +64,6 @@ class IMPALA(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
         super().__init__(
             *(model, spaces, []),

@@ -19,7 +19,7 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     normalized,
 )
-from dsinga.rl.checks import check_model_and_spaces, check_range, check_whole
+from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
@@ -64,7 +64,6 @@ class PPO(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         check_range("clip", clip, 0)
         check_whole("epochs", epochs, 1)
         check_whole("minibatches", minibatches, 1)

@@ -19,7 +19,6 @@ from dsinga.rl.algorithms.actor_critic import (
     mean_metrics,
     normalized,
 )
-from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
@@ -57,7 +56,6 @@ class REINFORCE(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_model_and_spaces(model, spaces)
         self.normalize_advantages = normalize_advantages
         policy = model.head(0, "the policy")
         loss = policy_gradient_loss(policy, spaces.action)

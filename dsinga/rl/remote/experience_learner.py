@@ -154,7 +154,7 @@ class _Worker:
         settings, episodes, metrics = self._settings, list[Episode](), Metrics()
         if self._collector is not None:
             rng = np.random.default_rng([ctx.seed, ctx.step])
-            part = _EnvironmentsOf(rng, self._number, settings.environments, settings.workers)
+            part = _RandomNumbersOfWorker(rng, self._number, settings.environments, settings.workers)
             self._agent.rng = cast(np.random.Generator, part)
             rollout = self._collector.rollout(self._agent.sample, settings.rollout_steps, self._algorithm.values)
             episodes = self._collector.ended
@@ -208,8 +208,8 @@ class _GroupMean:
         return sums[0] / np.float32(self._workers)
 
 
-class _EnvironmentsOf:
-    """Draws random numbers for the environments of all workers of a group, and returns those of one worker.
+class _RandomNumbersOfWorker:
+    """Draws the random numbers of the environments of all workers of a group, and returns those of one worker.
 
     Args:
         rng: the generator, in the same state at all workers.
