@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests start hundreds of processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Shells start commands in the background with this signal ignored; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # jsonschema, which nbformat imports, would compile a grammar for a format that no schema here has: four seconds.

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 from click.core import ParameterSource
 
 from dsinga.errors import UserError
-
-if TYPE_CHECKING:
-    from dsinga.job.reinforcementconf import ReinforcementConf
 
 CLUSTER = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
 
@@ -22,20 +17,22 @@ INSTEAD = {
     "device": "an agent learns on the CPU",
     "data_root": "it reads no records",
     "phase": "it is evaluated in its environment",
-    "resources": "it is trained in this process",
-    "hosts": "it is trained in this process",
-    "workers": "set num_actors",
+    "resources": "its workers and actors are on any Dask workers",
+    "hosts": "its workers and actors are on any Dask workers",
+    "workers": "set cluster.nworkers_per_group, or num_actors",
 }
 
 
-def refuse_without_effect(trained: ReinforcementConf | None = None) -> None:
+def refuse_without_effect(uses_cluster: bool | None = None) -> None:
     """Raise UserError for an option of the running command that has no effect on an agent.
 
-    The options of a cluster have one where ``trained`` is given and has actors.
+    The options of a cluster have one where ``uses_cluster``; it is None for an evaluation.
     """
     instead = dict(INSTEAD)
-    if trained is None or not trained.num_actors:
-        what = "evaluated in this process" if trained is None else "trained in this process, unless num_actors is set"
+    if not uses_cluster:
+        what = "evaluated in this process"
+        if uses_cluster is False:
+            what = "trained in this process, unless num_actors or several workers are set"
         instead |= dict.fromkeys(CLUSTER, f"it is {what}")
     context = click.get_current_context()
     for option in context.command.params:

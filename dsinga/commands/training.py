@@ -85,7 +85,9 @@ def train(
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.reinforcement is not None:
-        refuse_without_effect(job.reinforcement)
+        from dsinga.rl.remote.group_job import has_groups
+
+        refuse_without_effect(job.reinforcement.num_actors > 0 or has_groups(job))
         train_agent(job, source, workspace, resume == NEWEST or resume or False)
         return
     result = api.train(
@@ -100,7 +102,7 @@ def train(
 
 
 def train_agent(job: Job, source: Any, workspace: str, resume: bool | str) -> None:
-    """Train the agent that a job describes, in this process; its actors, if any, are on the cluster ``source``."""
+    """Train the agent that a job describes; its actors or worker groups, if any, are on the cluster ``source``."""
     from dsinga import rl
 
     result = rl.train(job, client=source, workspace=workspace, resume=resume)

@@ -129,7 +129,8 @@ class ReinforcementConf(Message):
     ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
     stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
     ``predicts_here`` actors send observations, and the learner chooses all actions. A rollout of an actor is
-    at most ``max_staleness`` updates old when kIMPALA learns from it. ``rollout_steps`` are the steps of each
+    at most ``max_staleness`` updates old when kIMPALA learns from it. Where the job's cluster has several workers, each
+    learns, and has so many environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each
     environment in a rollout, or those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq``
     and ``checkpoint_freq`` count steps of all environments together; a test is an evaluation by the best actions in
     ``evaluation_episodes`` episodes, and the run ends when its mean return is ``stop_return``. ``discount`` is the

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.api.trained import trained_params
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, UpdaterConf
+from dsinga.job import Job, UpdaterConf
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.message import Message, defaults, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
@@ -58,12 +58,6 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
             raise conf.error(f"{other} has no effect on {conf.algorithm.name}; leave it out", other)
     if cls.on_policy and conf.replay_conf is not None:
         raise conf.error(f"replay_conf has no effect on {conf.algorithm.name}; leave it out", "replay_conf")
-    cluster = job.cluster or ClusterConf()
-    if max(cluster.nworker_groups, cluster.nworkers_per_group) > 1:
-        raise cluster.error(
-            "an agent is not trained by worker groups in a job; leave them out, and let num_actors actors step "
-            "environments, or call dsinga.rl.train_in_groups"
-        )
     settings = fields_of(getattr(conf, field))
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount

@@ -6,16 +6,16 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api import find_cluster
 from dsinga.errors import UserError
 from dsinga.job import Job, load
-from dsinga.monitor import History
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
+from dsinga.rl.agent_result import AgentResult
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.checkpoints import has_checkpoint, restore_checkpoint, write_checkpoint
@@ -28,6 +28,7 @@ from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.remote.actor_pool import ActorPool
+from dsinga.rl.remote.group_job import has_groups, train_job_in_groups
 from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.remote.predicting_loop import PredictingLoop
 from dsinga.rl.replay import ReplayMemory
@@ -35,32 +36,6 @@ from dsinga.rl.run_settings import RunSettings, check_names, is_due
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
-
-
-@dataclass
-class AgentResult:
-    """The result of training an agent.
-
-    Attributes:
-        agent: the agent.
-        history: the rows of metrics; those of the phase "test" are evaluations by the best actions.
-        step: how many steps the environments have done.
-        workspace: the folder of metrics and checkpoints, None without one.
-    """
-
-    agent: Agent
-    history: History
-    step: int
-    workspace: Path | None
-
-    def __repr__(self) -> str:
-        name = type(self.agent.algorithm).__name__
-        last = {row["phase"]: row for row in self.history if "episode_return" in row}
-        means = [f"{phase}, mean return {row['episode_return']:.4g}" for phase, row in last.items()]
-        return f"<Result of {name} after {self.step} steps: {'; '.join(means) or 'no episode has ended'}>"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{repr(self)[1:-1]}</p>{self.history._repr_html_()}"
 
 
 def train(
@@ -103,6 +78,8 @@ def train(
         run = replace(run_settings_of(job), **changes)
         with contextlib.closing(make_environments(run.environment, 1)) as one:
             agent, workspace = agent_of(job, one.spaces), workspace or workspace_of(job)
+        if has_groups(job):
+            return train_job_in_groups(job, agent, run, client, workspace, resume, progress)
     with _open_loop(agent, run, client) as loop:
         return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
 

@@ -178,8 +178,7 @@ class Interrupting:
 def test_a_search_that_is_interrupted_goes_on(short: Job, client: Client, tmp_path: Path) -> None:
     space = {"seed": list(range(8))}
     with pytest.raises(KeyboardInterrupt, match=r"\d+ of 8 settings have ended; go on with resume=True"):
-        # Shown where no interrupt comes.
-        print(dsinga.search(short, space, client, workspace=tmp_path, progress=False, extensions=[Interrupting(2)]))
+        dsinga.search(short, space, client, workspace=tmp_path, progress=False, extensions=[Interrupting(2)])
     ended = [path for path in tmp_path.glob("setting-*") if (path / "setting.json").exists()]
     assert len(ended) < 8
     result = dsinga.search(short, space, client, workspace=tmp_path, progress=False, resume=True)

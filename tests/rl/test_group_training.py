@@ -13,13 +13,17 @@ import gymnasium
 import numpy as np
 import pytest
 
+import dsinga
 from dsinga import UserError, nn, rl
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf
+from dsinga.monitor.metrics_file import read_metrics
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environments
+from dsinga.rl.from_job import trained_agent
 from dsinga.worker.group_worker import group_seed
 
+ROOT = Path(__file__).parents[2]
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
 
 
@@ -166,15 +170,16 @@ def test_two_learners_with_actors_learn_to_balance() -> None:
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """The params and the state of the updater are those of the checkpoint."""
     settings: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "workspace": tmp_path, "progress": False}
+    settings |= {"checkpoint_every": 16, "log_every": 24}
     first, second = new_agent(), new_agent()
     with connect(workers=1) as client:
-        rl.train_in_groups(first, "CartPole-v1", client=client, steps=8 * 6, checkpoint_freq=2, **settings)
+        rl.train_in_groups(first, "CartPole-v1", client=client, steps=8 * 6, **settings)
         assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step2", "step4", "step6"]
         again = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 6, resume=True, **settings)
         for name, value in first.algorithm.params.items():
             np.testing.assert_array_equal(second.algorithm.params[name], value)
         more = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 9, resume="auto", **settings)
-    assert [result.history[-1]["step"] for result in (again, more)] == [6, 9]
+    assert [[row["step"] for row in result.history] for result in (again, more)] == [[3, 6], [3, 6, 9]]
     restored = new_agent()
     for folder, agent in ((tmp_path, second), (tmp_path / "checkpoint" / "step6", first)):
         restored.restore(folder)
@@ -185,6 +190,35 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     dqn = rl.Agent(rl.DQN(rl.Model(nn.Model(x, nn.Dense(2)(x))), SPACES))
     with pytest.raises(UserError, match="step9 is no checkpoint of an agent: its params are not all that DQN goes on"):
         dqn.restore(tmp_path)
+
+
+A3C = str(ROOT / "datasets" / "cartpole" / "a3c.conf")
+SHORT = ["train_steps=1024", "reinforcement.rollout_steps=8", "reinforcement.evaluation_episodes=2"]
+
+
+def test_the_cluster_of_a_job_says_that_worker_groups_learn(tmp_path: Path) -> None:
+    """Rows are of updates; the evaluation is in the history and in the file; a resumed run has both."""
+    with connect(workers=2) as client:
+        result = rl.train(dsinga.load(A3C, SHORT), client=client, workspace=tmp_path, progress=False)
+        assert result.history[-1]["phase"] == "test"
+        assert result.history == read_metrics(tmp_path / "metrics.jsonl")
+        assert "test, mean return" in repr(result)
+        assert result.step == 1024
+        job = dsinga.load(A3C, [*SHORT, "train_steps=2048"])
+        again = rl.train(job, client=client, workspace=tmp_path, resume=True, progress=False)
+    assert [row["step"] for row in again.history.phase("test")] == [8, 16]
+    trained = trained_agent(job, tmp_path / "checkpoint")
+    for name, value in again.agent.algorithm.params.items():
+        np.testing.assert_array_equal(trained.algorithm.params[name], value)
+
+
+def test_learners_of_a_job_have_actors() -> None:
+    changes = ["reinforcement.num_actors=1", "reinforcement.num_environments=2", "cluster.nworkers_per_group=2"]
+    job = dsinga.load(A3C, [*SHORT, *changes, "cluster.nworker_groups=1", "reinforcement.algorithm=kIMPALA"])
+    job = job.replace(reinforcement=job.reinforcement.replace(a2c_conf=None))  # type: ignore[union-attr]
+    with connect(workers=2) as client:
+        result = rl.train(job, client=client, progress=False)
+    assert max(result.history[:, "staleness"]) == 1
 
 
 class Preparing(rl.Agent):
@@ -208,6 +242,7 @@ class Preparing(rl.Agent):
             "cluster is {'nserver_groups': 2}; give dsinga.job.ClusterConf",
         ),
         (new_agent().algorithm, {}, "takes an agent, dsinga.rl.Agent.algorithm., not A2C"),
+        (new_agent(), {"n_envs": 2}, "rl.train_in_groups has no argument 'n_envs'; use environments"),
         (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),
     ],
 )

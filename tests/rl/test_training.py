@@ -136,10 +136,13 @@ def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
         ("train", "--retry", None, "train again with --resume"),
         ("train", "--device", "gpu", "an agent learns on the CPU"),
         ("train", "--data-root", ".", "it reads no records"),
-        ("train", "--resources", "GPU=1", "it is trained in this process"),
-        ("train", "--hosts", "a", "it is trained in this process"),
-        ("train", "--workers", "2", "set num_actors"),
-        ("train", "--scheduler", "tcp://127.0.0.1:1", "it is trained in this process, unless num_actors is set"),
+        ("train", "--resources", "GPU=1", "its workers and actors are on any Dask workers"),
+        ("train", "--hosts", "a", "its workers and actors are on any Dask workers"),
+        ("train", "--workers", "2", "set cluster.nworkers_per_group, or num_actors"),
+        (
+            *("train", "--scheduler", "tcp://127.0.0.1:1"),
+            "it is trained in this process, unless num_actors or several workers are set",
+        ),
         ("test", "--phase", "val", "it is evaluated in its environment"),
         ("test", "--scheduler", "tcp://127.0.0.1:1", "it is evaluated in this process"),
     ],
@@ -262,8 +265,13 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         rl.train(agent_of().algorithm, "CartPole-v1", steps=9)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="replay_conf has no effect on kPPO"):
         rl.train(dsinga.load(JOB, ["reinforcement.replay_conf.capacity=9"]))
-    with pytest.raises(UserError, match="not trained by worker groups in a job; .* num_actors actors"):
-        rl.train(dsinga.load(JOB, ["cluster.nworker_groups=2"]))
+    groups = ["cluster.nworker_groups=2"]
+    with pytest.raises(
+        UserError, match="test_freq has no effect on worker groups, whose agent is evaluated at the end"
+    ):
+        rl.train(dsinga.load(JOB, [*groups, "test_freq=99"]))
+    with pytest.raises(UserError, match="reinforcement.predicts_here has no effect on worker groups"):
+        rl.train(dsinga.load(JOB, [*groups, "reinforcement.num_actors=1", "reinforcement.predicts_here=true"]))
     refused("evaluation_episodes is -1", evaluation_episodes=-1)
     refused("there is nothing to resume from", resume=True)
     refused("there is no checkpoint to resume from in", resume=True, workspace=tmp_path)

@@ -25,8 +25,10 @@ from dsinga.rl.checks import check_whole
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings
 from dsinga.rl.remote.rollout_stream import rollouts_of_update
+from dsinga.rl.setting_names import checks_settings
 
 
+@checks_settings
 def train_in_groups(
     agent: Agent,
     environment: Environment,
@@ -41,12 +43,14 @@ def train_in_groups(
     max_staleness: int = 8,
     cluster: ClusterConf | None = None,
     workspace: str | os.PathLike[str] | None = None,
-    checkpoint_freq: int = 0,
+    log_every: int = 0,
+    checkpoint_every: int = 0,
+    checkpoints_kept: int = 0,
     resume: bool | str | os.PathLike[str] = False,
     seed: int = 0,
     progress: bool = True,
 ) -> api.Result:
-    """Train an agent by worker groups, and return the result of the run; the agent gets the params.
+    """Train an agent by worker groups, and return the result of the run, in updates; the agent gets the params.
 
     The workers of a group learn together: their gradients are added up, as if one worker had the environments of all
     (those of a vector class of Gymnasium begin episodes in other states than these would). Groups learn independently
@@ -69,7 +73,9 @@ def train_in_groups(
         cluster: the topology besides the numbers of groups and workers, as ``nserver_groups``; by default one server
             group.
         workspace: folder for metrics and checkpoints.
-        checkpoint_freq: updates of a group between checkpoints; 0 for one at the end.
+        log_every: steps of environments between rows of metrics; 0 for about a hundred rows.
+        checkpoint_every: likewise between checkpoints; 0 for one at the end.
+        checkpoints_kept: how many checkpoints are kept, the newest ones; 0 for all.
         resume: continue from the newest checkpoint in the workspace, as :func:`dsinga.train` does; environments begin
             new episodes.
         seed: determines the random numbers.
@@ -80,7 +86,8 @@ def train_in_groups(
     for name, number, least in (
         ("steps", steps, 1), ("groups", groups, 1), ("workers", workers, 1), ("actors", actors, 0),
         ("environments", environments, 1), ("rollout_steps", rollout_steps, 1), ("max_staleness", max_staleness, 0),
-        ("checkpoint_freq", checkpoint_freq, 0),
+        ("log_every", log_every, 0), ("checkpoint_every", checkpoint_every, 0),
+        ("checkpoints_kept", checkpoints_kept, 0),
     ):  # fmt: skip
         check_whole(name, number, least)
     if not isinstance(cluster, ClusterConf | None):
@@ -96,7 +103,8 @@ def train_in_groups(
     name = f"experience-{uuid.uuid4().hex}"
     job = job.replace(
         name=type(algorithm).__name__.lower(), cluster=conf, train_one_batch=AlgConf(user_alg=name),
-        train_steps=updates, disp_freq=max(1, updates // 100), checkpoint_freq=checkpoint_freq, seed=seed,
+        train_steps=updates, disp_freq=_in_updates(log_every or -(-steps // 100), steps, updates),
+        checkpoint_freq=_in_updates(checkpoint_every, steps, updates), checkpoint_keep=checkpoints_kept, seed=seed,
     )  # fmt: skip
     register("algorithm", name)(ExperienceLearner(agent, settings))
     try:
@@ -105,6 +113,11 @@ def train_in_groups(
         forget("algorithm", name)
     algorithm.take_params(result.params)
     return result
+
+
+def _in_updates(every: int, steps: int, updates: int) -> int:
+    """Return a number of steps of environments as updates of a group, at least one, given those of the whole run."""
+    return max(1, every * updates // steps) if every else 0
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
