@@ -39,8 +39,8 @@ hypothesis.settings.load_profile("dsinga")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of processes of ``-n auto``: two more than cores, since tests wait for processes that start."""
-    return (os.cpu_count() or 1) + 2
+    """Return the number of processes of ``-n auto``: one more than cores, since tests wait for processes that start."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collectstart() -> None:
