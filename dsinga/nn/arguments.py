@@ -104,13 +104,13 @@ def bind(
         raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
 
 
-def checked(function: F) -> F:
-    """Return the function with arguments that are checked by name."""
+def checked(function: F, prefix: str = "", instead: Mapping[str, str] = INSTEAD) -> F:
+    """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        bind(function.__name__, signature, args, kwargs)
+        bind(f"{prefix}{function.__name__}", signature, args, kwargs, instead)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]

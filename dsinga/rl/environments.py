@@ -64,6 +64,12 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
     return _create(name, create, **settings)
 
 
+def without_registered_name(environment: Environment) -> Environment:
+    """Return the class or function of a registered name: the processes of Dask workers may not know the name."""
+    _, create = _find(environment)
+    return environment if create is None else create
+
+
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
     """Return what a class or function makes; raise UserError where it raises."""
     try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from dsinga.nn.arguments import bind
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 # Settings of other packages, with what to write here.
 INSTEAD = {
@@ -75,15 +74,3 @@ def check_settings(cls: type[T], check: Callable[[Mapping[str, Any]], None] | No
 
     cls.__init__ = create  # type: ignore[assignment, method-assign]
     return cls
-
-
-def checks_settings(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function of dsinga.rl raise UserError for an unknown, a missing or a surplus argument; decorates it."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        bind(f"rl.{function.__name__}", signature, args, kwargs, INSTEAD)
-        return function(*args, **kwargs)
-
-    return call

@@ -139,8 +139,7 @@ class _Run:
         if not settings.evaluation_episodes:
             return False
         episodes = evaluate(self.loop.agent, settings.environment, settings.evaluation_episodes, seed=settings.seed)
-        means = {"episode_return": episodes.mean_return, "episode_length": float(episodes.lengths.mean())}
-        self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **means})
+        self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **episodes.summary()})
         return settings.stop_return is not None and episodes.mean_return >= settings.stop_return
 
     def _save(self) -> None:

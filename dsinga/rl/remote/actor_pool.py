@@ -17,9 +17,8 @@ from distributed.protocol import to_serialize
 
 from dsinga.cluster.dask_workers import available_workers, staying_workers
 from dsinga.errors import RunError
-from dsinga.registry import lookup, registered
 from dsinga.rl.agent import Agent
-from dsinga.rl.environments import Environment
+from dsinga.rl.environments import Environment, without_registered_name
 from dsinga.rl.remote.rollout_actor import ActorRollout, RolloutActor
 from dsinga.settings import read_setting
 
@@ -66,9 +65,7 @@ class ActorPool:
         first: int = 0,
     ):
         self._client, self._seed, self._first = client, seed, first
-        if isinstance(environment, str) and environment in registered("environment"):
-            environment = lookup("environment", environment)  # the processes of Dask workers may not know the name
-        self._arguments = agent, environment, environments
+        self._arguments = agent, without_registered_name(environment), environments
         self._name = f"dsinga-actor-{uuid.uuid4().hex[:8]}"
         self._states: dict[int, Any] = {}
         self._serials = itertools.count()

@@ -68,8 +68,7 @@ def train_job_in_groups(
 def _evaluate(agent: Agent, run: RunSettings, result: api.Result) -> None:
     """Add a row of an evaluation to the history, and to the metrics file."""
     episodes = evaluate(agent, run.environment, run.evaluation_episodes, seed=run.seed)
-    means = {"episode_return": episodes.mean_return, "episode_length": float(episodes.lengths.mean())}
-    row = {"step": result.step, "phase": "test", "time": result.history[-1, "time"], **means}
+    row = {"step": result.step, "phase": "test", "time": result.history[-1, "time"], **episodes.summary()}
     result.history.append(row)
     if result.workspace is not None:
         with RunMonitor(run.name, run.steps, Path(result.workspace), resume=True, progress=False) as monitor:

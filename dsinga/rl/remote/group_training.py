@@ -7,6 +7,7 @@ synchronous and data-parallel, and with actors and IMPALA there are several lear
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import uuid
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from dsinga import api
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
-from dsinga.registry import forget, lookup, register, registered
+from dsinga.nn.arguments import checked
+from dsinga.registry import forget, register
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
 from dsinga.rl.algorithms.a2c import A2C
@@ -22,13 +24,13 @@ from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.checks import check_whole
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments import Environment, make_environments, without_registered_name
 from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings
 from dsinga.rl.remote.rollout_stream import rollouts_of_update
-from dsinga.rl.setting_names import checks_settings
+from dsinga.rl.setting_names import INSTEAD
 
 
-@checks_settings
+@functools.partial(checked, prefix="rl.", instead=INSTEAD)
 def train_in_groups(
     agent: Agent,
     environment: Environment,
@@ -95,8 +97,7 @@ def train_in_groups(
     algorithm = _check_agent(agent, actors)
     with contextlib.closing(make_environments(environment, 1)) as one:
         agent.check_environments(one)
-    if isinstance(environment, str) and environment in registered("environment"):
-        environment = lookup("environment", environment)  # the processes of Dask workers may not know the name
+    environment = without_registered_name(environment)
     settings = GroupSettings(environment, environments, rollout_steps, groups, workers, actors, max_staleness, seed)
     job, updates = _job_of(algorithm, settings, steps)
     conf = (cluster or ClusterConf()).replace(nworker_groups=groups, nworkers_per_group=workers)
