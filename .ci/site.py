@@ -34,7 +34,7 @@ API = {
     "data": ("Data", ["dsinga.data"]),
     "models": ("Models", ["dsinga.models", *sorted(f"dsinga.models.{path.stem}" for path in MODELS)]),
     "extensions": ("Extensions", ["dsinga.extensions"]),
-    "monitor": ("History and pictures", ["dsinga.monitor"]),
+    "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.plotting"]),
     "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
     "layers": ("Layers", ["dsinga.layers", "dsinga.layers.base", "dsinga.layers.context"]),
     "training": ("Updaters and algorithms", ["dsinga.training"]),

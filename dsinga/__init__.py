@@ -76,7 +76,7 @@ _API = (
     "translate",
 )
 # Folders that users import, or reach as attributes.
-_SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "rl")
+_SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "plotting", "rl")
 _MODULES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 

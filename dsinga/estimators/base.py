@@ -22,7 +22,7 @@ from dsinga.estimators.local_training import Trained, train_here
 from dsinga.estimators.records import TrainingSet, canonical
 from dsinga.estimators.saving import save
 from dsinga.job import Job
-from dsinga.monitor import Row
+from dsinga.monitor import History, Row
 from dsinga.net.sample_weights import takes_weights
 from dsinga.worker.local_net import LocalNet
 from dsinga.worker.local_updater import LocalUpdater
@@ -61,7 +61,7 @@ class NetEstimator(EstimatorRecords):
 
     job_: Job
     params_: Arrays
-    history_: list[Row]
+    history_: History
     classes_: np.ndarray
     _updater: LocalUpdater | None
     _local: LocalNet
@@ -109,13 +109,13 @@ class NetEstimator(EstimatorRecords):
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)
-        before = Trained(self.params_, self._updater, self.history_) if go_on else None
+        before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
         trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
         if on_cluster:
             trained = train_on_cluster(trained_job, records, client, before, validation)
         else:
             trained = train_here(trained_job, records, before, self._validate_here(validation))
-        self.params_, self._updater, self.history_ = trained.params, trained.updater, trained.history
+        self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
         self._local = self._local_net()
         return self
 
@@ -191,7 +191,7 @@ class NetEstimator(EstimatorRecords):
         """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster."""
         state = {name: value for name, value in self.__getstate__().items() if name not in NOT_FOR_BLOCKS}
         block = type(self).__new__(type(self))
-        block.__setstate__(state | {"is_eager": True, "history_": [], "_updater": None, "_threads": 1})
+        block.__setstate__(state | {"is_eager": True, "history_": History(), "_updater": None, "_threads": 1})
         return block
 
     @property

@@ -53,7 +53,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         classes_: the classes, sorted; for label matrices the numbers of the columns.
         job_: the job of the net.
         params_: the params of the net, float32 by name.
-        history_: a row of metrics for each epoch.
+        history_: a row of metrics for each epoch, drawn by ``history_.plot()``.
         n_features_in_: the number of features of a record.
     """
 

@@ -17,6 +17,7 @@ from dsinga.estimators.regressor import Regressor
 from dsinga.estimators.saving import SCALINGS
 from dsinga.estimators.transformer import Transformer
 from dsinga.job import loads
+from dsinga.monitor import History
 
 KINDS: dict[str, Any] = {cls.__name__: cls for cls in (Classifier, Regressor, Transformer)}
 
@@ -35,6 +36,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         parameters["net"] = job
     estimator = KINDS[described["class"]](**parameters)
     state = dict(described["attributes"])
+    state["history_"] = History(state["history_"])
     for name in ("_record_shape", "_target_shape"):
         if name in state:
             state[name] = tuple(state[name])

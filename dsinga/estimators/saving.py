@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.errors import UserError
 from dsinga.job import redact_job, to_text
+from dsinga.monitor import History
 
 ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape")
 SCALINGS = ("_scaling", "_target_scaling")
@@ -56,7 +57,9 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number or an array of numpy as json has it. Raises TypeError for other objects."""
+    """Return a history, a number or an array of numpy as json has it. Raises TypeError for other objects."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
+    if isinstance(value, History):
+        return [*value]
     raise TypeError(f"{value!r} cannot be saved; give the estimator plain values")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.monitor.panels import Line, Panel, Point, draw_panels
+from dsinga.monitor.rows import rows_of_metrics
 
 COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
 OTHER_COLOUR = "#7f7f7f"
@@ -20,17 +21,17 @@ def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES)
     leave a gap. Without any value the picture says "no rows yet".
     """
     rows = list(rows)
-    panels = [Panel(name, lines) for name in names if (lines := _lines(rows, name))]
+    panels = [Panel(name, lines) for name in names if (lines := lines_by_phase(rows, name))]
     titles = " and ".join(panel.title for panel in panels)
     return draw_panels(panels, f"{titles} by step" if panels else "no rows yet")
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Line]:
-    """Return a line of points (step, value) for each phase with finite values of ``name``: train, val, test, others."""
+def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step") -> dict[str, Line]:
+    """Return a line of points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
     lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
-    for row in rows:
-        if name in row and "step" in row:
-            lines.setdefault(row.get("phase", ""), []).append((row["step"], float(row[name])))
+    for row in rows_of_metrics(rows):
+        if name in row and x in row:
+            lines.setdefault(row["phase"], []).append((row[x], float(row[name])))
     return {
         phase: Line(points, COLOURS.get(phase, OTHER_COLOUR))
         for phase, points in lines.items()

@@ -6,23 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from dsinga.monitor.curve import draw_curves
+from dsinga.monitor.history_plot import plot_history
+from dsinga.monitor.rows import NOT_METRICS, RECOVERY, Row
 from dsinga.registry import nearest
-
-# The columns of a row that are no metrics.
-NOT_METRICS = frozenset({"step", "epoch", "phase", "time"})
-
-# The phase of rows about Dask workers that were lost.
-RECOVERY = "recovery"
-
-Row = dict[str, Any]
-"""One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
-
-Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done.
-
-A row of the phase "recovery" has no metrics: "lost" says which Dask worker was lost, "noticed" when, on the clock of
-"time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
-"generation" how often the run has been placed since it began. "group" is the worker group that has started again, where
-the others went on."""
 
 
 class History(Sequence[Row]):
@@ -37,6 +23,7 @@ class History(Sequence[Row]):
     | `history[:, ("step", "loss")]` | a list of pairs, for all rows that have both |
     | `history.phase("test")` | the rows of one phase, a History |
     | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras |
+    | `history.plot()` | axes of Matplotlib for each metric, with a line for each phase |
 
     In a notebook it is displayed as curves. ``remarks`` are sentences about the run, such as why it stopped early.
     """
@@ -60,11 +47,30 @@ class History(Sequence[Row]):
         for row in self._rows:
             if row.get("phase") == RECOVERY:
                 continue
-            prefix = "" if row.get("phase") == "train" else f"{row.get('phase')}_"
+            phase = row.get("phase", "train")  # rows of estimators have none
+            prefix = "" if phase == "train" else f"{phase}_"
             for name, value in row.items():
                 if name not in NOT_METRICS:
                     values.setdefault(prefix + name, []).append(value)
         return values
+
+    def plot(
+        self, metrics: str | Sequence[str] = (), *, x: str = "step", label: str = "", ax: Any = None, **line: Any
+    ) -> Any:
+        """Draw metrics by Matplotlib, with a line for each phase: training, validation, test.
+
+        Args:
+            metrics: the name of a metric, or several names; by default all metrics, the loss first.
+            x: the column along the horizontal axis, such as "step", "epoch" or "time".
+            label: a name for these lines in the legend. Several histories on the same axes need it; they have a colour
+                each, while lines without a label have that of their phase.
+            ax: the Matplotlib axes to draw on, or a sequence with axes for each metric. By default they are new.
+            line: further arguments of Matplotlib's ``Axes.plot``.
+
+        Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError where
+        Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` has not as many axes as metrics.
+        """
+        return plot_history(self._rows, metrics, x=x, label=label, ax=ax, line=line)
 
     @property
     def columns(self) -> tuple[str, ...]:

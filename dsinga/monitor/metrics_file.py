@@ -10,7 +10,8 @@ from typing import Any
 
 from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
-from dsinga.monitor.history import History, Row
+from dsinga.monitor.history import History
+from dsinga.monitor.rows import Row
 
 
 class MetricsFile:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, TextIO
 
 from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.history import NOT_METRICS, Row
+from dsinga.monitor.rows import NOT_METRICS, Row
 
 # Columns of a row that are shown as a speed, with their units.
 SPEEDS = {"samples_per_second": "samples/s", "env_steps_per_second": "env steps/s"}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.monitor.history import RECOVERY, History
+from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.rows import RECOVERY
 from dsinga.monitor.workspace_lock import locked_workspace
 
 _log = logging.getLogger(__name__)

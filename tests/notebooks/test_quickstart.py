@@ -46,7 +46,7 @@ def test_objects_are_displayed_as_html(executed, name):
     assert [output.data["text/html"] for output in outputs(executed, name)][0]
 
 
-@pytest.mark.parametrize("name", ["look", "confusion", "mistakes", "filters", "features"])
+@pytest.mark.parametrize("name", ["look", "curves", "confusion", "mistakes", "filters", "features"])
 def test_figures_are_drawn(executed, name):
     assert [output.data["image/png"] for output in outputs(executed, name)][0]
 

@@ -1,0 +1,99 @@
+"""Drawing the metrics of runs by Matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.monitor.curve import NAMES, lines_by_phase
+from dsinga.monitor.matplotlib_axes import new_axes, single_axes
+from dsinga.monitor.rows import metric_names
+from dsinga.registry import nearest
+
+COLUMNS, WIDTH, HEIGHT = 3, 4.0, 3.0  # axes in a row, and inches of each of the axes
+FEW_POINTS = 40  # of a line: then each has a dot, because a line of one point would not be seen
+RETURN = "episode_return"
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def plot_history(
+    rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
+) -> Any:
+    """Draw metrics of the rows of a history, as :meth:`dsinga.monitor.History.plot` says; return the axes."""
+    names = [metrics] if isinstance(metrics, str) else list(metrics) or _by_importance(metric_names(rows))
+    if not names:
+        raise UserError("the history has no metrics to draw; train for at least one step")
+    for name in names:
+        _check_columns(rows, name, x)
+    if ax is None:
+        axes = new_axes(len(names), COLUMNS, WIDTH, HEIGHT).ravel()[: len(names)]
+    else:
+        axes = np.atleast_1d(np.asarray(ax, object)).ravel()
+    if len(axes) != len(names):
+        raise UserError(f"ax has {len(axes)} axes for {len(names)} metrics ({', '.join(names)}); give axes for each")
+    for name, axis in zip(names, axes, strict=True):
+        _plot_metric(axis, rows, name, x, label, line)
+    return axes[0] if isinstance(metrics, str) else axes
+
+
+def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) -> Any:
+    """Draw the returns of agents while they learn: means of the last episodes, and of evaluations.
+
+    Args:
+        results: what :func:`dsinga.rl.train` returns, or its history; or a mapping from names for the legend to these,
+            which compares agents.
+        highest: the highest return that the environment has, drawn as a horizontal line.
+        ax: the Matplotlib axes to draw on; by default they are new.
+
+    Returns the axes. Raises UserError where Matplotlib is missing, or in a history no episode has ended.
+    """
+    by_name = results if isinstance(results, Mapping) else {"": results}
+    histories = {name: r if isinstance(r, Sequence) else getattr(r, "history", r) for name, r in by_name.items()}
+    for name, rows in histories.items():
+        if not isinstance(rows, Sequence) or RETURN not in metric_names(rows):
+            which = f"{name!r}" if name else "what is given"
+            raise UserError(f"{which} has no returns of episodes: give what rl.train returns, after an episode's end")
+    axis = single_axes(ax, 6.0, HEIGHT)
+    for name, rows in histories.items():
+        _plot_metric(axis, rows, RETURN, "step", name, {})
+    if highest is not None:
+        axis.axhline(highest, color="gray", linewidth=0.5, label="highest")
+        axis.legend()
+    axis.set(xlabel="steps of the environments", ylabel="return of an episode")
+    return axis
+
+
+def _by_importance(names: Sequence[str]) -> list[str]:
+    """Return the names of metrics, with the ones of most interest first."""
+    return [name for name in NAMES if name in names] + [name for name in names if name not in NAMES]
+
+
+def _check_columns(rows: Rows, name: str, x: str) -> None:
+    """Raise UserError unless a line of the metric ``name`` by the column ``x`` can be drawn."""
+    metrics = metric_names(rows)
+    if name not in metrics:
+        raise UserError(
+            f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {', '.join(metrics) or 'none'})"
+        )
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    if x not in columns:
+        raise UserError(f"the history has no column {x!r}{nearest(x, columns)} (columns: {', '.join(columns)})")
+
+
+def _plot_metric(axis: Any, rows: Rows, name: str, x: str, label: str, options: Mapping[str, Any]) -> None:
+    """Draw a line for each phase of a metric."""
+    lines = lines_by_phase(rows, name, x)
+    for phase, line in lines.items():
+        style: dict[str, Any] = {"marker": "." if len(line.points) <= FEW_POINTS else ""}
+        if label:
+            style["label"] = label if len(lines) == 1 else f"{label}, {phase}"
+        else:
+            style |= {"label": phase, "color": line.colour}
+        axis.plot(*zip(*line.points, strict=True), **style | {**options})
+    axis.set(xlabel=x, ylabel=name)
+    if lines:
+        axis.legend()

@@ -1,0 +1,177 @@
+"""Drawing records and predictions by Matplotlib: images, wrong predictions, a confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.monitor.matplotlib_axes import new_axes, single_axes
+
+COLOURS = 3  # channels of an image in colour
+MOST_COUNTED = 30  # classes of a confusion matrix whose counts are written into it
+SHORT_TITLE = 14  # characters that have room above an image
+
+
+class Answers(NamedTuple):
+    """Numbers (N,) of the true and the predicted classes, scores (N, classes) if known, and the classes' names."""
+
+    true: np.ndarray
+    predicted: np.ndarray
+    scores: np.ndarray | None
+    classes: Sequence[str]
+
+
+def plot_images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **options: Any) -> np.ndarray:
+    """Draw images side by side, all on the same scale of brightness.
+
+    Args:
+        images: an array (N, height, width), (N, 1, height, width), or (N, 3, height, width) for colours. Colours are
+            uint8 or between 0 and 1; other numbers are scaled to this range.
+        titles: a title for each image; none by default.
+        columns: how many images are in a row.
+        options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
+
+    Returns the Matplotlib axes (rows, columns). Raises UserError where Matplotlib is missing, there is no image, or the
+    array has another shape.
+    """
+    pixels = _pixels(images)
+    lines = max((str(title).count("\n") + 1 for title in titles if str(title)), default=0)
+    axes = new_axes(len(pixels), columns, 1.0, 1.0 + 0.16 * lines)
+    if pixels.ndim == 3:
+        options = {"cmap": "gray", "vmin": pixels.min(), "vmax": pixels.max()} | options
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, image in zip(axes.flat, pixels, strict=False):
+        axis.imshow(image, **options)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        axis.set_title(str(title), fontsize=8)
+    return axes
+
+
+def plot_wrong_predictions(
+    images: Any,
+    labels: Any,
+    predicted: Any,
+    *,
+    classes: Sequence[str] = (),
+    count: int = 20,
+    columns: int = 10,
+    **options: Any,
+) -> np.ndarray:
+    """Draw images whose class was predicted wrongly, with the true and the predicted class.
+
+    Args:
+        images: an array of N images, as for :func:`plot_images`.
+        labels: their true classes (N,).
+        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction. With
+            scores the images with the highest ones come first.
+        classes: the names of the classes 0, 1, ...; by default their numbers.
+        count: the number of images that are drawn at most.
+        columns: how many images are in a row.
+        options: further arguments of Matplotlib's ``Axes.imshow``.
+
+    Returns the Matplotlib axes (rows, columns), with a sentence if nothing is wrong. Raises UserError where Matplotlib
+    is missing, or the arrays do not fit each other.
+    """
+    answers = _answers(labels, predicted, classes)
+    if len(images) != len(answers.true):
+        raise UserError(f"there are {len(images)} images and {len(answers.true)} labels; give as many of both")
+    wrong = np.flatnonzero(answers.true != answers.predicted)
+    if answers.scores is not None:
+        wrong = wrong[np.argsort(-answers.scores[wrong].max(axis=1), kind="stable")]
+    if not len(wrong[:count]):
+        axes = new_axes(1, 1, 3.0, 1.0)
+        axes[0, 0].text(0.5, 0.5, "no wrong prediction", ha="center", va="center")
+        axes[0, 0].axis("off")
+        return axes
+    titles = [_title(answers, row) for row in wrong[:count]]
+    return plot_images(np.asarray(images)[wrong[:count]], titles, columns=columns, **options)
+
+
+def plot_confusion_matrix(labels: Any, predicted: Any, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
+    """Draw how often records of each class (row) were taken for each class (column).
+
+    The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
+
+    Args:
+        labels: the true classes (N,).
+        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction.
+        classes: the names of the classes 0, 1, ...; by default their numbers.
+        ax: the Matplotlib axes to draw on; by default they are new.
+
+    Returns the axes. Raises UserError where Matplotlib is missing, or the arrays do not fit each other.
+    """
+    answers = _answers(labels, predicted, classes)
+    size = len(answers.classes)
+    counts = np.zeros((size, size), int)
+    np.add.at(counts, (answers.true, answers.predicted), 1)
+    inches = min(max(3.0, 1.0 + 0.36 * size), 12.0)
+    axis = single_axes(ax, inches, inches)
+    axis.imshow(np.sqrt(counts), cmap="Blues")
+    for row, column in zip(*counts.nonzero(), strict=True) if size <= MOST_COUNTED else ():
+        colour = "white" if counts[row, column] > counts.max() / 4 else "black"  # the root is above one half
+        axis.text(column, row, counts[row, column], ha="center", va="center", color=colour, fontsize=8)
+    longest = max(map(len, answers.classes))
+    axis.set_xticks(range(size), answers.classes, rotation=90 if longest > 2 else 0)
+    axis.set_yticks(range(size), answers.classes)
+    axis.set(xlabel="predicted", ylabel="true")
+    return axis
+
+
+def _pixels(images: Any) -> np.ndarray:
+    """Return images as Matplotlib takes them: (N, height, width), or (N, height, width, 3) for colours."""
+    pixels = np.asarray(images)
+    if pixels.ndim == 4 and pixels.shape[1] == 1:
+        pixels = pixels[:, 0]
+    is_coloured = pixels.ndim == 4 and pixels.shape[1] == COLOURS
+    if not len(pixels.shape) or not pixels.size or not (pixels.ndim == 3 or is_coloured):
+        raise UserError(
+            f"images must be an array (N, height, width), (N, 1, height, width) or (N, {COLOURS}, height, width), not "
+            f"of shape {pixels.shape}; reshape it, with the channels before height and width"
+        )
+    if not is_coloured:
+        return pixels
+    low, high = pixels.min(), pixels.max()
+    if pixels.dtype != np.uint8 and (low < 0 or high > 1):
+        pixels = (pixels - low) / (high - low)
+    return pixels.transpose(0, 2, 3, 1)
+
+
+def _answers(labels: Any, predicted: Any, classes: Sequence[str]) -> Answers:
+    """Return classes by number. Raises UserError where the arrays do not fit each other."""
+    true, answer, scores = np.asarray(labels), np.asarray(predicted), None
+    if answer.ndim == 2 and answer.shape[1] > 1:
+        scores, answer = answer, answer.argmax(axis=1)
+    if true.ndim != 1 or true.shape != answer.shape or not len(true):
+        raise UserError(
+            f"labels must be class numbers (N,), and predictions (N,) or scores (N, classes), not of shapes "
+            f"{true.shape} and {np.shape(predicted)}"
+        )
+    are_numbers = [array.dtype.kind in "iu" for array in (true, answer)]
+    if are_numbers[0] != are_numbers[1]:
+        raise UserError(
+            f"labels are {true.dtype} and predictions {answer.dtype}; give both as class numbers, or as names"
+        )
+    if not all(are_numbers):
+        values, numbers = np.unique(np.concatenate([true, answer]), return_inverse=True)
+        true, answer, classes = numbers[: len(true)], numbers[len(true) :], classes or values.tolist()
+    size = max(int(true.max()), int(answer.max()), -1 if scores is None else scores.shape[1] - 1, len(classes) - 1) + 1
+    if min(true.min(), answer.min()) < 0 or len(classes) not in (0, size):
+        raise UserError(
+            f"class numbers are from {min(true.min(), answer.min())} to {size - 1}, where {len(classes) or 'no'} "
+            "classes have names; the first class is 0, and each class needs a name"
+        )
+    return Answers(true, answer, scores, [str(name) for name in classes or range(size)])
+
+
+def _title(answers: Answers, row: int) -> str:
+    """Return the classes of a wrong prediction, and its probability where scores are probabilities."""
+    true, chosen = answers.classes[answers.true[row]], answers.classes[answers.predicted[row]]
+    title = f"{true}, not {chosen}"
+    title = title if len(title) <= SHORT_TITLE else f"{true}\nnot {chosen}"
+    scores = answers.scores
+    are_probabilities = scores is not None and scores.min() >= 0 and scores.max() <= 1
+    return f"{title}\n{scores[row].max():.2f}" if scores is not None and are_probabilities else title
