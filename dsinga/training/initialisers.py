@@ -111,7 +111,11 @@ def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Genera
 
 @register("initialiser", "kUniformSqrtFanIn")
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(3 / columns)."""
+    """Draw from value·U[low, high)·√(3 / columns), which for U[-1, 1) has the variance 1 / columns.
+
+    The factor is that of SINGA's source. SINGA's Param page calls the distribution that of kGaussianSqrtFanIn with a
+    uniform one in place of the normal one, so without the √3, which would have a third of that variance.
+    """
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 

@@ -53,6 +53,13 @@ def test_hidden_layers_recognise_more_digits(run: Run) -> None:
     assert 0.9 < accuracy["softmax regression"] < min(accuracy["perceptron"], accuracy["convolution"])
 
 
+def test_how_often_two_nets_agree_is_no_third_accuracy(run: Run) -> None:
+    *accuracies, agreement = value(run("6-sentiment"), "accuracy").items()
+    assert [name for name, _ in accuracies] == ["accuracy of the convolution", "accuracy of the LSTM"]
+    assert agreement[0] == "share of sentences to which both give the same answer"
+    assert sum(accuracy for _, accuracy in accuracies) - 1 <= agreement[1] + 0.001 < 1.002
+
+
 def test_names_are_found_and_shown_in_their_sentences(run: Run) -> None:
     book = run("7-labels")
     first, *_, last = value(book, "train")

@@ -21,6 +21,7 @@ CASES = [  # method, settings, scipy's distribution
     ("kUniform", {"value": 4}, stats.uniform(-4, 8)),
     ("kGaussianSqrtFanIn", {"std": 2}, stats.norm(0, 2 / 300**0.5)),
     ("kUniformSqrtFanIn", {}, stats.uniform(-0.1, 0.2)),  # √(3 / 300) = 0.1
+    ("kUniformSqrtFanIn", {"value": 0.57735027}, stats.uniform(-(300**-0.5), 2 * 300**-0.5)),  # SINGA's Param page
     ("kUniformSqrtFanInOut", {}, stats.uniform(-(500**-0.5), 2 * 500**-0.5)),
     ("kUniformFanInOut", {}, stats.uniform(-((6 / 500) ** 0.5), 2 * (6 / 500) ** 0.5)),
     ("kUniformFanInOut", {"value": 2, "low": 0}, stats.uniform(0, 2 * (6 / 500) ** 0.5)),
