@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from dsinga.advice import command_line
-from dsinga.commands import data, examples, inference, inspection, learning_rate, searching, training
+from dsinga.commands import completion, data, examples, inference, inspection, learning_rate, searching, training
 from dsinga.errors import RunError, Terminated, UserError
 from dsinga.version import __version__
 
@@ -71,7 +71,7 @@ for _command in (
     training.train, training.test, inference.predict, inference.generate, inference.translate,
     inference.retrieve,
     inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, searching.search, data.data,
-    examples.example,
+    examples.example, completion.completion,
 ):  # fmt: skip
     main_group.add_command(_command)
 
