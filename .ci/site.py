@@ -1,4 +1,4 @@
-"""What mkdocs does besides rendering docs/: navigation, pages of the API, and pages of files outside docs/.
+"""What mkdocs does besides rendering docs/: navigation, pages of the API, formulas, pages of files outside docs/.
 
 On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
 ``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)  # what the tests writ
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>~?([^<]*)</code>")
 # The pages of the API: their titles, by the name of the page, and the modules whose public names they show.
 API = {
-    "api": ("Training, testing, planning", ["dsinga.api"]),
     "nn": ("Nets in Python", ["dsinga.nn"]),
+    "api": ("Training, testing, planning", ["dsinga.api"]),
     "estimators": ("Estimators", ["dsinga.estimators"]),
+    "rl": ("Reinforcement learning", ["dsinga.rl"]),
     "job": ("Jobs", ["dsinga.job"]),
     "data": ("Data", ["dsinga.data"]),
     "models": ("Models", ["dsinga.models", *sorted(f"dsinga.models.{path.stem}" for path in MODELS)]),
@@ -52,11 +54,14 @@ INHERITED = {
     "data": [],
 }  # fmt: skip
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+# What a page with formulas loads, below docs/.
+TYPESETTING = ("assets/katex/katex.min.css", "assets/katex/katex.min.js", "assets/typeset.js")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Set the navigation, and anchors as GitHub makes them."""
+    """Set the navigation, the link to the source, and anchors as GitHub makes them."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify
+    config.repo_url = config.repo_url or origin()
     notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/**/*.ipynb"))
     dev = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/dev/*.md"))
     config.nav = [
@@ -117,8 +122,29 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Show the roles of docstrings, as in :func:`train`, as code."""
-    return ROLE.sub(r"<code>\1</code>", html) if page.file.src_uri.startswith("api/") else html
+    """Show the roles of docstrings, as in :func:`train`, as code; load what typesets the formulas of a page."""
+    if page.file.src_uri.startswith("api/"):
+        return ROLE.sub(r"<code>\1</code>", html)
+    if 'class="arithmatex"' not in html:
+        return html
+    style, *scripts = (posixpath.relpath(path, posixpath.dirname(page.file.dest_uri) or ".") for path in TYPESETTING)
+    elements = [f'<script src="{script}"></script>' for script in scripts]
+    return "\n".join([f'<link rel="stylesheet" href="{style}">', html, *elements])
+
+
+def origin() -> str | None:
+    """Return the web address of the repository that this checkout is a clone of, None where it has none."""
+    command = ["git", "-C", str(ROOT), "config", "--get", "remote.origin.url"]
+    try:
+        return web_address(subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout)
+    except FileNotFoundError:  # git is not installed
+        return None
+
+
+def web_address(remote: str) -> str | None:
+    """Return the web address, without user and password, of a git remote by https or ssh, None for others."""
+    match = re.match(r"(?:(?:https?|ssh)://(?:[^@/]*@)?|git@)([\w.-]+)[:/](?!\d+/)(.+?)(?:\.git)?/?$", remote.strip())
+    return f"https://{match[1]}/{match[2]}" if match else None
 
 
 def api_pages() -> dict[str, str]:

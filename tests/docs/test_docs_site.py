@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import posixpath
+import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -115,7 +118,7 @@ def test_nothing_is_loaded_over_the_network(site: Path, pages: dict[str, Links])
 
 def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
     import dsinga
-    from dsinga import api, extensions, models
+    from dsinga import api, extensions, models, plotting, rl
 
     functions = {f"dsinga.api.{name}" for name in dsinga.__all__ if name in vars(api)}
     assert "dsinga.api.train" in functions
@@ -125,6 +128,13 @@ def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
     assert classes <= pages["api/extensions.html"].anchors
     functions = {f"{vars(models)[name].__module__}.{name}" for name in models.__all__}
     assert functions <= pages["api/models.html"].anchors
+    names = {
+        f"dsinga.rl.{name}"
+        for name in rl.__all__
+        if inspect.isroutine(vars(rl)[name]) or inspect.isclass(vars(rl)[name])
+    }
+    assert {"dsinga.rl.PPO", "dsinga.rl.train"} <= names <= pages["api/rl.html"].anchors
+    assert {f"dsinga.plotting.{name}" for name in plotting.__all__} <= pages["api/monitor.html"].anchors
 
 
 def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links]) -> None:
@@ -140,3 +150,63 @@ def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: P
     text = (site / "divergence.html").read_text("utf-8")
     assert '<span class="filename">job.conf</span>' in text
     assert "```" not in text
+
+
+def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[str, Links]) -> None:
+    text = (site / "index.html").read_text("utf-8")
+    article = text[text.index("<article") : text.index('id="begin-here"')]
+    assert "trains neural networks on" in article
+    assert "pip install" in article
+    assert "confusion_matrix" in article, "an example"
+    assert "<img" in article, "a picture"
+    assert 'href="project/index.html"' in article, "the source"
+    titles = re.findall(r'<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
+    assert titles.index("Python") < titles.index("Jobs and data")
+
+
+CHAPTERS = sorted(path.stem for path in (ROOT / "docs" / "book").glob("*.md") if path.stem != "README")
+WITH_FORMULAS = [
+    *(f"book/{name}.html" for name in CHAPTERS),
+    *(f"project/{path.relative_to(ROOT)}.html" for path in sorted((ROOT / "notebooks" / "book").glob("*.ipynb"))),
+]
+FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+
+
+@pytest.mark.parametrize("page", WITH_FORMULAS)
+def test_formulas_are_marked_and_none_is_left_out(page: str, site: Path, pages: dict[str, Links]) -> None:
+    text = (site / page).read_text("utf-8")
+    assert len(FORMULA.findall(text)) > 5
+    rest = re.sub(r"<(code|pre|script)\b.*?</\1>", "", FORMULA.sub("", text), flags=re.DOTALL)
+    assert "$" not in rest
+    loaded = [posixpath.basename(target) for target in pages[page].loaded]
+    katex = ["katex.min.css", "katex.min.js", "typeset.js"]
+    assert [name for name in loaded if name in katex] == katex
+
+
+def test_a_browser_typesets_all_formulas(site: Path, tmp_path: Path) -> None:
+    chromium = shutil.which("chromium") or pytest.skip("needs chromium")
+    command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    for page in WITH_FORMULAS[:: len(CHAPTERS)]:
+        address = (site / page).as_uri()
+        done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=50, check=True)
+        assert done.stdout.count('class="katex"') == len(FORMULA.findall((site / page).read_text("utf-8"))), page
+        assert "katex-error" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://user:secret@example.org/group/dsinga.git\n", "https://example.org/group/dsinga"),
+        ("git@example.org:group/dsinga.git", "https://example.org/group/dsinga"),
+        ("ssh://git@example.org/group/dsinga", "https://example.org/group/dsinga"),
+        ("/srv/git/dsinga.git", None),
+        ("", None),
+    ],
+)
+def test_the_source_is_the_origin_of_the_clone(remote: str, address: str | None) -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / ".ci" / "site.py")
+    assert spec
+    assert spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.web_address(remote) == address
