@@ -44,7 +44,6 @@ def test_datasets_have_copies_of_the_examples(path: Path):
 
 
 def test_a_wheel_has_all_files_of_the_examples(tmp_path: Path):
-    pytest.importorskip("setuptools")
     command = [sys.executable, "-W", "ignore", "-c", "import setuptools; setuptools.setup()", "-q", "bdist_wheel"]
     source = tmp_path / "source"
     source.mkdir()
