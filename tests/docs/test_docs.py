@@ -67,12 +67,6 @@ def test_the_readme_runs_as_it_stands_in_any_folder(folder, forked_commands):
     execute(README, folder, forked_commands)
 
 
-@pytest.mark.slow
-def test_the_readme_runs_with_commands_in_processes_of_their_own(folder, commands):
-    """What each command imports is imported anew, 1.3 s of CPU for each."""
-    execute(README, folder, commands)
-
-
 def test_only_the_installing_blocks_of_the_readme_are_not_executed():
     shown = [block for block in blocks(README.read_text(encoding="utf-8")) if block.language == "sh"]
     assert len(shown) == 2

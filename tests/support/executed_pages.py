@@ -3,6 +3,9 @@
 A fence's first word says what to do with a block: ``python`` is executed (the blocks of a page share their names);
 ``console`` holds commands after ``$`` and, below each, what it prints, where ``...`` stands for anything; and
 ``file=NAME``, after any language, writes the block to a file. Other blocks are only shown.
+
+``python -m tests.support.executed_pages PAGE FOLDER`` executes a page where no test could run: with what the page says
+to install, and with the commands that are on the path.
 """
 
 import contextlib
@@ -39,18 +42,23 @@ def blocks(text: str) -> list[Block]:
 def command_environment(
     folder: Path, cache: Path, dsinga: Sequence[str] = (sys.executable, "-m", "tests.support.idle_dsinga")
 ) -> dict[str, str]:
-    """Return an environment in which ``dsinga``, ``dask`` and ``python`` are those under test, installed or not.
+    """Return an environment in which ``dsinga``, ``dask``, ``python`` and ``pip`` are those under test.
+
+    The package need not be installed. ``pip`` installs nothing: what pages need is there, or pip fails.
 
     Args:
         folder: an empty folder, which receives these programs.
         cache: keeps measured rates of layers.
         dsinga: the words of the command ``dsinga``.
     """
-    for name, words in {"dsinga": dsinga, "dask": (sys.executable, "-m", "dask"), "python": (sys.executable,)}.items():
+    python = (sys.executable,)
+    programs = {"dsinga": dsinga, "dask": (*python, "-m", "dask"), "python": python, "pip": (*python, "-m", "pip")}
+    for name, words in programs.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}
+    variables = {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}
+    return {**os.environ, **variables, "PIP_NO_INDEX": "1"}
 
 
 def run_commands(
@@ -95,3 +103,14 @@ def execute(page: Path, folder: Path, shell: dict[str, str]) -> None:
                 exec(compile(padded, str(page), "exec"), names)
             elif block.language == "console":
                 run_commands(block, where, shell, folder, background)
+
+
+def main(page: str, folder: str) -> None:
+    """Execute a page in ``folder``, with this process's environment."""
+    path = Path(page).resolve()
+    os.chdir(folder)
+    execute(path, Path.cwd(), dict(os.environ))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
