@@ -131,7 +131,7 @@ def simulate(count: int) -> dict[str, float]:
     "..._cores" is the share of a core that a process took: that of the learner, of Dask's scheduler and of the actors.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        for command in ("scheduler", "worker --nthreads 2 --no-nanny"):
+        for command in ("scheduler --port 0", "worker --nthreads 2 --no-nanny"):
             arguments = [*command.split(), "--scheduler-file", f"{folder}/scheduler.json", "--no-dashboard"]
             stack.enter_context(running("dask", *arguments))
         client = stack.enter_context(Client(scheduler_file=f"{folder}/scheduler.json"))

@@ -87,7 +87,7 @@ def test_a_cluster_is_scaled_under_a_run(job: Job) -> None:
     with connect(workers=4) as client:
         expected = cluster.train(job, client, Recorder(10**9, lambda: None), roots=roots(job, None)).params
     with (
-        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as local,
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as local,
         Client(local) as client,
     ):
         sizes = [4, 1, 3]
@@ -125,7 +125,7 @@ def dask_worker(client: Client, name: str, *options: str) -> Iterator[subprocess
 def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> None:
     job = long_job(job)
     with (
-        LocalCluster(n_workers=0, dashboard_address=None) as local,
+        LocalCluster(n_workers=0, dashboard_address=":0") as local,
         Client(local) as client,
         dask_worker(client, "stays", "--local-directory", str(tmp_path)),
     ):

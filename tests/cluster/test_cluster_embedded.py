@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
+import socket
 import subprocess
 import sys
 import threading
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +90,28 @@ def test_other_machines_reach_no_port_of_an_embedded_cluster(threads: Client) ->
         added = listening(process) - before
     assert added
     assert {ip for ip, _ in added} == {"127.0.0.1"}
+
+
+@pytest.fixture
+def usual_port_taken() -> Iterator[None]:
+    """As where another Dask runs on the machine: a dashboard cannot have its usual port."""
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # another process has it already
+            taken.bind(("0.0.0.0", 8787))
+            taken.listen()
+        yield
+
+
+def test_the_dashboards_of_several_runs_do_not_warn_about_each_other(usual_port_taken: None) -> None:
+    with warnings.catch_warnings(record=True) as shown, connect(workers=1, dashboard=True):
+        pass
+    assert not [warning for warning in shown if "already in use" in str(warning.message)]
+
+
+def test_pages_and_tests_may_start_clusters_as_users_do(usual_port_taken: None) -> None:
+    """Dask's warning, which tells a user the new port, is no error of a test."""
+    with Client(n_workers=1, threads_per_worker=1, processes=False, set_as_default=False) as client:
+        assert not client.dashboard_link.endswith(":8787/status")
 
 
 def listening(process: psutil.Process) -> set[tuple[str, int]]:
