@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import collections
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from distributed import Client, Future, get_client, get_worker
+from distributed import Client, Future
 
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.error_frames import cleared_frames
+from dsinga.cluster.forward_rounds import BatchResult, ForwardPass, RoundResult, forward_round
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.process_memory import give_back_after
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
+from dsinga.cluster.round_length import RoundLength
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
-from dsinga.data import connect_sources, write_csv, write_store
+from dsinga.data import write_csv, write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
-from dsinga.layers import Context, Records, Rows
+from dsinga.layers import Records
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
-from dsinga.training import Metrics, add_metrics, check_params, forward
+from dsinga.training import add_metrics, check_params
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import new_run_name
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import Processor
 
-# Batches for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
-BATCHES_AHEAD = 3
+# Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
+ROUNDS_AHEAD = 3
+# How long a round should last: long beside the 5 ms that a task costs, and short beside the whole, so that the Dask
+# workers end together. An interruption waits for the rounds that have begun.
+ROUND_SECONDS = 0.25
+# The most bytes of features in a round of several batches: they stay in memory until the caller has taken them.
+ROUND_BYTES = 8 << 20
 OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
@@ -54,9 +57,9 @@ def evaluate(
     The job's output layers of that phase write their files. ``where`` says which Dask workers compute.
     """
     net, reader = open_inference(job, params, phase, roots)
-    batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where)]
+    sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where))
     write_outputs(job, client, net, reader, params, where=where)
-    return figures(add_metrics(batch_metrics))
+    return figures(sums)
 
 
 def output_layers(net: NeuralNet) -> list[LayerConf]:
@@ -152,40 +155,6 @@ def local_processor(job: Job, net: NeuralNet) -> Processor:
     return processor
 
 
-@dataclass(eq=False)
-class ForwardPass:
-    """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
-
-    In the process of a Dask worker it also keeps the kernels of each thread, and the params on their device.
-    ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
-    """
-
-    net: NeuralNet
-    reader: BatchReader
-    params: Mapping[str, np.ndarray]
-    seed: int
-    processors: Mapping[str, Processor]
-    _by_thread: dict[tuple[str, int], tuple[Ops, dict[str, Array]]] = field(default_factory=dict)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_by_thread": {}}
-
-    def thread_kernels(self) -> tuple[Ops, Mapping[str, Array]]:
-        """Return the kernels of the calling thread, and the params as arrays of these kernels."""
-        address = get_worker().address
-        thread = address, threading.get_ident()
-        if not self._by_thread:
-            give_back_after(self)
-        if thread not in self._by_thread:
-            ops = self.processors.get(address, Processor(1)).ops()
-            ops.enter()
-            self._by_thread[thread] = ops, {name: ops.asarray(value) for name, value in self.params.items()}
-        ops, values = self._by_thread[thread]
-        ops.enter()
-        ops.set_threads(1)  # each thread of the Dask worker runs such a task at the same time
-        return ops, values
-
-
 def _bytes_needed(net: NeuralNet, threads: int) -> int:
     """Return the bytes on a device that params and features of so many threads take, as if none were released."""
     from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # only a job with a GPU needs the planner
@@ -203,11 +172,11 @@ def _batches(
     keep: Sequence[str],
     count: int = 0,
     where: WorkerSelection = ANYWHERE,
-) -> Iterator[tuple[dict[str, Records], Metrics]]:
-    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead.
+) -> Iterator[BatchResult]:
+    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
 
-    ``count`` is the number of batches; 0 means all records. Where a Dask worker is lost meanwhile, the others compute
-    its batches. Raises RunError where all are lost.
+    A task computes a round of batches. ``count`` is the number of batches; 0 means all records. Where a Dask worker is
+    lost meanwhile, the others compute its rounds. Raises RunError where all are lost.
     """
 
     def choose(workers: Workers) -> Workers:
@@ -226,47 +195,30 @@ def _batches(
     give_back_after(forward_pass)
     shared = share(client, forward_pass, workers)
     in_flight: collections.deque[Future] = collections.deque()
-    records = min(len(reader), count * reader.batchsize) if count else len(reader)
-    starts = iter(range(0, records, reader.batchsize))
+    length = RoundLength(workers=len(workers), seconds=ROUND_SECONDS)
+    sent, records = 0, min(len(reader), count * reader.batchsize) if count else len(reader)
     while True:
-        for start in starts:
+        while sent < records and len(in_flight) < ROUNDS_AHEAD * len(workers):
+            stop = min(records, sent + length.steps * reader.batchsize)
             in_flight.append(
                 client.submit(
-                    _forward_range, shared, start, start + reader.batchsize, tuple(keep),
+                    forward_round, shared, sent, stop, tuple(keep),
                     workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
-                    pure=False, key=task_key("forward pass", run, f"records from {start}"),
+                    pure=False, key=task_key("forward pass", run, f"records {sent} to {stop - 1}"),
                 )
             )  # fmt: skip
-            if len(in_flight) >= BATCHES_AHEAD * len(workers):
-                break
+            sent = stop
         if not in_flight:
             return
         try:
-            result = gather(client, [in_flight.popleft()], ())[0]
+            result: RoundResult = gather(client, [in_flight.popleft()], ())[0]
         except RunError as error:
             if workers.keys() & available_workers(client).keys():
                 raise
             raise RunError(
                 f"all Dask workers that had the net and its params were lost: {', '.join(workers)}"
             ) from error
-        yield result
-
-
-@cleared_frames()
-def _forward_range(
-    shared: ForwardPass, start: int, stop: int, keep: Sequence[str]
-) -> tuple[dict[str, Records], Metrics]:
-    """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
-    ops, values = shared.thread_kernels()
-    connect_sources(shared.reader.stores.values(), get_client)
-    records = shared.reader.read_range(start, stop)
-    rows = min(stop, len(shared.reader)) - start
-    ctx = Context(ops, shared.net.phase, Rows(0, rows, rows), shared.seed)
-    outputs, metrics = forward(shared.net, values, records, ctx, keep)
-    return {name: _records(ops.to_numpy(outputs[name].feature), outputs[name].labels) for name in keep}, metrics
-
-
-def _records(feature: np.ndarray, labels: Any) -> Records:
-    """Return a feature with its labels, or without where they are not those of its rows."""
-    has_labels = isinstance(labels, np.ndarray) and len(labels) == len(feature)
-    return Records(np.ascontiguousarray(feature), labels if has_labels else None)
+        length.most = max(1, ROUND_BYTES * len(result.metrics) // max(1, result.nbytes))
+        length.learn(result.seconds)
+        yield from result.batches()
+        del result  # or the features of this round would stay while the next one is waited for

@@ -207,7 +207,9 @@ class RecordSource:
         rows = column.load(start, min(start + column.block, column.length))
         if rows.dtype.kind == "f" and not self.allows_nonfinite:
             self._check_finite(column, rows, start)
-        return rows
+        # numpy's take() would copy the whole block for each batch otherwise. An array that Dask has sent to another
+        # process lies anywhere in the bytes of its message.
+        return np.require(rows, requirements=["C", "ALIGNED"])
 
     def _check_finite(self, column: Column, rows: np.ndarray, start: int) -> None:
         """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
-from dsinga.api import predict, roots, train
-from dsinga.cluster import inference
+from dsinga.api import evaluate, predict, roots, train
+from dsinga.cluster import forward_rounds, inference
+from dsinga.cluster.forward_rounds import RoundResult, as_records
 from dsinga.data import open_store
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
+from dsinga.worker.local_net import LocalNet
 from tests.support.small_job import with_topology
 
 
@@ -56,10 +59,49 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
 
 
 def test_a_feature_of_another_number_of_rows_has_no_labels() -> None:
-    assert inference._records(np.zeros((3, 2)), np.zeros(4, int)).labels is None
-    assert inference._records(np.zeros((3, 2)), (np.zeros(2, int), np.zeros(1, int))).labels is None  # of two slices
-    assert inference._records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels.shape == (3, 4)
-    assert inference._records(np.zeros((3, 2)), None).labels is None
+    assert as_records(np.zeros((3, 2)), np.zeros(4, int)).labels is None
+    assert as_records(np.zeros((3, 2)), (np.zeros(2, int), np.zeros(1, int))).labels is None  # of two slices
+    assert as_records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels.shape == (3, 4)
+    assert as_records(np.zeros((3, 2)), None).labels is None
+
+
+def test_batches_of_any_shapes_are_joined_and_split_again() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(3, 2), (1, 2), (0, 2), (4, 5), (2, 2)]
+    batches = [Records(rng.random(shape), None if shape[1] == 5 else np.arange(shape[0])) for shape in shapes]
+    joined = forward_rounds.join_batches(batches)
+    assert [part.sizes for part in joined] == [[3, 1, 0], [4], [2]]
+    result = RoundResult({"ip": joined}, [{"loss": (number, 1.0)} for number in range(5)], [0.0] * 5)
+    assert result.nbytes >= sum(batch.data.nbytes for batch in batches)
+    for number, (features, metrics) in enumerate(result.batches()):
+        assert metrics == {"loss": (number, 1.0)}
+        np.testing.assert_array_equal(features["ip"].data, batches[number].data)
+        np.testing.assert_array_equal(features["ip"].labels, batches[number].labels)
+
+
+def forward_tasks(client: Client) -> int:
+    """Return how many tasks of forward passes the scheduler has seen end."""
+
+    def count(dask_scheduler: Any) -> int:
+        prefix = dask_scheduler.task_prefixes.get("forward pass")
+        return prefix.state_counts["memory"] if prefix else 0
+
+    return client.run_on_scheduler(count)
+
+
+@pytest.mark.parametrize("most_bytes", [inference.ROUND_BYTES, 1])
+def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, params, monkeypatch, most_bytes: int):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((400, 1, 8, 8), np.float32), rng.integers(0, 10, 400)
+    job.neuralnet.layer[1].store_conf.batchsize = [2]
+    local = LocalNet(job, x, y, workers=1)
+    features = local.predict(params, x, "ip", batchsize=2)
+    monkeypatch.setattr(inference, "ROUND_BYTES", most_bytes)
+    before = forward_tasks(threads)
+    np.testing.assert_array_equal(predict(job, params, "ip", client=threads, data=x), features)
+    tasks = forward_tasks(threads) - before
+    assert tasks >= 200 if most_bytes == 1 else tasks < 100, tasks
+    assert evaluate(job, params, client=threads, data=(x, y)) == local.evaluate(params, x, y, batchsize=2)
 
 
 def test_an_unknown_layer_is_refused(job: Job, threads: Client, params) -> None:

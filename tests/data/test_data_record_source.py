@@ -40,6 +40,22 @@ def test_rows_come_in_any_order_from_blocks_of_any_size(length: int, block: int,
     assert source.label_range() == (labels.min(), labels.max())
 
 
+@pytest.mark.parametrize("layout", ["unaligned", "strided"])
+def test_a_block_is_laid_out_for_gathering_once(layout: str) -> None:
+    data = np.arange(40.0).reshape(20, 2)
+    if layout == "unaligned":  # as Dask sends an array to another process
+        array = np.frombuffer(b"1234" + data.tobytes(), np.uint8)[4:].view(np.float64).reshape(data.shape)
+        assert not array.flags.aligned
+    else:
+        array = np.asfortranarray(data)
+    source = open_records((array, array[:, 0]))
+    for column in source.columns:
+        block = source._read_block(column, 0)
+        assert block.flags.aligned
+        assert block.flags.c_contiguous
+    np.testing.assert_array_equal(source.read([3, 1])[0], data[[3, 1]])
+
+
 @pytest.mark.parametrize(
     ("shape", "index", "place"),
     [((), (), ""), ((4,), (2,), ", column 2"), ((2, 3, 4), (1, 0, 3), r", index \(1, 0, 3\)")],
