@@ -121,7 +121,8 @@ class Attention(AttentionLayer):
     """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
 
     Sources are queries (B, Tq, n), keys (B, Tk, n), values (B, Tk, m), by default the keys, and optionally a layer with
-    labels (B, Tk); a third source with three axes is values. Each head gives the h-th part of the feature. Projections
+    labels (B, Tk); a third source with three axes is values. A net refuses an input layer that could be either: whose
+    records have three axes, and a label for each key. Each head gives the h-th part of the feature. Projections
     are kInnerProduct layers with ``per_step``. Cut by features, a worker computes whole heads.
     """
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dsinga.layers.attention import Attention
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
@@ -54,7 +55,10 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
 
     These are float labels where it takes classes, several labels a row where it takes one or one for each step, and, of
     layers that take labels directly from a store, labels beyond its classes. kEntityF1 learns the names of its tags.
+    Values of a kAttention that may as well be meant for the lengths of its keys are refused, too.
     """
+    if isinstance(layer, Attention):
+        _check_values(layer, sources)
     if layer.label_source is None:
         return
     source = sources[layer.label_source]
@@ -71,3 +75,25 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     info = records.get(layer.conf.srclayers[layer.label_source])
     if classes is not None and info and info.label_range:
         class_labels(layer, np.array(info.label_range), classes)
+
+
+def _check_values(layer: Attention, sources: Sequence[Layer]) -> None:
+    """Raise UserError where the third source of three may be values, or give the lengths of the keys by its labels.
+
+    Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
+    """
+    if not layer.has_values or layer.label_source is not None or not sources[2].is_input:
+        return
+    labels = sources[2]
+    if labels.label_dtype is None or labels.label_dtype.kind == "f" or labels.label_shape != (layer.keys,):
+        return
+    queries, keys, values = map(repr, layer.conf.srclayers)
+    lengths = f"srclayers: [{queries}, {keys}, {keys}, {values}]".replace("'", '"')
+    records = f"srclayers: [{queries}, {keys}]".replace("'", '"')
+    if values != keys:
+        records = "a kInnerProduct with per_step: true between"
+    raise layer.fail(
+        f"could take the records of {values} as values, or their labels as lengths of the keys; for lengths write "
+        f"{lengths}, for values {records}",
+        field="srclayers",
+    )

@@ -21,7 +21,7 @@ def Attention(
     """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
 
     ``score_mode`` is "dot", "scaled_dot" or "additive". The labels of a last source (B, Tk), an input of codes, give
-    the lengths of keys and values.
+    the lengths of keys and values; so do those of any fourth source.
     """
     if score_mode not in SCORES:
         raise UserError(f"Attention: there is no score_mode {score_mode!r}; these are {', '.join(SCORES)}")
@@ -56,7 +56,7 @@ def MultiHeadAttention(
 
     The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
     ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
-    labels of a last source (B, Tk), an input of codes, give the lengths of keys and values.
+    labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values.
     """
     arguments = {"use_bias": use_bias, "kernel_initializer": kernel_initializer, "bias_initializer": bias_initializer}
     sizes = {"query": key_dim, "key": key_dim, "value": value_dim or key_dim}
@@ -113,11 +113,18 @@ def _settings(heads: int, score: str, causal: bool) -> dict[str, Any] | None:
 def _sources(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
     """Return query, value, key, which may be None, and a list of the source that gives lengths, if there is one."""
     sources = list(writer.sources)
-    lengths = [sources.pop()] if len(sources) > 2 and len(writer.rows(sources[-1])) == 1 else []
+    last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
+    lengths = [sources.pop()] if last_is_lengths else []
     if len(sources) not in (2, 3):
         raise writer.fail(
             f"takes [query, value] or [query, value, key], and a source that gives lengths, not {len(writer.sources)} "
             "sources; for self-attention give the same feature twice"
         )
     query, value, *key = sources
+    labelled = next(iter(writer.net.inputs), None)  # the first input has the labels
+    if key and not lengths and key[0].layer == labelled and labelled not in (query.layer, value.layer):
+        raise writer.fail(
+            f"could take the records of {labelled!r} as the key, or their labels as lengths; for lengths give "
+            f"[query, value, value, {labelled}], for the key put nn.Dense between"
+        )
     return query, value, key[0] if key else None, lengths

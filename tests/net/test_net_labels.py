@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, NetConf, Phase
+from dsinga.job import InnerProductConf, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
@@ -103,3 +103,26 @@ def test_labels_of_every_kind_are_sent_with_their_rows(info: RecordInfo, loss: s
     values, batches = initial(net), batches_of(net, 3, classes=3)
     cut = run_partitioned(partition(net, workers), values, batches)
     assert_equal_runs(cut, run_whole(net, values, batches), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sources", "values"),
+    [
+        (["ip", "ip2", "data"], "a kInnerProduct with per_step: true between"),
+        (["ip", "data", "data"], r'srclayers: \["ip", "data"\]'),
+    ],
+)
+def test_records_that_may_be_values_or_give_lengths_are_refused(sources: list[str], values: str):
+    steps = RecordInfo((4, 3), ROWS, label_shape=(4,))
+    below = [dense(name, "data").replace(per_step=True) for name in ("ip", "ip2")]
+    below = [conf.replace(innerproduct_conf=InnerProductConf(num_output=3)) for conf in below]
+    query, keys, last = sources
+    lengths = f'srclayers: ["{query}", "{keys}", "{keys}", "{last}"]'
+    with pytest.raises(UserError, match=f"'att': could .* 'data' .* write {re.escape(lengths)}, for values {values}"):
+        net_of(steps, *below, layer("att", "kAttention", *sources))
+    for allowed in ([query, keys, keys, last], [query, keys, "ip2"], [query, keys]):
+        net = net_of(steps, *below, layer("att", "kAttention", *allowed))
+        assert net.layer("att").label_source == (3 if len(allowed) == 4 else None)
+    for kind in ((), (3,)):  # labels that cannot be lengths of 4 keys
+        net = net_of(RecordInfo((4, 3), ROWS, label_shape=kind), *below, layer("att", "kAttention", *sources))
+        assert net.layer("att").has_values

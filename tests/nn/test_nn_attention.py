@@ -103,3 +103,14 @@ def test_gelu_and_positions_are_layers():
         ("kActivation", "GELU"),
         ("kPositionalEncoding", None),
     ]
+
+
+@pytest.mark.parametrize("attend", [nn.Attention(name="a"), nn.MultiHeadAttention(2, 4, name="a")])
+def test_records_that_may_be_a_key_or_give_lengths_are_refused(attend: Any):
+    steps = nn.Input(STEPS, name="steps")
+    query, value = nn.Dense(8)(steps), nn.Dense(8)(steps)
+    with pytest.raises(UserError, match=r"'a': could .* 'steps' .* \[query, value, value, steps\], for the key"):
+        nn.Model(steps, attend(query, value, steps)).job()
+    for sources, lengths in (([query, value, value, steps], True), ([steps, steps, steps], False)):
+        attention = next(conf for conf in written(nn.Model(steps, attend(*sources))) if conf.type.name == "kAttention")
+        assert (attention.srclayers[-1] == "steps" and len(attention.srclayers) == 4) is lengths
