@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
@@ -55,6 +57,7 @@ def plan(
     bandwidth: str | None = None,
     latency: str | None = None,
     data_root: str | None = None,
+    progress: bool = True,
 ) -> Plan:
     """Predict the time of an iteration for each way to partition the net of a job.
 
@@ -69,6 +72,7 @@ def plan(
         latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
             machines like this one; without, on this machine as far as it has cores.
         data_root: where relative paths of the job are looked up last.
+        progress: whether to show on standard error what is being measured, at first and every few seconds.
 
     Raises UserError for bad input.
     """
@@ -80,4 +84,7 @@ def plan(
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
     network, cache = parse_network(bandwidth, latency), read_setting("cache")
-    return make_plan(job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache)
+    announce = partial(print, file=sys.stderr, flush=True) if progress else None
+    return make_plan(
+        job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache, announce=announce
+    )

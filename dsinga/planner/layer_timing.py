@@ -23,6 +23,7 @@ from dsinga.training import Updater
 T = TypeVar("T")
 
 RUNS = 6  # the first one is a warm-up
+LIMIT_SECONDS = 2.0  # for the runs of a measurement, after which a single counted one of each function does
 NUMBERS = 1 << 22  # float32 in the arrays of params: 16 MB, more than the caches of a core hold
 TIMEOUT_SECONDS = 60.0  # for one run of all threads
 
@@ -165,9 +166,13 @@ def _median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], wor
     ``make_runs`` is called in each thread. The figures are medians over repetitions of the slowest thread's time, since
     the workers of a synchronous group wait for each other.
     """
-    barrier = threading.Barrier(workers, timeout=TIMEOUT_SECONDS)
+    starts: list[float] = []  # when all threads began each run
+    barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)
 
-    by_thread = run_concurrently(lambda: [_times(run, barrier) for run in make_runs()], barrier)
+    def is_late() -> bool:
+        return starts[-1] - starts[0] > LIMIT_SECONDS
+
+    by_thread = run_concurrently(lambda: [_times(run, barrier, is_late) for run in make_runs()], barrier)
     return [statistics.median(map(max, zip(*times, strict=True))) for times in zip(*by_thread, strict=True)]
 
 
@@ -188,13 +193,15 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
         return [future.result() for future in [pool.submit(call) for _ in range(barrier.parties)]]
 
 
-def _times(run: Callable[[], object], barrier: threading.Barrier) -> list[float]:
-    """Return the seconds of repeated runs, all threads beginning each of them together."""
+def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:
+    """Return the seconds of repeated runs, all threads beginning each of them together; fewer where ``is_late``."""
     evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
     times = []
     for _ in range(RUNS):
         evicting += 1
         barrier.wait()
+        if len(times) > 1 and is_late():  # all threads see the same, since none has begun to wait again
+            break
         started = time.perf_counter()
         run()
         times.append(time.perf_counter() - started)

@@ -27,6 +27,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops, SparseRows
 from dsinga.planner.layer_timing import (
+    LIMIT_SECONDS,
     TIMEOUT_SECONDS,
     LayerTime,
     SumCounter,
@@ -37,7 +38,8 @@ from dsinga.planner.layer_timing import (
 from dsinga.training.bp import back_propagate
 
 WARM_UP = 2  # iterations that are not counted
-MIN_ITERATIONS, MIN_SECONDS = 6, 0.1  # of the measurement; a small net needs more iterations to fill the time
+# Of the measurement; a small net needs more iterations to fill the time, and after LIMIT_SECONDS a single one does.
+MIN_ITERATIONS, MIN_SECONDS = 6, 0.1
 
 
 def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[LayerTime]:
@@ -50,6 +52,8 @@ def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[Layer
     starts: list[float] = []  # when all threads began each iteration
 
     def unfinished() -> bool:
+        if len(starts) > WARM_UP + 1 and starts[-1] - starts[0] > LIMIT_SECONDS:
+            return False
         return len(starts) <= WARM_UP + MIN_ITERATIONS or starts[-1] - starts[WARM_UP] < MIN_SECONDS
 
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)

@@ -38,6 +38,7 @@ def make_plan(
     network: Link | None = None,
     roots: Sequence[str] = (),
     cache: str | os.PathLike[str] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Plan:
     """Price the partitionings of a job.
 
@@ -51,6 +52,7 @@ def make_plan(
         roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
             of its records.
         cache: the folder for measured rates; by default the user's cache folder of this system.
+        announce: is called with sentences: what is being measured, and that the machine is busy.
 
     Raises UserError for bad input.
     """
@@ -64,7 +66,16 @@ def make_plan(
     if not 1 <= count <= batch:
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     in_one_process = network is None and count <= cores
-    models = _CostModels(job, net, cores, RateStore(rates_file(cache)))
+    numbers = [number for number in CURVE if number <= batch]
+    curve: list[Alternative] = []
+    priced = f"{_count(count)}, all strategies"
+
+    def announce_step(sentence: str) -> None:
+        if announce:
+            announce(f"step {step} of {1 + len(numbers)}, {priced}: {sentence}")
+
+    step = 1
+    models = _CostModels(job, net, cores, RateStore(rates_file(cache), announce_step))
     barrier = models.barrier()
     local = models.create(_in_one_process, count, Links(INSIDE, ENDS, LOOPBACK, barrier_inside=barrier))
     per_process = conf.nworkers_per_procs if conf else cores
@@ -72,7 +83,9 @@ def make_plan(
     links = Links(INSIDE, ENDS, link, barrier_inside=barrier, barrier_between=barrier)
     remote = models.create(_on_machines(conf, cores), per_process, links)
     alternatives = _alternatives(job, local if in_one_process else remote, count)
-    curve = [row for number in CURVE if number <= batch for row in _curve(remote, number)]
+    for number in numbers:
+        step, priced = step + 1, _count(number)
+        curve += _curve(remote, number)
     models.store.save()
     machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
     where = "threads of one process" if in_one_process else machines

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +19,10 @@ from dsinga.planner.other_work import start_watching
 from dsinga.version import __version__
 
 ATTEMPTS = 2  # to measure while nothing else uses the cores
+REPEAT_SECONDS = 10.0  # for all second attempts: a machine that stays busy disturbs them, too
+ANNOUNCE_SECONDS = 5.0  # between two announcements of what is being measured
+
+BUSY = "the machine is busy with other work: measured times will be too long, and are not kept"
 
 Figures = tuple[float, ...]
 
@@ -24,15 +30,22 @@ Figures = tuple[float, ...]
 class RateStore:
     """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``.
 
-    Figures that were measured while other work disturbed the process are measured once more. If the machine is still
-    busy, the figures are used, but not written.
+    Figures that were measured while other work disturbed the process are measured once more, as long as such second
+    attempts have taken less than ``REPEAT_SECONDS``. If the machine is still busy, the figures are used, but not
+    written.
+
+    ``announce`` is called with a sentence: what is being measured, at first and then every few seconds, and once, as
+    soon as it is known, that the machine is busy.
 
     Without a path nothing is written. A file that cannot be read, or comes from another version of dsinga or numpy,
     counts as empty. A file that cannot be written is ignored: it only saves time.
     """
 
-    def __init__(self, path: Path | None = None):
+    def __init__(self, path: Path | None = None, announce: Callable[[str], None] | None = None):
         self.path = path
+        self._announce = announce or (lambda sentence: None)
+        self._announced_at = -ANNOUNCE_SECONDS
+        self._repeat_seconds = 0.0
         self.measured = 0  # how many keys were missing
         self.doubtful: set[str] = set()  # keys whose figures were measured while the machine was busy
         self._figures = _read(path) if path else {}
@@ -41,17 +54,23 @@ class RateStore:
         """Return the figures of ``key``; call ``measure`` to get them if they are missing."""
         if key not in self._figures:
             self.measured += 1
+            if time.monotonic() - self._announced_at >= ANNOUNCE_SECONDS:
+                self._announced_at = time.monotonic()
+                self._announce(f"measuring {_described(key)}, measurement {self.measured}")
             self._figures[key] = self._measure(key, measure)
         return self._figures[key]
 
     def _measure(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
         """Return the figures of the first attempt that nothing disturbs, or of the one with the smaller sum."""
         attempts: list[Figures] = []
-        for _ in range(ATTEMPTS):
-            disturbed = start_watching()
+        while len(attempts) < ATTEMPTS and (not attempts or self._repeat_seconds < REPEAT_SECONDS):
+            disturbed, started = start_watching(), time.monotonic()
             attempts.append(tuple(measure()))
+            self._repeat_seconds += time.monotonic() - started if len(attempts) > 1 else 0.0
             if not disturbed():
                 return attempts[-1]
+        if not self.doubtful:
+            self._announce(BUSY)
         self.doubtful.add(key)
         return min(attempts, key=sum)
 
@@ -73,6 +92,11 @@ class RateStore:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             certain = {key: figures for key, figures in self._figures.items() if key not in self.doubtful}
             _write(self.path, {**_read(self.path), **certain})
+
+
+def _described(key: str) -> str:
+    """Return what a key says of a measurement, without the configuration: "onednn, 2 at once x1: kReLU 64x128"."""
+    return re.sub(r": net \w+$", ": the net of a worker", re.split(r" \{|: type:", key)[0])
 
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from dsinga.job import UpdaterConf
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, partition
 from dsinga.ops import get_ops
+from dsinga.planner import layer_timing, net_timing
 from dsinga.planner.machine import MachineModel, describe_work, measure_machine, work_of
 from dsinga.planner.net_timing import time_net
 from dsinga.planner.rate_store import Figures, RateStore
@@ -87,3 +91,30 @@ def test_codes_and_labels_of_steps_cross_bridges() -> None:
     )
     for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
         assert all(time.forward > 0 for time in time_net(local, get_ops(), 1, 1))
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, layer_timing.RUNS), (0.0, 2)])
+def test_a_slow_layer_is_timed_by_fewer_runs(monkeypatch: pytest.MonkeyPatch, limit: float, runs: int) -> None:
+    monkeypatch.setattr(layer_timing, "LIMIT_SECONDS", limit)
+    counts = []
+
+    def make_runs() -> list[Callable[[], object]]:
+        counts.append([0, 0])
+        mine = counts[-1]
+
+        def run(number: int) -> None:
+            mine[number] += 1
+
+        return [partial(run, 0), partial(run, 1)]
+
+    assert len(layer_timing._median_seconds(make_runs, 2)) == 2
+    assert counts == [[runs, runs], [runs, runs]]
+
+
+def test_a_slow_net_is_timed_by_fewer_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations = []
+    iterate = net_timing._TimedNet.iterate
+    monkeypatch.setattr(net_timing._TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
+    monkeypatch.setattr(net_timing, "LIMIT_SECONDS", 0.0)
+    time_net(mlp(8, 20, 10, inputs=12), get_ops(), 1, 1)
+    assert len(iterations) == net_timing.WARM_UP + 1

@@ -195,6 +195,7 @@ def test_a_slow_network_costs_time(plan: Plan) -> None:
 def test_layers_are_measured_once(measured_plan: Plan, tmp_path: Path) -> None:
     status, first, err = measured_plan("--workers", "2")
     assert status == 0, err
+    assert err.startswith("step 1 of 6, 2 workers, all strategies: measuring ")
     (rates,) = (tmp_path / "cache" / "dsinga").iterdir()
     before = rates.stat().st_mtime_ns
     assert measured_plan("--workers", "2")[1] == first

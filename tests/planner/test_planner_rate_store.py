@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.planner.rate_store import RateStore, rates_file
+from dsinga.planner.rate_store import BUSY, RateStore, rates_file
 
 
 def must_not_measure() -> Sequence[float]:
@@ -102,3 +102,32 @@ def test_a_rate_of_a_busy_machine_is_used_and_not_kept(tmp_path: Path, monkeypat
     again = RateStore(store.path)
     assert again.get("ip", must_not_measure) == (3.0,)
     assert again.get("conv", lambda: (7,)) == (7.0,)
+
+
+def test_what_is_measured_is_announced_at_once_and_that_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = attempts_of([False, True, True, True, True], monkeypatch)
+    sentences: list[str] = []
+    store = RateStore(announce=sentences.append)
+
+    def measure() -> Sequence[float]:
+        if not store.doubtful:
+            assert sentences[-1] == "measuring onednn, 1 at once x1: kReLU 64x8, measurement 1"
+        return next(figures)
+
+    for key in ("onednn, 1 at once x1: kReLU 64x8 { layer { } }", "a", "b"):
+        store.get(key, measure)
+    assert sentences[1:] == [BUSY], "once, as soon as it is known"
+    monkeypatch.setattr("dsinga.planner.rate_store.ANNOUNCE_SECONDS", 0.0)
+    monkeypatch.setattr("dsinga.planner.rate_store.start_watching", lambda: lambda: False)
+    store.get("onednn, 1 at once x1: net 0123456789abcdef", measure)
+    assert sentences[2:] == ["measuring onednn, 1 at once x1: the net of a worker, measurement 4"]
+
+
+def test_second_attempts_end_where_they_have_taken_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = attempts_of([True] * 5, monkeypatch)
+    store = RateStore()
+    assert store.get("a", lambda: next(figures)) == (1.0,)
+    monkeypatch.setattr("dsinga.planner.rate_store.REPEAT_SECONDS", 0.0)
+    assert store.get("b", lambda: next(figures)) == (3.0,)
+    assert store.get("c", lambda: next(figures)) == (4.0,)
+    assert store.doubtful == {"a", "b", "c"}
