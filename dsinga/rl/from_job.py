@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.api.trained import trained_params
 from dsinga.errors import UserError
-from dsinga.job import Job, UpdaterConf
+from dsinga.job import Job, JobError, UpdaterConf
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.message import Message, defaults, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
@@ -61,7 +61,12 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     settings = fields_of(getattr(conf, field))
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount
-    model = Model(job.neuralnet, conf.heads)
+    try:
+        model = Model(job.neuralnet, conf.heads)
+    except JobError:
+        raise
+    except UserError as error:  # about the net as a whole, or a head, which the job names
+        raise conf.error(str(error), "heads" if conf.heads else None) from None
     return Agent(cls(model, spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf, UpdaterConf, loads
+from dsinga.job.check_net import check_net
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
@@ -32,7 +33,8 @@ class Model:
         input: the name of the input layer.
         heads: the names of the heads.
 
-    Raises UserError for a net without exactly one input layer, with a loss, or without a head of this name.
+    Raises UserError for a net with an unknown source, a cycle, a loss or a name twice, without exactly one input layer,
+    or without a head of this name.
     """
 
     def __init__(self, net: nn.Model | Job | NetConf | str, heads: Sequence[str] = ()):
@@ -44,6 +46,7 @@ class Model:
             if not isinstance(conf, NetConf):
                 raise UserError(f"rl.Model takes a dsinga.nn.Model(inputs, outputs), not a {type(net).__name__}")
             self.layers = list(conf.layer)
+        check_net(NetConf(layer=self.layers), [Phase.kTrain, Phase.kTest])
         inputs = [layer.name for layer in input_layers(NetConf(layer=self.layers), Phase.kTrain)]
         if len(inputs) != 1:
             raise UserError(f"a model has one input layer, for observations; this net has {len(inputs)}: {inputs}")
@@ -52,10 +55,12 @@ class Model:
         for layer in self.layers:
             if layer_class(layer).is_loss:
                 raise layer.error(f"layer {layer.name!r} is a loss; leave it out: the algorithm adds its own")
-        names = [layer.name for layer in self.layers]
+        names = [layer.name for layer in self.layers if layer.in_phase(Phase.kTrain)]
         for head in self.heads:
             if head not in names:
-                raise UserError(f"the net has no layer {head!r}{nearest(head, names)}; heads are names of its layers")
+                hint = nearest(head, names) or "; heads are names of its layers"
+                phase = " in phase kTrain" if any(layer.name == head for layer in self.layers) else ""
+                raise UserError(f"the net has no layer {head!r}{phase}{hint}")
 
     def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
         """Return a job of the model's layers and of further ``layers``, such as losses and their inputs."""

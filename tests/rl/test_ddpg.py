@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from dsinga import UserError, nn, rl
+from dsinga.job import loads
 from dsinga.rl.algorithms.ddpg import DDPG
 from dsinga.rl.algorithms.td3 import TD3
+from dsinga.rl.from_job import agent_of
+from tests.support.executed_pages import ROOT
 
 SPACES = rl.Spaces(rl.box((4,)), rl.BoxSpace(np.float32([-2, 0]), np.float32([2, 10]), np.dtype(np.float32)))
 
@@ -71,6 +74,27 @@ class TorchNet:
 def tensors(params: dict[str, np.ndarray], **settings: Any) -> dict[str, Any]:
     torch = pytest.importorskip("torch")
     return {name: torch.tensor(value.copy(), **settings) for name, value in params.items()}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ('["observation", "action"]', '["observation", "acton"]', ":33: layer 'both': its source 'acton' .* 'action'?"),
+        ('srclayers: "critic_fc2"', 'srclayers: "critic"', ":39: layer 'critic_relu2': its source 'critic' is not in"),
+        ('name: "critic_relu2"', 'name: "critic_relu1"', ":39: layer 'critic_relu1' is in phase kTrain twice"),
+        ('srclayers: "critic_fc1"', 'srclayers: "value"', ":36: layer 'critic_relu1': its srclayers lead back to it"),
+        ('["action", "value"]', '["acton", "value"]', ":11: the net has no layer 'acton'; did you mean 'action'"),
+        (
+            'name: "value" type',
+            'name: "value" include: kTest type',
+            ":11: the net has no layer 'value' in phase kTrain",
+        ),
+    ],
+)
+def test_layers_that_are_not_there_are_named(right: str, wrong: str, message: str) -> None:
+    text = (ROOT / "datasets" / "pendulum" / "ddpg.conf").read_text()
+    with pytest.raises(UserError, match=f"^ddpg.conf{message}"):
+        agent_of(loads(text.replace(right, wrong), "ddpg.conf"), SPACES)
 
 
 @pytest.mark.parametrize("shared", [False, True])
