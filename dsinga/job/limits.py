@@ -110,10 +110,13 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(("target_every", "epsilon_steps"), COUNT),
         **dict.fromkeys(("target_share", "first_epsilon", "last_epsilon"), UNIT),
     },
-    reinforcementconf.DDPGConf: {**dict.fromkeys(("noise", "random_steps"), SOME), "target_share": UNIT},
+    reinforcementconf.DDPGConf: {
+        **dict.fromkeys(("noise", "random_steps"), SOME),
+        **dict.fromkeys(("noise_correlation", "target_share"), UNIT),
+    },
     reinforcementconf.TD3Conf: {
         **dict.fromkeys(("noise", "random_steps", "target_noise", "target_noise_limit"), SOME),
-        "target_share": UNIT,
+        **dict.fromkeys(("noise_correlation", "target_share"), UNIT),
         "actor_every": COUNT,
     },
     reinforcementconf.ReplayConf: {

@@ -90,6 +90,7 @@ class DDPGConf(Message):
     """Settings of kDDPG (:class:`dsinga.rl.DDPG`). The job's ``updater`` is that of the actor."""
 
     noise: float = 0.1
+    noise_correlation: float = 0.0
     random_steps: int = 1000
     target_share: float = 0.005
     critic_updater: UpdaterConf | None = None
@@ -99,6 +100,7 @@ class TD3Conf(Message):
     """Settings of kTD3 (:class:`dsinga.rl.TD3`). The job's ``updater`` is that of the actor."""
 
     noise: float = 0.1
+    noise_correlation: float = 0.0
     random_steps: int = 1000
     target_share: float = 0.005
     target_noise: float = 0.2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import UserError, nn, rl
-from dsinga.job import loads
+from dsinga.job import load, loads
 from dsinga.rl.algorithms.ddpg import DDPG
 from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.from_job import agent_of
@@ -162,6 +162,34 @@ def test_actions_are_within_the_bounds_and_random_at_first() -> None:
     assert (~inside).any()
 
 
+def test_correlated_noise_is_an_ornstein_uhlenbeck_process() -> None:
+    learner = DDPG(model(), SPACES, random_steps=0, noise=0.3, noise_correlation=0.9)
+    rng, shape = np.random.default_rng(0), (50, 2)
+    noise = np.stack([learner._draw_noise(shape, rng) for _ in range(1000)])
+    assert noise.dtype == np.float32
+    assert np.std(noise) == pytest.approx(0.3, rel=0.05), "stationary from the first step on"
+    assert np.std(noise[0]) == pytest.approx(0.3, rel=0.2)
+    for lag in (1, 5):
+        product = (noise[lag:] * noise[:-lag]).mean()
+        assert product / np.var(noise) == pytest.approx(0.9**lag, abs=0.03)
+    across = np.corrcoef(noise.reshape(1000, -1).T)
+    assert np.abs(across[~np.eye(100, dtype=bool)]).mean() < 0.15, "environments and actions have noise of their own"
+    fresh = 0.3 * np.random.default_rng(1).standard_normal(shape, np.float32)
+    following = learner._draw_noise(shape, np.random.default_rng(1))
+    np.testing.assert_allclose(following, 0.9 * noise[-1] + np.sqrt(1 - 0.9**2) * fresh, rtol=1e-4, atol=1e-6)
+    assert learner._draw_noise((1, 2), rng).shape == (1, 2), "another number of environments begins anew"
+
+
+def test_noise_without_correlation_keeps_nothing() -> None:
+    learner, x = DDPG(model(), SPACES, random_steps=0, noise=0.5), transitions().observations
+    numbers = np.random.default_rng(3).standard_normal((32, 2), np.float32) * np.float32(0.5)
+    np.testing.assert_array_equal(
+        learner.sample(x, np.random.default_rng(3)).actions,
+        learner._from_unit(learner._actions(learner.params, x) + numbers),
+    )
+    assert learner.state()["noise"].size == 0
+
+
 def test_the_noise_of_targets_is_limited_and_repeats() -> None:
     learner = TD3(model(2), SPACES, target_noise=5.0, target_noise_limit=0.3)
     x = transitions(200).observations
@@ -184,9 +212,11 @@ def test_the_actor_of_td3_learns_in_every_second_update() -> None:
         assert ("actor_weight" in changed) == ("value" in metrics) == followed == (update % 2 == 1)
 
 
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
 @pytest.mark.parametrize("algorithm", [DDPG, TD3])
-def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG]) -> None:
-    first, second = (algorithm(model(algorithm.critics), SPACES, seed=seed, random_steps=0) for seed in (0, 5))
+def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], correlation: float) -> None:
+    settings = {"random_steps": 0, "noise_correlation": correlation}
+    first, second = (algorithm(model(algorithm.critics), SPACES, seed=seed, **settings) for seed in (0, 5))
     second.seed = first.seed  # it determines the noise of TD3's targets
     first.learn(transitions())
     first.sample(transitions().observations, np.random.default_rng(0))
@@ -195,6 +225,10 @@ def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG]) -> N
     for learner in (first, second):
         for seed in range(4):
             learner.learn(transitions(seed=seed))
+    actions = [
+        learner.sample(transitions().observations, np.random.default_rng(1)).actions for learner in (first, second)
+    ]
+    np.testing.assert_array_equal(*actions)
     for name in first.params:
         np.testing.assert_array_equal(first.params[name], second.params[name])
         np.testing.assert_array_equal(first.target_params[name], second.target_params[name])
@@ -262,3 +296,24 @@ def test_an_update_after_errors_computes_no_targets_again(monkeypatch: pytest.Mo
     algorithm.errors(batch)
     monkeypatch.setattr(DDPG, "targets", None)
     assert algorithm.learn(batch) == expected
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_a_resumed_run_goes_on_with_the_noise(tmp_path: Path, correlation: float) -> None:
+    job = load(ROOT / "datasets" / "pendulum" / "ddpg.conf", [
+        "reinforcement.ddpg_conf.random_steps=0",
+        f"reinforcement.ddpg_conf.noise_correlation={correlation}",
+        "reinforcement.num_environments=2",
+        "reinforcement.evaluation_episodes=0",
+        "reinforcement.replay_conf.learn_after=64",
+        "reinforcement.replay_conf.batch_size=8",
+        "reinforcement.rollout_steps=16",
+        "train_steps=192",
+    ])  # fmt: skip
+    unbroken = rl.train(job, workspace=tmp_path, checkpoint_every=96, progress=False)
+    resumed = rl.train(job, workspace=tmp_path, resume=tmp_path / "checkpoint" / "step96", progress=False)
+    ours, theirs = (result.agent.algorithm for result in (unbroken, resumed))
+    assert theirs.latest_noise.shape == ((2, 1) if correlation else (0, 1))
+    np.testing.assert_array_equal(ours.latest_noise, theirs.latest_noise)
+    for name, value in ours.params.items():
+        np.testing.assert_array_equal(theirs.params[name], value)

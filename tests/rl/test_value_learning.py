@@ -33,3 +33,8 @@ def test_dqn_balances_the_pole(double: bool, seed: int) -> None:
 @pytest.mark.parametrize("job", ["ddpg", "td3"])
 def test_the_pendulum_is_swung_up(job: str) -> None:
     assert np.median([mean_return(f"pendulum/{job}.conf", seed) for seed in (1, 2, 3)]) >= -200
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_car_gets_to_the_flag_by_correlated_noise(seed: int) -> None:
+    assert mean_return("mountaincar/ddpg.conf", seed) >= 90

@@ -40,6 +40,9 @@ class DDPG(Algorithm):
         model: the net.
         spaces: the spaces of the environment; actions are a box with bounds.
         noise: standard deviation of the noise that ``sample`` adds to actions, of which the bounds are -1 and 1.
+        noise_correlation: correlation of the noise of an environment's step with that of the step before. Above 0 it is
+            an Ornstein-Uhlenbeck process, exp(-theta·dt), which pushes one way for about 1/(1 - correlation) steps,
+            across episodes, too.
         random_steps: steps of environments at first, whose actions are random.
         target_share: how far the target params move towards the params in an update, from 0 to 1.
         updater: the actor's updater, by default Adam with a learning rate of 0.001.
@@ -58,6 +61,7 @@ class DDPG(Algorithm):
         spaces: Spaces,
         *,
         noise: float = 0.1,
+        noise_correlation: float = 0.0,
         random_steps: int = 1000,
         target_share: float = 0.005,
         updater: UpdaterConf | None = None,
@@ -66,9 +70,11 @@ class DDPG(Algorithm):
     ):
         self.low, self.high = self._bounds(spaces)
         check_range("noise", noise, 0)
+        check_range("noise_correlation", noise_correlation, 0, 1)
         check_range("target_share", target_share, 0, 1)
         check_whole("random_steps", random_steps, 0)
-        self.noise, self.random_steps, self.target_share = noise, random_steps, target_share
+        self.noise, self.noise_correlation = noise, noise_correlation
+        self.random_steps, self.target_share = random_steps, target_share
         action = model.head(0, "actions")
         self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
         critic = critic_of(model, action, self._values)
@@ -88,6 +94,7 @@ class DDPG(Algorithm):
         self.critic_updater = self.critic_net.updater()
         self.target_params = copy_params(self.params)
         self.sampled = 0
+        self.latest_noise = np.zeros((0, *spaces.action.shape), np.float32)
 
     def check_heads(self) -> None:
         """Raise UserError unless the heads are an action and its values."""
@@ -135,10 +142,19 @@ class DDPG(Algorithm):
         if self.sampled < self.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
         else:
-            noise = rng.standard_normal(shape, np.float32) * np.float32(self.noise)
-            actions = self._actions(self.params, observations).reshape(shape) + noise
+            actions = self._actions(self.params, observations).reshape(shape) + self._draw_noise(shape, rng)
         self.sampled += len(observations)
         return Sampled(self._from_unit(actions), {})
+
+    def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """Return the noise of the next step of N environments, (N, ...); another N begins the process anew."""
+        noise = rng.standard_normal(shape, np.float32) * np.float32(self.noise)
+        if self.noise_correlation:
+            if self.latest_noise.shape == shape:
+                correlation = np.float32(self.noise_correlation)
+                noise = correlation * self.latest_noise + np.sqrt(1 - correlation**2) * noise
+            self.latest_noise = noise
+        return noise
 
     def targets(self, batch: Transitions) -> np.ndarray:
         """Return the targets (B,) of the values of a batch's actions, float32."""
@@ -204,13 +220,14 @@ class DDPG(Algorithm):
         return self.low + shares * (self.high - self.low)
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the target params and the steps taken included."""
+        """Return what learning goes on from, the target params, the steps taken and the latest noise included."""
         return {
             **super().state(),
             "target": self.target_params,
             "critic_updater": self.critic_updater.state,
             "critic_steps": self.critic_updater.steps,
             "sampled": self.sampled,
+            "noise": self.latest_noise,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -223,6 +240,7 @@ class DDPG(Algorithm):
         }
         self.critic_updater.steps = int(state["critic_steps"])
         self.sampled = int(state["sampled"])
+        self.latest_noise = np.array(state.get("noise", self.latest_noise), np.float32)  # older checkpoints have none
 
 
 def _actor_loss(value: str) -> LayerConf:

@@ -23,7 +23,8 @@ class TD3(DDPG):
 
     Args:
         model: the net; its heads are the action, its value, and its value by the second critic.
-        spaces, noise, random_steps, target_share, updater, critic_updater, seed: as for :class:`DDPG`.
+        spaces, noise, noise_correlation, random_steps, target_share, updater, critic_updater, seed: as for
+            :class:`DDPG`.
         target_noise: standard deviation of the noise in targets, for actions from -1 to 1.
         target_noise_limit: the noise is at most so large.
         actor_every: updates of the critics for each of the actor.
@@ -39,6 +40,7 @@ class TD3(DDPG):
         spaces: Spaces,
         *,
         noise: float = 0.1,
+        noise_correlation: float = 0.0,
         random_steps: int = 1000,
         target_share: float = 0.005,
         target_noise: float = 0.2,
@@ -55,6 +57,7 @@ class TD3(DDPG):
         super().__init__(
             *(model, spaces),
             noise=noise,
+            noise_correlation=noise_correlation,
             random_steps=random_steps,
             target_share=target_share,
             updater=updater,
