@@ -196,7 +196,7 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
 def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:
     """Return the seconds of repeated runs, all threads beginning each of them together; fewer where ``is_late``."""
     evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
-    times = []
+    times: list[float] = []
     for _ in range(RUNS):
         evicting += 1
         barrier.wait()
