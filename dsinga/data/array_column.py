@@ -37,6 +37,10 @@ class ArrayColumn(Column):
         """Return the rows ``start`` to ``stop``: a view of the array if that has the right dtype, else a copy."""
         return convert(self.array[start:stop], self, self.labels)
 
+    def why_unsendable(self) -> str:
+        """Return "", since numbers can always be sent."""
+        return ""
+
     def place(self, index: Sequence[int]) -> str:
         """Return the name of the table's column that ``index`` belongs to, or the position."""
         return title(self.titles, index) or super().place(index)

@@ -29,8 +29,8 @@ def array_source(
     """Return the source of the records ``x`` and the labels ``y``.
 
     Args:
-        x: numpy or dask array (n, ...), or what numpy converts to one.
-        y: labels (n,), or a row of labels or of targets for each record (n, K); None without.
+        x: numpy or dask array (n, ...), or what numpy converts to one; or a column.
+        y: labels (n,), or a row of labels or of targets for each record (n, K); or a column; None without.
         location: the words by which messages call the source; by default the kind of ``x``.
         names: the names by which messages call ``x`` and ``y``.
         classes: the names of the labels 0, 1, ...; labels that are strings are coded by their place among these.
@@ -46,7 +46,12 @@ def array_source(
 
 
 def column(array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()) -> Column:
-    """Return the column of an array: a dask array is computed when it is read, any other one is in memory."""
+    """Return the column of an array: a dask array is computed when it is read, any other one is in memory.
+
+    A column is returned as it is.
+    """
+    if isinstance(array, Column):
+        return array
     dask = is_dask_array(array)
     array = array if dask else as_numpy(array, name)
     if not array.ndim or (labels and array.ndim > 2):
@@ -75,7 +80,7 @@ def label_column(y: Any, name: str, length: int, classes: Sequence[str] | None =
         check_chunks(y, name)
         if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
             (y,) = compute(y)
-    if not is_dask_array(y):
+    if not is_dask_array(y) and not isinstance(y, Column):
         y = as_numpy(y, name)
         if y.dtype.kind in "OSUT":
             y = codes(y, name, classes)

@@ -22,7 +22,8 @@ TIMEOUT_SECONDS = 300.0
 class ChunkCache:
     """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers.
 
-    Keys are tuples, the first element of which identifies the contents that the chunk is a part of.
+    Keys are tuples, the first element of which identifies the contents that the chunk is a part of. A pickle contains
+    no chunks: the process that loads it has an empty cache of the same limit.
     """
 
     def __init__(self, limit: int = LIMIT_BYTES):
@@ -32,6 +33,9 @@ class ChunkCache:
         self._entries: OrderedDict[tuple[Hashable, ...], Future[np.ndarray]] = OrderedDict()
         self._sources: Counter[Hashable] = Counter()  # that have contents which end with them
         self._lock = threading.RLock()  # the garbage collector may end a source in a thread that holds it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._limit,)
 
     @property
     def limit(self) -> int:

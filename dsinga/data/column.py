@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.data.finite import place_of
+from dsinga.data.sendable import why_unsendable
 
 
 class Column(ABC):
@@ -48,6 +49,10 @@ class Column(ABC):
 
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
+
+    def why_unsendable(self) -> str:
+        """Return why the column cannot be sent to another process, in words; "" if it can."""
+        return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
         """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""

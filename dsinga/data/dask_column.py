@@ -1,6 +1,6 @@
 """Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
 
-The one file of this folder that knows Dask.
+It knows Dask, as no other file of this folder but sendable.py does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dsinga.data.array_column import check_block, convert, title
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype, record_dtype
+from dsinga.data.sendable import why_graph_unsendable
 from dsinga.data.store_format import SMALL_BYTES, block_rows
 from dsinga.data.zarr_column import MAX_BLOCK_BYTES
 from dsinga.errors import UserError
@@ -75,9 +76,7 @@ class DaskColumn(Column):
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A future belongs to the client of one process.
-        chunks = ChunkCache(SMALL_BYTES) if self._chunks else None
-        return {**vars(self), "_futures": dict.fromkeys(self._futures), "_chunks": chunks}
+        return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
 
     def connect(self, client: Callable[[], Any]) -> None:
         """Take chunks that a cluster keeps through the Dask client that ``client`` returns; it is called if needed."""
@@ -104,6 +103,13 @@ class DaskColumn(Column):
         offset = int(self._ends[first]) - len(chunks[0])
         rows = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         return convert(rows[start - offset : stop - offset], self, self.labels)
+
+    def why_unsendable(self) -> str:
+        """Return why the array cannot be sent to another process, with the task at fault; "" if it can."""
+        why = super().why_unsendable()
+        if why and self._array is not None:
+            return f"its chunks are of a {type(self._array).__name__}: {why}"
+        return why and (why_graph_unsendable(self._graph) or why)
 
     def place(self, index: Sequence[int]) -> str:
         """Return the name of the table's column that ``index`` belongs to, or the position."""

@@ -9,7 +9,10 @@ from typing import Any
 from dsinga.data.array_kinds import is_dask_array, is_data_array, is_dataset, is_frame
 from dsinga.data.array_source import array_source
 from dsinga.data.auto_import import open_store
+from dsinga.data.paths import resolve
 from dsinga.data.record_source import RecordSource
+from dsinga.data.sendable import naming_unsendable
+from dsinga.data.zarr_source import open_zarr_labels
 from dsinga.errors import UserError
 
 
@@ -33,7 +36,7 @@ def open_records(
 
             - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
             - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
-            - a pair (x, y) of such an array, or a data frame, and labels;
+            - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
             - a source of records, which is returned as it is.
         data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
@@ -50,45 +53,54 @@ def open_records(
     """
     if isinstance(source, RecordSource):
         return source
+    for path in source if isinstance(source, tuple) else (source,):
+        _refuse_numpy_file(path)
     options = {"data": data, "label": label, "columns": columns, "dim": dim, "classes": classes}
     if isinstance(source, (str, os.PathLike)):
-        if os.fspath(source).endswith((".npz", ".npy")):
-            raise UserError(
-                f"{os.fspath(source)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
-                "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
-            )
         _check_options(options, "a path or URL", "data", "label")
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
+    if isinstance(y, (str, os.PathLike)):
+        y = open_zarr_labels(resolve(y, roots))
     from dsinga.data.dataframe_source import frame_labels, frame_source
     from dsinga.data.xarray_source import data_array_source, dataset_source
 
-    if is_dataset(x) and y is None:
-        _check_options(options, "a Dataset", "data", "label", "dim", "classes")
-        return dataset_source(x, data, label, dim, classes)
-    if is_frame(x):
-        _check_options(options, "a data frame", "columns", "classes", *(["label"] if y is None else []))
-        return frame_source(x, y, label=label or None, columns=columns, classes=classes)
-    if is_data_array(x):
-        _check_options(options, "a DataArray", "dim", "classes")
-    else:
-        _check_options(options, "an array", "classes")
-    if is_frame(y):
-        y, classes = frame_labels(y, classes)
-    if is_data_array(x):
-        return data_array_source(x, y, dim, classes)
-    if is_dask_array(x) or hasattr(x, "__array__") or isinstance(x, list):
-        return array_source(x, y, classes=classes)
+    with naming_unsendable({"x": x, "y": y}):
+        if is_dataset(x) and y is None:
+            _check_options(options, "a Dataset", "data", "label", "dim", "classes")
+            return dataset_source(x, data, label, dim, classes)
+        if is_frame(x):
+            _check_options(options, "a data frame", "columns", "classes", *(["label"] if y is None else []))
+            return frame_source(x, y, label=label or None, columns=columns, classes=classes)
+        if is_data_array(x):
+            _check_options(options, "a DataArray", "dim", "classes")
+        else:
+            _check_options(options, "an array", "classes")
+        if is_frame(y):
+            y, classes = frame_labels(y, classes)
+        if is_data_array(x):
+            return data_array_source(x, y, dim, classes)
+        if isinstance(x, (str, os.PathLike)):
+            store = open_store(x, roots=roots, has_label=False)
+            return array_source(store.columns[0], y, location=store.location, classes=classes)
+        if is_dask_array(x) or hasattr(x, "__array__") or isinstance(x, list):
+            return array_source(x, y, classes=classes)
     raise _refusal(x)
+
+
+def _refuse_numpy_file(path: Any) -> None:
+    """Raise UserError where ``path`` is that of a file of numpy."""
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith((".npz", ".npy")):
+        raise UserError(
+            f"{os.fspath(path)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
+            "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
+        )
 
 
 def _refusal(x: Any) -> UserError:
     """Return the error for records of another type, with the remedy for types that people often have."""
     kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
-    if isinstance(x, (str, os.PathLike)):
-        kind = "path with labels beside it"
-        remedy = 'name both arrays in their group: open_records("my.zarr", data="x", label="y")'
-    elif type(x).__module__.startswith("zarr."):
+    if type(x).__module__.startswith("zarr."):
         remedy = 'give its path, or its arrays: (group["x"], group["y"])'
     elif hasattr(x, "toarray"):
         remedy = "sparse matrices are not read; give x.toarray()"

@@ -7,7 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -99,20 +99,27 @@ class ZarrColumn(Column):
 
 
 class _AllRows:
-    """All rows of an array, decoded at most once in a process while a column of the array exists."""
+    """All rows of an array, decoded at most once in a process while a column of the array exists.
+
+    A pickle contains the key alone: the process that loads it shares, or decodes, the rows of that key.
+    """
 
     _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, key: Hashable) -> None:
+        self._key = key
         self._own_lock = threading.Lock()
         self._rows: np.ndarray | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _AllRows.shared, (self._key,)
 
     @classmethod
     def shared(cls, key: Hashable) -> _AllRows:
         """Return the rows of the array that has ``key``."""
         with cls._lock:
-            return cls._by_key.setdefault(key, cls())
+            return cls._by_key.setdefault(key, cls(key))
 
     def get(self, decode: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the rows; the first call decodes them."""

@@ -12,7 +12,7 @@ from dsinga.data.paths import import_command
 from dsinga.data.record_source import RecordSource
 from dsinga.data.store import RecordStore
 from dsinga.data.zarr_column import ZarrColumn, stored_bytes
-from dsinga.data.zarr_names import find_arrays
+from dsinga.data.zarr_names import arrays_of, find_arrays
 from dsinga.errors import UserError
 from dsinga.redaction import redact
 
@@ -95,6 +95,21 @@ def open_zarr_records(
             store = RecordStore(location)
             return store if label != "" else store.without_labels()
     return ZarrSource(location, data or None, label)
+
+
+def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
+    """Return the labels that are the zarr array at ``location``, of shape (n,) or (n, K).
+
+    Raises UserError if there is none, or it has no numbers that can be labels.
+    """
+    location = absolute(location)
+    node = open_zarr(location)
+    if isinstance(node, zarr.Group):
+        names = sorted(arrays_of(node))
+        example = f"; give the path of one of its arrays, such as {join(location, names[0])}" if names else ""
+        raise UserError(f"{location} is a group, but labels beside records are one zarr array{example}")
+    _check_encoding(node, location)
+    return ZarrColumn(node, location, is_label=True)
 
 
 def _is_record_store(group: zarr.Group) -> bool:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from dsinga.api.jobs import roots
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.cluster_training import compute, running_client, train_on_cluster
 from dsinga.estimators.estimator_records import EstimatorRecords
@@ -85,7 +86,7 @@ class NetEstimator(EstimatorRecords):
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
         if not is_dask_collection(X) and client is None:
             return self._fit_on(None, False, X, y, **options)
-        with running_client(client) as running:
+        with running_client(client) as running, naming_unsendable({"X": X, "y": y, **options}):
             return self._fit_on(running, True, X, y, **options)
 
     def _fit_on(

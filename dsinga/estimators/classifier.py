@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute
@@ -96,11 +97,12 @@ class Classifier(ClassifierMixin, NetEstimator):
         """Return the share of records whose prediction is right; of collections, computed block by block."""
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
-        targets, outputs = predicted(self, X, y)
-        right = outputs == targets
-        if right.ndim == 2:
-            right = right.all(axis=1)
-        return float(compute(average(right, sample_weight), None))
+        with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):
+            targets, outputs = predicted(self, X, y)
+            right = outputs == targets
+            if right.ndim == 2:
+                right = right.all(axis=1)
+            return float(compute(average(right, sample_weight), None))
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, allow_nd=self.net is not None)

@@ -29,7 +29,7 @@ def train_on_cluster(
     UserError for bad input.
     """
     data: dict[str, Any] = {"train": _sources(job, records)}
-    job = _reported_by_epoch(job, len(records.x))
+    job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     if validation is not None:
         weights = None if records.weights is None else np.ones(len(validation.x))
         data["test"] = _sources(job, validation._replace(weights=weights))
@@ -102,10 +102,13 @@ def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
     return {name: main} if records.weights is None else {name: main, SAMPLE_WEIGHT: records.weights.astype(np.float32)}
 
 
-def _reported_by_epoch(job: Job, length: int) -> Job:
-    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies."""
+def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
+    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies.
+
+    ``tests`` says whether there are records to test on.
+    """
     steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
-    return job.replace(disp_freq=steps, test_freq=steps)
+    return job.replace(disp_freq=steps, test_freq=steps if tests else 0)
 
 
 def _rows(history: Any, before: int) -> list[Row]:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api import current_client
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
+from dsinga.data.sendable import naming_unsendable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +97,9 @@ def lazily(name: str) -> Callable[[F], F]:
             if is_dask_collection(X):
                 collection = open_collection(X)
                 self.check_shape(collection.array.shape[1:], collection.names)
-                return method(self.for_blocks(), collection.array.compute())
+                with naming_unsendable({"X": X}):
+                    x = collection.array.compute()
+                return method(self.for_blocks(), x)
             result = method(self, np.asarray(X) if is_data_array(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 

@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute, find_scaling
@@ -69,10 +70,11 @@ class Regressor(RegressorMixin, NetEstimator):
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
-        targets, outputs = predicted(self, X, y)
-        targets = targets.astype(float)
-        mean = compute(average(targets, sample_weight), None)
-        errors = compute([average((targets - of) ** 2, sample_weight) for of in (outputs, mean)], None)
+        with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):
+            targets, outputs = predicted(self, X, y)
+            targets = targets.astype(float)
+            mean = compute(average(targets, sample_weight), None)
+            errors = compute([average((targets - of) ** 2, sample_weight) for of in (outputs, mean)], None)
         return float(np.mean(1 - errors[0] / errors[1]))
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data import open_records
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.arguments import values_by_name
@@ -63,13 +64,19 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     )
 
 
-def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all rows of records that are arrays."""
-    return {name: tuple(x.shape) for name, (x, _) in pairs.items() if hasattr(x, "shape")}
+def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of all rows of records that are arrays; the length of a Dask data frame is not known."""
+    return {
+        name: tuple(None if is_dask_collection(size) else size for size in x.shape)
+        for name, (x, _) in pairs.items()
+        if hasattr(x, "shape")
+    }
 
 
 @contextmanager
-def naming_shapes(shapes: Mapping[str, tuple[int, ...]], trained: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+def naming_shapes(
+    shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]
+) -> Iterator[None]:
     """Raise a UserError about records of other shapes than those ``trained`` on in place of one that they lead to.
 
     Other shapes are no fault by themselves: a net may take images of any size.

@@ -74,12 +74,6 @@ def test_the_bits_are_those_of_a_store(short: Job, threads: Client, records, exp
     assert_same(result.params, from_store(short, threads, expected))
 
 
-@pytest.mark.parametrize("kind", ["numpy", "dask", "xarray dataset"])
-def test_so_they_are_in_worker_processes(short: Job, processes: Client, records, expected, kind: str) -> None:
-    result = dsinga.train(short, processes, data=SOURCES[kind](*records), progress=False)
-    assert_same(result.params, from_store(short, processes, expected))
-
-
 def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records, expected) -> None:
     x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
     x, y = processes.persist([(x + 1) - 1, y])

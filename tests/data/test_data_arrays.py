@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -12,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +153,26 @@ def filtered() -> da.Array:
     return x[x[:, 0] > 3]
 
 
+def test_records_and_labels_may_be_paths_of_two_zarr_arrays(tmp_path: Path) -> None:
+    paths = tmp_path / "x.zarr", tmp_path / "y.zarr"
+    for path, array in zip(paths, (X, Y), strict=True):
+        zarr.create_array(path, data=array, chunks=(7, *array.shape[1:]))
+    for pair in (paths, (str(paths[0]), Y), (X, str(paths[1]))):
+        source = open_records(pair)
+        assert (source.dtype, source.label_dtype, source.label_range()) == (np.float32, np.int64, (0, 3))
+        for read, array in zip(source.read([19, 3]), (X, Y), strict=True):
+            np.testing.assert_array_equal(read, array[[19, 3]])
+    assert open_records(("x.zarr", "y.zarr"), roots=[str(tmp_path)]).location == str(paths[0])
+    with pytest.raises(UserError, match=r"x.zarr has 20 records in 'x.zarr', but 19 labels in 'y'"):
+        open_records((paths[0], Y[:19]))
+    write_store(tmp_path / "store.zarr", [(X, Y)])
+    source = open_records((tmp_path / "store.zarr", 2 * Y))  # labels beside it take the place of a store's
+    np.testing.assert_array_equal(source.read([19])[1], 2 * Y[[19]])
+    with pytest.raises(UserError, match=r"store.zarr is a group, .* one zarr array; .* such as .*store.zarr/data$"):
+        open_records((X, tmp_path / "store.zarr"))
+    np.testing.assert_array_equal(open_records((X, tmp_path / "store.zarr" / "labels")).read([19])[1], Y[[19]])
+
+
 NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
 
 
@@ -158,7 +180,10 @@ NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
     ("source", "expected"),
     [
         (3.5, "records cannot be read from a float; give an array, a pair"),
-        (("x.zarr", [1, 2]), r"from a path with labels beside it; name both arrays in their group"),
+        (("x.zarr", [1, 2]), r"/x.zarr was not found; make a store with: dsinga data import KIND SOURCE x.zarr"),
+        ((X, "y.zarr"), r"/y.zarr was not found; make a store with: dsinga data import KIND SOURCE y.zarr"),
+        (("x.npy", "y.npy"), r"x.npy is a file of numpy, which is not read in place; give its arrays"),
+        ((X, Path("y.npy")), r"y.npy is a file of numpy, which is not read in place; give its arrays"),
         ((scipy.sparse.eye(2).tocsr(), [1, 2]), r"from a csr_matrix; sparse matrices are not read; give x.toarray\(\)"),
         ((X, Y, Y), "a tuple of records has 2 parts, x and y, not 3"),
         (np.float32(3), r"'x' has the shape \(\), but records need a row each"),

@@ -2,7 +2,9 @@
 
 import pickle
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 
 import dsinga
@@ -76,6 +78,8 @@ def test_records_of_another_shape_than_in_training_are_named(shape):
             call()
     with pytest.raises(UserError, match=r"records have shape \(\), .* \(4,\); for one record, give x\[None\]"):
         model.predict(X[0])
+    with pytest.raises(UserError, match=message):  # of a length that is not known
+        model.fit(dd.from_pandas(pd.DataFrame(narrow), npartitions=2), Y, progress=False)
     np.testing.assert_array_equal(model.predict(X), before)
 
 

@@ -18,6 +18,7 @@ from dsinga.cluster.preflight import worker_report
 from dsinga.cluster.preflight.worker_differences import warn_of_differences
 from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.cluster.worker_calls import call_on_workers, wait_for
+from dsinga.data.sendable import check_sendable, pickling_not_logged
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code
@@ -51,6 +52,9 @@ def check_workers_ready(
         objects: other objects that may be of a user's class, such as the updater, by their names in errors.
         readers: the readers whose records they read.
     """
+    addresses, readers = list(addresses), list(readers)
+    if any(process(address) != "inproc" for address in addresses):
+        check_sendable(store for reader in readers for store in reader.stores.values())
     user_objects = _user_objects(nets, objects or {})
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
@@ -105,7 +109,8 @@ def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict
 
 def _pickled(name: str, value: Any) -> bytes:
     try:
-        return dumps(value)
+        with pickling_not_logged():
+            return dumps(value)
     except Exception as error:
         raise UserError(f"{name} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
 

@@ -1,0 +1,104 @@
+"""Naming records that cannot be sent to other processes: which array, which task of its graph, and why.
+
+Dask's error for a graph with an open file or a lock names the type of the whole graph, after a traceback for each layer
+through which it went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dsinga.data.array_kinds import is_dask_array, is_dask_collection, is_dask_frame
+from dsinga.errors import UserError
+
+# How the TypeError begins that Dask raises for a graph.
+DASK_REFUSES = "Could not serialize object of type"
+
+_log_of_dask = logging.getLogger("distributed.protocol.pickle")
+
+
+def check_sendable(sources: Iterable[Any]) -> None:
+    """Raise UserError, with the name of the array, unless the columns of ``sources`` can be sent to other processes."""
+    for source in sources:
+        for column in getattr(source, "columns", ()):  # windows of a text have none
+            if why := column.why_unsendable():
+                raise unsendable(f"{source.location}: {column.name!r}", why)
+
+
+def unsendable(what: str, why: str) -> UserError:
+    """Return the error for records, ``what``, that cannot be sent."""
+    return UserError(
+        f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that read "
+        "them, or give a numpy array or the path of a store"
+    )
+
+
+def why_unsendable(value: Any) -> str:
+    """Return the error, in words, with which Dask fails to pickle ``value``; "" if it does not. Copies no array."""
+    from distributed.protocol.pickle import dumps
+
+    with pickling_not_logged():
+        try:
+            dumps(value, buffer_callback=lambda buffer: None)
+        except Exception as error:  # of the user's classes: any
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def why_graph_unsendable(graph: Mapping[Any, Any]) -> str:
+    """Return the first task of a graph of Dask that cannot be pickled, and why; "" if all can."""
+    from dask.utils import key_split
+
+    for key, task in graph.items():
+        if why := why_unsendable(task):
+            return f"its task {key_split(key)!r}: {why}"
+    return ""
+
+
+@contextlib.contextmanager
+def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
+    """Raise UserError in place of Dask's error for a graph that it cannot send, with the name among ``arrays``.
+
+    Values that are no Dask collections are passed over; those of a tuple are looked at as ``NAME[0]``, ``NAME[1]``.
+    """
+    with pickling_not_logged():
+        try:
+            yield
+        except TypeError as error:
+            if not str(error.args[:1]).strip("('\"").startswith(DASK_REFUSES):
+                raise
+            for name, array in _named(arrays):
+                if is_dask_collection(array) and (why := why_graph_unsendable(dict(array.__dask_graph__()))):
+                    raise unsendable(f"the {_kind(array)} {name!r}", why) from None
+            raise
+
+
+def _named(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, array in arrays.items():
+        if isinstance(array, tuple):
+            yield from ((f"{name}[{number}]", part) for number, part in enumerate(array))
+        else:
+            yield name, array
+
+
+def _kind(array: Any) -> str:
+    return "dask array" if is_dask_array(array) else "dask data frame" if is_dask_frame(array) else type(array).__name__
+
+
+@contextlib.contextmanager
+def pickling_not_logged() -> Iterator[None]:
+    """Keep Dask from logging a traceback where this thread fails to pickle something; the error is raised anyway."""
+    thread = threading.get_ident()
+
+    def is_of_another_thread(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    _log_of_dask.addFilter(is_of_another_thread)
+    try:
+        yield
+    finally:
+        _log_of_dask.removeFilter(is_of_another_thread)
