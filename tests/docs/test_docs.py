@@ -44,8 +44,8 @@ def forked_commands(commands, cache, tmp_path_factory) -> Iterator[dict[str, str
 
 
 @pytest.fixture
-def folder(tmp_path, cache, monkeypatch) -> Path:
-    """A fresh working directory."""
+def folder(tmp_path, cache, forked, monkeypatch) -> Path:
+    """A fresh working directory. Dask workers that a page starts are forked from a process that has imported much."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
