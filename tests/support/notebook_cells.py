@@ -70,6 +70,8 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
         cell.source = change(cell.source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
+        # Else each Dask worker of a notebook would import Dask anew.
+        patch.setenv("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
         for variable in environment:
             patch.setenv(variable, str(folder))
         resources = {"metadata": {"path": str(place)}}
