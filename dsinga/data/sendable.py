@@ -29,11 +29,11 @@ def check_sendable(sources: Iterable[Any]) -> None:
                 raise unsendable(f"{source.location}: {column.name!r}", why)
 
 
-def unsendable(what: str, why: str) -> UserError:
-    """Return the error for records, ``what``, that cannot be sent."""
+def unsendable(what: str, why: str, instead: str = ", or give a numpy array or the path of a store") -> UserError:
+    """Return the error for something, by default records, that cannot be sent."""
     return UserError(
-        f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that read "
-        "them, or give a numpy array or the path of a store"
+        f"{what} cannot be sent to Dask workers ({why}); open files and make locks within the functions that use "
+        f"them{instead}"
     )
 
 

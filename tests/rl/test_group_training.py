@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from distributed import Client
 
 import dsinga
 from dsinga import UserError, nn, rl
@@ -154,6 +156,20 @@ def test_a_killed_process_is_survived(tmp_path: Path, kind: Any, groups: int, wo
         assert (tmp_path / "killed").exists()
         assert set(client.run(os.getpid).values()) != before
     assert np.isfinite(result.history[-1, "loss"])
+
+
+@pytest.mark.process
+def test_an_environment_that_cannot_be_sent_is_refused(processes: Client) -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            return cart()
+
+    settings: dict[str, Any] = {"steps": 16, "environments": 1, "rollout_steps": 4, "progress": False}
+    message = r"^the algorithm cannot be sent to Dask workers \(TypeError: cannot pickle '_thread.lock' object\); open"
+    with pytest.raises(UserError, match=message):
+        rl.train_in_groups(new_agent(), make, client=processes, **settings)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from distributed import Client, Worker
@@ -241,6 +242,20 @@ def test_algorithms_with_a_replay_memory_take_no_actors() -> None:
     agent = rl.Agent(DQN(rl.Model(nn.Model(x, [nn.Dense(2, name="values")(x)])), SPACES))
     with connect(workers=1) as client, pytest.raises(UserError, match="DQN learns from environments in this process"):
         rl.train(agent, "CartPole-v1", client=client, steps=10, actors=1, progress=False)
+
+
+def test_an_environment_that_cannot_be_sent_is_refused() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            return gymnasium.make("CartPole-v1")
+
+    message = (
+        r"^the environment cannot be sent to Dask workers \(TypeError: cannot pickle '_thread.lock' object\); open"
+    )
+    with connect(workers=1) as client, pytest.raises(UserError, match=message):
+        rl.train(new_agent(), make, client=client, steps=10, actors=1, progress=False)
 
 
 class Breaks:

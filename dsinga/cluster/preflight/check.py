@@ -18,7 +18,7 @@ from dsinga.cluster.preflight import worker_report
 from dsinga.cluster.preflight.worker_differences import warn_of_differences
 from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.cluster.worker_calls import call_on_workers, wait_for
-from dsinga.data.sendable import check_sendable, pickling_not_logged
+from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code
@@ -55,6 +55,9 @@ def check_workers_ready(
     addresses, readers = list(addresses), list(readers)
     if any(process(address) != "inproc" for address in addresses):
         check_sendable(store for reader in readers for store in reader.stores.values())
+        for name, value in (objects or {}).items():  # such as the algorithm that has the user's environment
+            if not is_user_code(value) and (why := why_unsendable(value)):
+                raise unsendable(name, why, instead="")
     user_objects = _user_objects(nets, objects or {})
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}

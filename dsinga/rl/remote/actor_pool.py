@@ -16,6 +16,7 @@ from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
 from dsinga.cluster.dask_workers import available_workers, staying_workers
+from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.errors import RunError
 from dsinga.rl.agent import Agent
 from dsinga.rl.environments import Environment, without_registered_name
@@ -49,6 +50,9 @@ class ActorPool:
         seed: determines the random numbers of environments and actions.
         first: the number of the first actor, where others of the same run are those of other learners.
 
+    Raises:
+        UserError: the agent or the environment cannot be sent to other processes.
+
     Attributes:
         replaced: how many actors were replaced so far.
     """
@@ -66,6 +70,9 @@ class ActorPool:
     ):
         self._client, self._seed, self._first = client, seed, first
         self._arguments = agent, without_registered_name(environment), environments
+        for name, value in zip(("agent", "environment"), self._arguments, strict=False):
+            if why := why_unsendable(value):
+                raise unsendable(f"the {name}", why, instead="")
         self._name = f"dsinga-actor-{uuid.uuid4().hex[:8]}"
         self._states: dict[int, Any] = {}
         self._serials = itertools.count()
