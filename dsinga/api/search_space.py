@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 
 from dsinga.advice import option
 from dsinga.errors import UserError
+
+MOST_SETTINGS = 100_000  # of a search, each with a row in memory
+MOST_VALUES, DEEPEST = 250_000, 100  # values of a setting, and lists within each other, as in a job file
 
 # What is tried, by the path of a field of the job, or by the name of an argument.
 Setting = dict[str, Any]
@@ -30,7 +34,8 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
             changing fastest.
         seed: determines the samples.
 
-    Raises UserError for a space without names, for a list without values, and for distributions without ``samples``.
+    Raises UserError for a space without names, for a list without values, for distributions without ``samples``, and
+    for more than 100,000 settings.
     """
     spaces = [space] if isinstance(space, Mapping) else list(space)
     if not spaces:
@@ -39,19 +44,24 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
         _check(each, samples)
     if not any(spaces):
         raise UserError("a search needs values to try; name a field of the job with some, as in {'seed': [0, 1]}")
+    count = sum(map(_count, spaces)) if samples is None else samples
+    if count > MOST_SETTINGS:
+        remedy = f"draw some of them with {option('samples', '100')}" if samples is None else "draw fewer"
+        raise UserError(f"a search has at most {MOST_SETTINGS:,} settings, not {count:,}; {remedy}")
     if samples is None:
         return [_combination(each, number) for each in spaces for number in range(_count(each))]
     random = np.random.default_rng(seed)
-    if any(_is_distribution(values) for each in spaces for values in each.values()):
-        return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
     ends = list(itertools.accumulate(map(_count, spaces)))
+    has_distributions = any(_is_distribution(values) for each in spaces for values in each.values())
+    if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # of so many combinations none is drawn twice
+        return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
     numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
     return [_combination_of(spaces, ends, int(number)) for number in numbers]
 
 
 def _check(space: Any, samples: int | None) -> None:
     if not isinstance(space, Mapping):
-        raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {space!r}")
+        raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {reprlib.repr(space)}")
     if samples is not None and samples < 1:
         raise UserError(f"a search draws at least 1 sample, not {samples}")
     for name, values in space.items():
@@ -64,6 +74,23 @@ def _check(space: Any, samples: int | None) -> None:
                 )
         elif not len(_values(values)):
             raise UserError(f"{name!r} has no values to try; give at least one")
+        else:
+            _check_size(name, values)
+
+
+def _check_size(name: str, values: Any) -> None:
+    """Raise UserError where lists and mappings have too many values within each other, or one has itself in it."""
+    count, pending = 0, [(values, 0)]
+    while pending:
+        value, depth = pending.pop()
+        count += 1
+        if depth > DEEPEST:
+            raise UserError(f"{name!r} has lists nested more than {DEEPEST} deep, or one in itself; give plain values")
+        if count > MOST_VALUES:
+            raise UserError(f"{name!r} has more than {MOST_VALUES:,} values in lists of lists; give fewer")
+        if isinstance(value, (list, tuple, Mapping)):
+            items = value.values() if isinstance(value, Mapping) else value
+            pending += [(item, depth + 1) for item in items]
 
 
 def _is_distribution(values: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.api.search_space import MOST_VALUES
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
@@ -64,11 +65,10 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
     path = Path(path)
     try:
         if path.suffix == ".csv":
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
-        import yaml  # which Dask brings; JSON is a part of it
-
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            return _read_table(path)
+        content = _load_yaml(path.read_text(encoding="utf-8"))
+    except UserError:
+        raise
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"the settings {path} cannot be read: {error}") from error
     except Exception as error:  # yaml's own errors
@@ -78,6 +78,31 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
         raise UserError(f"{path} has neither a dict of values by path nor a list of such")
     read = [{str(name): _read_values(values) for name, values in space.items()} for space in spaces]
     return read if isinstance(content, list) else read[0]
+
+
+def _read_table(path: Path) -> list[dict[str, Any]]:
+    """Return the settings of a CSV file; raise UserError for a line that has not as many values as the first."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader, settings = csv.DictReader(file), []
+        for row in reader:
+            if None in row or None in row.values():
+                count = len(reader.fieldnames or ())
+                raise UserError(f"{path}:{reader.line_num}: a line has as many values as the first line, {count}")
+            settings.append({name: _value(text) for name, text in row.items()})
+        return settings
+
+
+def _load_yaml(text: str) -> Any:
+    """Return what a YAML text has; JSON is a part of it. Mappings that merge others have a bounded number of values."""
+    import yaml  # which Dask brings
+
+    class Loader(yaml.SafeLoader):
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > MOST_VALUES:
+                raise yaml.constructor.ConstructorError(None, None, "too many merged values", node.start_mark)
+
+    return yaml.load(text, Loader)
 
 
 def _read_values(values: Any) -> Any:

@@ -80,8 +80,23 @@ def test_distributions_are_those_of_scipy_or_functions() -> None:
 
 
 def test_a_space_of_astronomic_size_is_sampled_at_once() -> None:
-    space = {f"x{number}": list(range(1000)) for number in range(6)}
-    assert len({tuple(setting.values()) for setting in make_settings(space, 50)}) == 50
+    for names in (6, 60):
+        space = {f"x{number}": list(range(1000)) for number in range(names)}
+        assert len({tuple(setting.values()) for setting in make_settings(space, 50)}) == 50
+
+
+def _nested(levels: int) -> list[Any]:
+    """Return nine times the same list of nine times the same list, and so on."""
+    values: list[Any] = [*range(9)]
+    for _ in range(levels):
+        values = [values] * 9
+    return values
+
+
+def _with_itself() -> list[Any]:
+    values: list[Any] = [1]
+    values.append(values)
+    return values
 
 
 @pytest.mark.parametrize(
@@ -95,6 +110,15 @@ def test_a_space_of_astronomic_size_is_sampled_at_once() -> None:
         ({}, None, "values to try; name a field of the job with some, as in {'seed': [0, 1]}"),
         ([{}], None, "values to try"),
         (["a"], None, "a dict of lists, or a list of dicts, not 'a'"),
+        ([_nested(9)], None, "a dict of lists, or a list of dicts, not [[["),
+        ({"a": _with_itself()}, None, "'a' has lists nested more than 100 deep, or one in itself; give plain values"),
+        ({"a": _nested(9)}, None, "'a' has more than 250,000 values in lists of lists; give fewer"),
+        (
+            {f"x{number}": range(9) for number in range(9)},
+            None,
+            "at most 100,000 settings, not 387,420,489; draw some of them with samples=100",
+        ),
+        ({"a": range(9)}, 10**9, "at most 100,000 settings, not 1,000,000,000; draw fewer"),
     ],
 )
 def test_a_space_without_settings_is_refused(space: Any, samples: int | None, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,30 @@ def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(UserError, match="bad.yaml"):
         read_space(tmp_path / "bad.yaml")
+
+
+def test_a_line_of_a_table_has_as_many_values_as_the_first(tmp_path: Path) -> None:
+    for line in ("1", "1,2,3"):
+        (tmp_path / "bad.csv").write_text(f"a,b\n1,2\n{line}\n")
+        with pytest.raises(UserError, match=r"bad.csv:3: a line has as many values as the first line, 2"):
+            read_space(tmp_path / "bad.csv")
+
+
+def test_aliases_of_yaml_have_an_end(tmp_path: Path) -> None:
+    names = "abcdefghi"
+    nine = "".join(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in pairwise(names))
+    merged = "".join(f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 9)}]}}\n" for before, name in pairwise(names))
+    (tmp_path / "itself.yaml").write_text("seed: &a [1, *a]\n")
+    (tmp_path / "nine.yaml").write_text("a: &a [1, 2]\n" + nine)
+    (tmp_path / "merged.yaml").write_text("a: &a {x: 1}\n" + merged)
+    messages = {
+        "itself": "'seed' has lists nested",
+        "nine": "more than 250,000 values",
+        "merged": "too many merged values",
+    }
+    for name, message in messages.items():
+        with pytest.raises(UserError, match=message):
+            make_settings(read_space(tmp_path / f"{name}.yaml"))
 
 
 def test_unknown_distributions_are_refused() -> None:
