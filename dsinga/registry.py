@@ -17,6 +17,7 @@ from dsinga.errors import UserError
 T = TypeVar("T")
 
 LONGEST_NAME = 200  # characters
+LISTED = 12  # names in a message
 
 KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension", "environment")
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
@@ -120,3 +121,23 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return ""
     best = difflib.get_close_matches(name, spellings[matches[0]], n=1, cutoff=0)
     return f"; did you mean {best[0]!r}?"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names separated by commas, "none" for none; of many the first ones, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more
+
+
+def nearest_or_listed(name: str, names: Iterable[str], what: str) -> str:
+    """Return what :func:`nearest` returns or, where no name is similar, ``"; WHAT a, b, c"`` as :func:`listed` does.
+
+    Of many names those come first that are most like ``name``.
+    """
+    names = list(names)
+    if hint := nearest(name, names):
+        return hint
+    if len(names) > LISTED:
+        names = difflib.get_close_matches(name[:LONGEST_NAME], names, n=len(names), cutoff=0)
+    return f"; {what} {listed(names)}"

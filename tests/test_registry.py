@@ -11,7 +11,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.advice import command_line
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.registry import import_file, lookup, nearest, registered
+from dsinga.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered
 
 USER_FILE = """
 from __future__ import annotations
@@ -111,3 +111,15 @@ def test_a_file_is_compiled_without_inherited_future_imports(tmp_path):
     path = tmp_path / "own.py"
     path.write_text("import dsinga\n@dsinga.register('schedule', 'Flat')\ndef flat(conf: int): ...\n")
     assert import_file(path).flat.__annotations__ == {"conf": int}  # not "int", as with annotations from __future__
+
+
+def test_of_many_names_those_most_alike_are_listed_and_the_others_counted():
+    few, many = ["data", "ip1", "loss"], [*(f"branch{number}" for number in range(300)), "loss", "pool"]
+    assert listed([]) == "none"
+    assert listed(many[:LISTED]) == ", ".join(many[:LISTED])
+    assert listed(many).endswith(f", branch{LISTED - 1} and {len(many) - LISTED} more")
+    assert nearest_or_listed("loos", few, "its layers are") == "; did you mean 'loss'?"
+    assert nearest_or_listed("qqq", few, "its layers are") == "; its layers are data, ip1, loss"
+    hint = nearest_or_listed("xoxs", many, "its layers are")
+    assert hint.startswith("; its layers are loss, pool, ")
+    assert hint.endswith(" and 290 more")

@@ -26,7 +26,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Records
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 from dsinga.training import add_metrics, check_params
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import new_run_name
@@ -127,7 +127,7 @@ def _predict(
     net, reader = open_inference(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
-        hint = nearest(layer, names) or f"; its layers are {', '.join(names)}"
+        hint = nearest_or_listed(layer, names, "its layers are")
         raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
     for features, _ in _batches(job, client, net, reader, params, (layer,), where=where):
         yield features[layer]

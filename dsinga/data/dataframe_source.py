@@ -15,7 +15,7 @@ from dsinga.data.array_source import array_source, codes
 from dsinga.data.conversion import record_dtype
 from dsinga.data.record_source import RecordSource
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 
 
 def frame_source(
@@ -50,7 +50,7 @@ def frame_source(
         raise UserError(f"the data frame has several columns named {name!r}; give each its own name")
     for name in [*(columns or ()), *([label] if label is not None else [])]:
         if name not in frame.columns:
-            hint = nearest(str(name), known) or f"; its columns are {', '.join(known[:20])}"
+            hint = nearest_or_listed(str(name), known, "its columns are")
             raise UserError(f"the data frame has no column {name!r}{hint}")
     features = [name for name in frame.columns if name != label] if columns is None else list(columns)
     if not features:

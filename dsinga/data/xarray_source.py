@@ -20,7 +20,7 @@ from dsinga.data.record_source import RecordSource
 from dsinga.data.store_format import block_rows
 from dsinga.data.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.registry import listed, nearest
 
 
 def dataset_source(
@@ -51,7 +51,7 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
     raise UserError(
         f"the {field} of the Dataset {which}; name the variable: open_records(..., {field}=...); its variables are "
-        f"{', '.join(map(repr, names)) or 'none'}"
+        f"{listed(map(repr, names))}"
     )
 
 
@@ -122,5 +122,5 @@ def _chunk_rows(array: Any) -> int | None:
 
 
 def _missing(what: str, name: str, known: Collection[str], where: str) -> UserError:
-    hint = nearest(name, known) or f"; it has {', '.join(map(repr, known)) or 'none'}"
+    hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")

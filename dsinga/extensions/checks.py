@@ -14,7 +14,7 @@ from dsinga.extensions.triggers import OnMetric
 from dsinga.job import AlgType, ExtensionType, Job, Phase
 from dsinga.job.phases import PHASES
 from dsinga.net import NeuralNet
-from dsinga.registry import is_user_code, nearest
+from dsinga.registry import is_user_code, listed, nearest, nearest_or_listed
 from dsinga.training import declared_metrics
 
 # The fields by which a job asks for a phase.
@@ -65,7 +65,7 @@ def _check_monitor(
     names = [f"{phase}/{name}" for name in declared_metrics(net)] if net else []
     trigger.is_declared = trigger.monitor in names
     if not trigger.is_declared and net and _is_known_whole(net, job, phase):
-        hint = nearest(trigger.monitor, names) or f"; there are {', '.join(names)}"
+        hint = nearest_or_listed(trigger.monitor, names, "there are")
         raise extension.error(f"there is no metric {trigger.monitor!r} to monitor{hint}", "monitor")
     if trigger.best is not None:
         try:
@@ -94,7 +94,7 @@ def check_metric(
         return
     needed = f" (those of {name} need {ASKED_BY[name]})" if name in ASKED_BY and name not in phases else ""
     hint = nearest(monitor, names)
-    raise UserError(f"there is no metric {monitor!r}{hint}; the metrics of the job are {', '.join(names)}{needed}")
+    raise UserError(f"there is no metric {monitor!r}{hint}; the metrics of the job are {listed(names)}{needed}")
 
 
 def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 
 
 class Moment(NamedTuple):
@@ -162,7 +162,7 @@ class OnMetric(Trigger):
             return True
         known = [name for name in moment.metrics if name.startswith(f"{self.phase}/")]
         if known and not self.is_declared:
-            hint = nearest(self.monitor, known) or f"; there are {', '.join(known)}"
+            hint = nearest_or_listed(self.monitor, known, "there are")
             raise UserError(f"there is no metric {self.monitor!r} to monitor{hint}")
         return False
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dsinga.job.enums import LayerType, Phase
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.schema import NetConf
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 
 
 def check_net(net: NetConf, phases: Iterable[Phase]) -> None:
@@ -46,7 +46,7 @@ def check_sources(layer: LayerConf, in_phase: Mapping[str, LayerConf], all_: Seq
             where = elsewhere.where()
             hint = f"; the layer of this name{f' on line {where.line}' if where else ''} is in other phases"
         else:
-            hint = nearest(name, in_phase) or f"; its layers are {', '.join(in_phase)}"
+            hint = nearest_or_listed(name, in_phase, "its layers are")
         text = f"layer {layer.name!r}: its source {name!r} is not in phase {phase.name}{hint}"
         raise layer.error(text, "srclayers", item)
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history_plot import plot_history
 from dsinga.monitor.rows import NOT_METRICS, RECOVERY, Row
-from dsinga.registry import nearest
+from dsinga.registry import listed, nearest
 
 
 class History(Sequence[Row]):
@@ -120,5 +120,5 @@ def _missing_column(names: Sequence[str], columns: Sequence[str]) -> str:
     """Return the message of the KeyError for ``names`` that no row has."""
     for name in names:
         if name not in columns:
-            return f"no column {name!r}{nearest(name, columns)} (columns: {', '.join(columns)})"
+            return f"no column {name!r}{nearest(name, columns)} (columns: {listed(columns)})"
     return f"no row has all of {', '.join(names)}"

@@ -11,7 +11,7 @@ from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.phases import PHASES
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 
 
 def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = ()) -> Job:
@@ -48,7 +48,7 @@ def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
         if key not in PHASES:
             known = [*PHASES, *names]
             text = f"data are given for {key!r}, which is no phase and no input layer in phase {phase.name}"
-            raise UserError(f"{text}{nearest(str(key), known) or '; these are ' + ', '.join(known)}")
+            raise UserError(f"{text}{nearest_or_listed(str(key), known, 'these are')}")
     return {PHASES[key]: source for key, source in data.items()}
 
 
@@ -63,7 +63,7 @@ def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, 
     if isinstance(source, dict):
         for name in source:
             if name not in layers:
-                hint = nearest(str(name), layers) or f"; its input layers are {', '.join(layers)}"
+                hint = nearest_or_listed(str(name), layers, "its input layers are")
                 raise net.error(f"there are data for {name!r}, which is no input layer in phase {phase.name}{hint}")
         return [(layers[name], part) for name, part in source.items()]
     if len(layers) > 1:

@@ -11,9 +11,8 @@ from dsinga.net import NeuralNet, choose_cuts, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.registry import listed
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
-
-SHOWN_NAMES = 10  # of columns, in a message
 
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
@@ -93,7 +92,7 @@ def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
             if train is not None and store.classes and train.classes and store.classes != train.classes:
                 raise UserError(
                     f"the labels of {store.location}, which phase {phase.name} reads, stand for the classes "
-                    f"{', '.join(store.classes)}, those of {train.location} for {', '.join(train.classes)}; give the "
+                    f"{listed(store.classes)}, those of {train.location} for {listed(train.classes)}; give the "
                     "same classes in the same order, as in open_records(..., classes=[...])"
                 )
             titles, expected = getattr(store, "titles", ()), getattr(train, "titles", ())
@@ -103,10 +102,6 @@ def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
                     (number for number, (one, other) in pairs if one != other), min(len(titles), len(expected))
                 )
                 raise UserError(
-                    f"the columns of the {store.location} of phase {phase.name} are {_listed(titles)}, those of "
-                    f"training {_listed(expected)}: column {place} is another; give the same columns in the same order"
+                    f"the columns of the {store.location} of phase {phase.name} are {listed(titles)}, those of "
+                    f"training {listed(expected)}: column {place} is another; give the same columns in the same order"
                 )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")

@@ -185,6 +185,14 @@ def test_each_value_of_a_list_has_its_own_line():
     )
 
 
+def test_of_many_layers_those_with_the_nearest_names_are_listed():
+    layers = "".join(f'layer {{ name: "branch_{number}" type: kReLU srclayers: "data" }}\n' for number in range(400))
+    text = complaint(job(net=f'{layers} layer {{ name: "x" type: kReLU srclayers: "qqq" }}'))
+    assert "its source 'qqq' is not in phase kTrain; its layers are " in text
+    assert text.endswith(" more")
+    assert len(text) < 300
+
+
 def test_a_source_of_another_phase_is_shown_where_it_is():
     message = "layer 'ip1': its source 'data' is not in phase kVal; the layer of this name on line 5 is in other phases"
     assert complaint(job("validate_steps: 3 validate_freq: 1")) == f"job.conf:10: {message}"

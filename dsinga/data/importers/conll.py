@@ -21,7 +21,7 @@ from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.vocabularies import UNKNOWN, check_min_count, common_words
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.registry import listed, nearest
 
 SENTENCES_PER_BATCH = 1024
 AFFIX_LENGTH = 3
@@ -152,7 +152,7 @@ def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> Corpu
             if tag not in classes:
                 raise UserError(
                     f"{path}:{line + at}: tag {tag!r} is not among the tags of {folder}{nearest(tag, classes)}; "
-                    f"they are {', '.join(classes)}"
+                    f"they are {listed(classes)}"
                 )
     return CorpusSummary(count, longest, {name: store.vocabulary for name, store in stores.items()}, classes)
 

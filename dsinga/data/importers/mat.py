@@ -13,6 +13,7 @@ from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
+from dsinga.registry import listed
 
 Shape = tuple[int, ...]
 NUMERIC_CLASSES = (
@@ -40,7 +41,7 @@ def mat(source: str) -> dict[str, StoreContents]:
     }
     matrices = {name: shape for name, shape in shapes.items() if not _is_vector(shape)}
     if not matrices:
-        listing = ", ".join(f"{name} {shape} {kind}" for name, shape, kind in variables) or "nothing"
+        listing = listed(f"{name} {shape} {kind}" for name, shape, kind in variables)
         raise UserError(f"{path} has no dense matrix of numbers, with a row per record; it has {listing}")
     labels = _vectors(path, [name for name in shapes if name not in matrices])
     classes: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ def mat(source: str) -> dict[str, StoreContents]:
 def _file(folder: str) -> str:
     files = sorted(glob.glob(os.path.join(glob.escape(folder), "*.mat")))
     if len(files) != 1:
-        listing = f"{len(files)}: {', '.join(map(os.path.basename, files))}" if files else "none"
+        listing = f"{len(files)}: {listed(map(os.path.basename, files))}" if files else "none"
         raise UserError(f"{folder} must have one .mat file, but has {listing}; give the path of the file itself")
     return files[0]
 

@@ -22,6 +22,7 @@ from dsinga.data.importers.vocabularies import (
     training_store,
 )
 from dsinga.errors import UserError
+from dsinga.registry import listed
 
 
 class LabelledSentence(NamedTuple):
@@ -64,7 +65,7 @@ def sentences(
     if vocabulary:
         store = training_store(vocabulary, "sentences")
         if store.classes != classes:
-            raise UserError(f"{source} has the classes {', '.join(classes)}, {vocabulary} {', '.join(store.classes)}")
+            raise UserError(f"{source} has the classes {listed(classes)}, {vocabulary} {listed(store.classes)}")
         symbols = store.vocabulary
     else:
         symbols = common_words(Counter(word for sentence in train for word in sentence.words), min_count)
@@ -84,8 +85,10 @@ def class_files(folder: str) -> dict[str, str]:
     column = 1 if len({stem for stem, _ in names}) == 1 else 0
     classes = [name[column].lstrip(".") for name in names]
     if len(paths) < 2 or len({*classes}) < len(classes):
-        listed = ", ".join(sorted(os.path.basename(path) for path in paths)) or "no file"
-        raise UserError(f"{folder} has {listed}; give a folder with a file of sentences for each class, at least two")
+        names = listed(sorted(os.path.basename(path) for path in paths))
+        raise UserError(
+            f"{folder} has the files: {names}; give a folder with a file of sentences for each class, at least two"
+        )
     return dict(sorted(zip(classes, paths, strict=True)))
 
 
