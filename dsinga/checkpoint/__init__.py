@@ -3,6 +3,7 @@
 from dsinga.checkpoint.directory import (
     Checkpoint,
     latest,
+    latest_finite,
     latest_step,
     read_checkpoint,
     read_newest_checkpoint,
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "export_safetensors",
     "latest",
+    "latest_finite",
     "latest_step",
     "port",
     "read_checkpoint",

@@ -12,6 +12,7 @@ renamed. Only one process may write to a root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
 from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
+from dsinga.training.divergence import first_not_finite
 
 
 class Checkpoint(NamedTuple):
@@ -87,6 +89,16 @@ def write_checkpoint(
 def latest(root: str | os.PathLike[str]) -> Path | None:
     """Return the checkpoint of the highest step under ``root``, perhaps a damaged one, or None if there is none."""
     return max(_step_folders(Path(root)), default=(0, None))[1]
+
+
+def latest_finite(root: str | os.PathLike[str]) -> Path | None:
+    """Return the newest undamaged checkpoint under ``root`` without NaN and infinity, None if there is none."""
+    for _, path in sorted(_step_folders(Path(root)), reverse=True):
+        with contextlib.suppress(DamagedFile, UserError):  # UserError: of a later version
+            checkpoint = _read(path)
+            if not any(map(first_not_finite, (checkpoint.params, *checkpoint.state.values()))):
+                return path
+    return None
 
 
 def latest_step(root: str | os.PathLike[str]) -> int:

@@ -20,7 +20,7 @@ from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.interrupts import deferred_interrupts
-from dsinga.cluster.loop_state import check_loop_state, describe_way_on, read_rate_factors
+from dsinga.cluster.loop_state import check_loop_state, describe_last_good, describe_way_on, read_rate_factors
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.held_threads import HeldThreads
@@ -160,7 +160,7 @@ def _train(
         params = loop.run(begin.step, begin.loop)
     except Diverged as error:
         run.close(str(error))
-        raise Diverged(f"{error}; {_last_good(workspace)}") from error
+        raise Diverged(f"{error}; {describe_last_good(workspace and workspace / 'checkpoint')}") from error
     except RunError as error:
         run.close(str(error))
         if not isinstance(error, Cancelled) or prepared.cancellation.ends_in_order:
@@ -196,7 +196,7 @@ def _outcome(prepared: PreparedRun, loop: TrainingLoop, begin: int, params: Arra
         raise Cancelled(f"{CANCELLED}; {describe_way_on(workspace, step)}")
     remarks = [_nothing_left(job)] if begin == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
-    unsaved = f"{loop.unsaved}; {_last_good(workspace)}" if loop.unsaved else ""
+    unsaved = f"{loop.unsaved}; {describe_last_good(workspace and workspace / 'checkpoint')}" if loop.unsaved else ""
     remarks += loop.view.remarks
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, remarks, unsaved)
 
@@ -251,6 +251,9 @@ def _resumed(prepared: PreparedRun, workspace: Path | None, resume: bool | Path)
                 f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
+    if lost := first_not_finite(checkpoint.params):
+        good = describe_last_good(path.parent)
+        raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")
     return checkpoint
 
 
@@ -275,8 +278,3 @@ def _length(job: Job, steps: int) -> str:
     if job.epochs:
         return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
     return job_field("train_steps", str(steps))
-
-
-def _last_good(workspace: Path | None) -> str:
-    path = latest(workspace / "checkpoint") if workspace else None
-    return f"the last good checkpoint is {path}" if path else "no checkpoint was written"

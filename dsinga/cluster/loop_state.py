@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.advice import how_to_resume, job_field
-from dsinga.checkpoint import latest
+from dsinga.checkpoint import latest, latest_finite
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 
@@ -42,3 +42,11 @@ def describe_way_on(workspace: Path | None, step: int) -> str:
         some = job_field("checkpoint_freq", "100")
         return f"{step} steps were done and no checkpoint was written; have some with {some}"
     return f"{step} steps were done; go on from {path} with {how_to_resume()}"
+
+
+def describe_last_good(folder: Path | None) -> str:
+    """Return a text that names the newest checkpoint in ``folder`` that is intact and has finite numbers only."""
+    if folder is None or latest(folder) is None:
+        return "no checkpoint was written"
+    path = latest_finite(folder)
+    return f"the last good checkpoint is {path}" if path else f"no checkpoint in {folder} is intact and finite"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging.handlers
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from distributed import Client
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.checkpoint import latest
+from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
 from dsinga.cluster.grain_by_name import find_grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
@@ -83,6 +84,27 @@ def test_the_error_names_step_layer_and_checkpoint(job: Job, client: Client, tmp
     assert str(caught.value).startswith(cause)
     assert str(caught.value).endswith(f"; the last good checkpoint is {tmp_path / 'checkpoint' / 'step5'}")
     assert latest(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "step5"
+
+
+def test_a_checkpoint_that_is_not_finite_is_neither_gone_on_from_nor_named(
+    job: Job, threads: Client, tmp_path: Path
+) -> None:
+    root = tmp_path / "checkpoint"
+    train(with_layer(job, "NaNFeature", 1, checkpoint_freq=3).replace(train_steps=6), threads, workspace=tmp_path)
+    good = read_checkpoint(root / "step6")
+    job = with_layer(job, "NaNFeature", 1)
+    slots = {"w1": {name: array * np.float32(np.nan) for name, array in good.state["w1"].items()}}
+    write_checkpoint(root, 6, good.params, good.state | slots, good.meta, good.loop)
+    with pytest.raises(Diverged, match="at step 7: .*; the last good checkpoint is .*checkpoint/step3$"):
+        train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    write_checkpoint(root, 6, good.params | {"w1": good.params["w1"] * np.inf}, good.state, good.meta, good.loop)
+    with pytest.raises(
+        UserError, match="step6 has NaN or infinity in param 'w1', .*; the last good .*checkpoint/step3$"
+    ):
+        train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    shutil.rmtree(root / "step3")
+    with pytest.raises(UserError, match="; no checkpoint in .*checkpoint is intact and finite$"):
+        train(job, threads, workspace=tmp_path, resume=True, progress=False)
 
 
 def test_without_a_checkpoint_the_error_says_so(job: Job, threads: Client) -> None:
