@@ -87,9 +87,8 @@ def open_arrays(group: zarr.Group, location: str) -> dict[str, zarr.Array]:
         try:
             array = group.get(name)
         except Exception as error:  # as of zarr_group
-            raise damaged(location, str(unreadable(location, f"{name}/zarr.json", error))) from redacted_cause(
-                error, location
-            )
+            fault = str(unreadable(location, f"{name}/zarr.json", error)).removeprefix(f"{location}: ")
+            raise damaged(location, fault) from redacted_cause(error, location)
         if isinstance(array, zarr.Array) and array.ndim:
             arrays[name] = array
         elif name == "data" or array is not None:
@@ -102,13 +101,15 @@ def _check_arrays(data: zarr.Array, labels: zarr.Array | None, location: str) ->
     """Raise UserError unless the data and the labels are as the format says."""
     if data.dtype.name not in DTYPES:
         raise UserError(f"{location} has data of dtype {data.dtype}; a store has one of {', '.join(DTYPES)}")
-    if data.chunks[1:] != data.shape[1:] or data.chunks[0] > LABEL_ROWS:
+    if data.chunks[1:] != data.shape[1:] or not 1 <= data.chunks[0] <= LABEL_ROWS:
         raise UserError(
-            f"{location} has chunks of shape {data.chunks}; chunk it along axis 0 only, with at most "
-            f"{LABEL_ROWS} rows in a chunk"
+            f"{location} has chunks of shape {data.chunks}; chunk it along axis 0 only, with 1 to {LABEL_ROWS} rows in "
+            "a chunk"
         )
     if labels is not None and (labels.shape[:1] != data.shape[:1] or labels.chunks[1:] != labels.shape[1:]):
         raise damaged(location, f"{data.shape[0]} records but labels of shape {labels.shape}")
+    if labels is not None and labels.chunks[0] < 1:
+        raise damaged(location, f"labels have chunks of shape {labels.chunks}")
     if labels is not None and labels.dtype.name not in ("int32", "float32"):
         raise damaged(location, f"labels are {labels.dtype}, not int32 or float32")
     if not data.shape[0]:

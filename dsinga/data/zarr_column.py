@@ -7,6 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -60,6 +61,11 @@ class ZarrColumn(Column):
         if not array.ndim or (is_label and array.ndim > 2):
             what = "labels need the shape (N,) or (N, K)" if is_label else "records need an axis along which they lie"
             raise UserError(f"{location}: {name!r} has the shape {array.shape}, but {what}; name another array")
+        if 0 in array.chunks or 0 in (array.shards or ()):
+            raise UserError(
+                f"{location}: {name!r} has chunks of shape {array.shards or array.chunks}, by its metadata; write the "
+                "array again, in chunks of at least one row"
+            )
         length, row_bytes = array.shape[0], math.prod(array.shape[1:]) * dtype.itemsize
         rows = block_rows(max(length, 1), row_bytes, array.chunks[0])
         super().__init__(name, length, array.shape[1:], dtype, rows, (self.token, name))
@@ -86,6 +92,10 @@ class ZarrColumn(Column):
         try:
             rows = np.asarray(self.array[start:stop])
         except Exception as error:  # of codecs, file systems, web servers: any class
+            chunk = (self.array.shards or self.array.chunks)[0]
+            ends = [start, *range((start // chunk + 1) * chunk, stop, chunk), stop]
+            for part in pairwise(ends) if len(ends) > 2 else ():  # find the rows at fault
+                self.read_rows(*part)
             fault = redact(f"{type(error).__name__}: {error}", self.location)
             raise UserError(
                 f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "

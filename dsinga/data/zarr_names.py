@@ -52,7 +52,7 @@ def arrays_of(group: zarr.Group) -> dict[str, zarr.Array]:
     """
     try:
         arrays = dict(group.arrays())
-    except Exception:  # each file system has error classes of its own
+    except Exception:  # each file system has error classes of its own; a message with a listing says which
         return {}
     return {name: array for name, array in arrays.items() if _dimensions(array) != (name,)}
 
@@ -79,27 +79,27 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
     try:
         array = group[name.strip("/")]
     except (KeyError, ValueError):
-        known = _all_arrays(group)
-        hint = nearest(name, known)
+        hint = nearest(name, _all_arrays(group)[0])
         raise UserError(f"{location} has no array {name!r}, which {field}: names{hint}{_listing(group)}") from None
     if not isinstance(array, zarr.Array):
         raise UserError(f"{location}: {field}: {name!r} is a group; name an array in it{_listing(group)}")
     return array
 
 
-def _all_arrays(group: zarr.Group) -> Arrays:
+def _all_arrays(group: zarr.Group) -> tuple[Arrays, str]:
+    """Return the arrays in a group and in the groups within, by path, and why they cannot be listed, "" if they can."""
     try:
         members = dict(group.members(max_depth=None))
-    except Exception:
-        return {}
-    return {name: member for name, member in sorted(members.items()) if isinstance(member, zarr.Array)}
+    except Exception as error:  # of metadata that are damaged, and of file systems: any class
+        return {}, f" ({type(error).__name__}: {error!s:.200})"
+    return {name: member for name, member in sorted(members.items()) if isinstance(member, zarr.Array)}, ""
 
 
 def _listing(group: zarr.Group) -> str:
     """Return the lines of a message with the arrays of a group, their shapes and dtypes."""
-    arrays = _all_arrays(group)
+    arrays, fault = _all_arrays(group)
     if not arrays:
-        return "; it has no arrays that can be listed"
+        return f"; it has no arrays that can be listed{fault}"
     lines = [f"\n  {name} {array.shape} {array.dtype}" for name, array in list(arrays.items())[:LISTED]]
     more = f"\n  and {len(arrays) - LISTED} more" if len(arrays) > LISTED else ""
     return "; its arrays are" + "".join(lines) + more

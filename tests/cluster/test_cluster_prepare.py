@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
+import zarr
 from distributed import Client
+from zarr.codecs import Crc32cCodec
 
 from dsinga import UserError
 from dsinga.api import roots
@@ -89,6 +93,30 @@ def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client
     params = initial_values(build_net(job, Phase.kTest).params, seed=0)
     with pytest.raises(UserError, match=unreadable):
         evaluate(job, processes, params, Phase.kTest)
+
+
+@pytest.mark.parametrize("kind", ["store", "zarr 2", "zarr 3 with checksums"])
+def test_damaged_records_are_not_said_to_be_elsewhere(
+    job: Job, threads: Client, processes: Client, stores: Path, tmp_path: Path, kind: str
+) -> None:
+    data, labels = open_store(str(stores / "train.zarr")).read(range(100))
+    path = tmp_path / "train.zarr"
+    if kind == "store":
+        write_store(path, [(data, labels)])
+    else:
+        group = zarr.open_group(path, mode="w", zarr_format=2 if kind == "zarr 2" else 3)
+        codec: Any = numcodecs.Zlib() if kind == "zarr 2" else [Crc32cCodec()]
+        group.create_array("data", data=data, chunks=(20, *data.shape[1:]), compressors=codec)
+        group.create_array("labels", data=labels, chunks=(100,))
+    for chunk in [chunk for chunk in (path / "data").rglob("*") if chunk.is_file() and chunk.name[-1].isdecimal()]:
+        chunk.write_bytes(chunk.read_bytes()[:-9] + bytes(9))
+    for layer in job.neuralnet.layer[:2]:
+        layer.store_conf.path = str(path)  # type: ignore[union-attr]
+    for client in (threads, processes):
+        with pytest.raises(UserError, match=r"write the array again|import it again") as refused:
+            prepare_run(with_topology(job, 2), client, roots(job, None)).__enter__()
+        assert str(refused.value).count(str(path)) == 1
+        assert "every worker finds" not in str(refused.value)
 
 
 def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) -> None:

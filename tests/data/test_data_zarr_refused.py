@@ -103,6 +103,21 @@ def test_an_unreadable_chunk_is_named(tmp_path: Path, zarr_format: int, chunk: s
         source.read([40])
 
 
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_chunks_without_rows_are_refused(tmp_path: Path, zarr_format: int, name: str) -> None:
+    path = write_group(tmp_path / "own", {"x": ZEROS, "y": LABELS}, zarr_format)
+    metadata = path / name / (".zarray" if zarr_format == 2 else "zarr.json")
+    document = json.loads(metadata.read_text())
+    chunks = document["chunks"] if zarr_format == 2 else document["chunk_grid"]["configuration"]["chunk_shape"]
+    messages = {0: rf"own: '{name}' has chunks of shape \(0,", -1: r"no arrays that can be listed \(ValueError"}
+    for rows, message in messages.items():
+        chunks[0] = rows
+        metadata.write_text(json.dumps(document))
+        with pytest.raises(UserError, match=message):
+            open_store(path, backend="zarr")
+
+
 @pytest.mark.parametrize("name", ["file.zarr", "folder.zarr", "garbled.zarr"])
 def test_what_is_no_zarr_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.zarr").write_text("x")

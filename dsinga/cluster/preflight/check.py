@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed import Client
-from distributed.protocol.pickle import dumps
+from distributed.protocol.pickle import dumps, loads
 
 from dsinga.cluster.dask_workers import available_workers, process
 from dsinga.cluster.preflight import worker_report
@@ -61,7 +61,11 @@ def check_workers_ready(
     user_objects = _user_objects(nets, objects or {})
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
-    reports = _ask(client, sorted(workers.values()), pickled, _pickled_stores(readers))
+    stores = _pickled_stores(readers)
+    reports = _ask(client, sorted(workers.values()), pickled, stores)
+    for location, (store, _) in stores.items():
+        if any(report["stores"].get(location) for report in reports.values()):
+            _check_first_block(store)
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
     status = {address: info["status"] for address, info in available_workers(client).items()}
     for address in workers.values():
@@ -125,3 +129,13 @@ def _pickled_stores(readers: Iterable[BatchReader]) -> dict[str, tuple[bytes, An
         store.location: (dumps(store), worker_report.describe(store))
         for store in {store.location: store for store in stores}.values()
     }
+
+
+def _check_first_block(pickled: bytes) -> None:
+    """Raise UserError where the driver, too, opens a store but cannot read it: the records are damaged."""
+    try:
+        store = loads(pickled)
+    except UserError:  # the store has gone meanwhile
+        return
+    for column in getattr(store, "columns", ()):  # windows of a text have none
+        column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet

@@ -61,7 +61,8 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
     for location, trouble in report["stores"].items():
         if trouble:
             remedy = "put the records where every worker finds them by the same path or URL"
-            yield Lack(f"cannot read {location}: {trouble}", remedy)
+            what = trouble.removeprefix(f"{location}: ").removeprefix(f"{location} is damaged: ")
+            yield Lack(f"cannot read {location}: {what}", remedy)
 
 
 def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
