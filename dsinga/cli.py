@@ -96,7 +96,9 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
         sys.exit(2 if isinstance(error, UserError) else 1)
     except MemoryError as error:
         what = f": {error}" if str(error) else ""
-        click.echo(f"dsinga: out of memory{what}; make layers or batches smaller, or use more workers", err=True)
+        has_no_net = arguments[:1] == ["data"]
+        remedy = "give it parts of the data" if has_no_net else "make layers or batches smaller, or use more workers"
+        click.echo(f"dsinga: out of memory{what}; {remedy}", err=True)
         sys.exit(1)
     finally:
         logger.removeHandler(handler)

@@ -96,7 +96,7 @@ def _load_yaml(text: str) -> Any:
     """Return what a YAML text has; JSON is a part of it. Mappings that merge others have a bounded number of values."""
     import yaml  # which Dask brings
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
         def flatten_mapping(self, node: Any) -> None:
             super().flatten_mapping(node)
             if len(node.value) > MOST_VALUES:

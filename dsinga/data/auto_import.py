@@ -10,8 +10,8 @@ from typing import Any
 from dsinga.data.filesystem import has_zarr_metadata, is_url
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.record_source import RecordSource
+from dsinga.data.staged_stores import DestinationExists
 from dsinga.data.store import RecordStore, is_complete
-from dsinga.data.writer import DestinationExists
 from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 from dsinga.registry import nearest

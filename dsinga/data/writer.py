@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import math
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,16 +13,11 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from dsinga.data.conversion import as_labels, as_records
-from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
-from dsinga.data.store import is_store
+from dsinga.data.filesystem import zarr_store
+from dsinga.data.staged_stores import StagedStores, naming_destination
 from dsinga.data.store_checksums import checksum, metadata_checksum, to_text
 from dsinga.data.store_format import CHECKSUMS_VERSION, chunk_rows
 from dsinga.errors import UserError
-from dsinga.redaction import redact, redacted_cause
-
-
-class DestinationExists(UserError):
-    """The destination of a store exists and may not be replaced."""
 
 
 def write_store(
@@ -38,9 +30,9 @@ def write_store(
 ) -> int:
     """Write batches of records to a new store and return the number of records.
 
-    On a local path the store is written beside the destination, as ``<name>.partial-<random>``, and renamed when it is
-    complete. At a URL, which cannot be renamed, it is written in place and marked complete last. After an error the
-    incomplete store is removed.
+    On a local path the store is written beside the destination and renamed when it is complete. At a URL, which cannot
+    be renamed, it is written in place and marked complete last. After an error the incomplete store is removed, and the
+    folders that were created for it.
 
     Args:
         destination: local path or fsspec URL.
@@ -56,68 +48,22 @@ def write_store(
         DestinationExists: the destination exists; also, despite ``overwrite``, if it is not a record store.
         UserError: there are no records, batches differ in shape or dtype, or a label exceeds 32 bits or is NaN.
     """
-    destination = absolute(destination)
-    may_replace = overwrite if callable(overwrite) else lambda: bool(overwrite)
-    check_destination(destination, may_replace)
-    staging = destination if is_url(destination) else f"{destination}.partial-{uuid.uuid4().hex[:8]}"
-    try:
-        if staging == destination:
-            remove(destination)
-        else:
-            os.makedirs(os.path.dirname(destination), exist_ok=True)
-        count = _write_arrays(staging, iter(batches), {"classes": list(classes), "vocabulary": list(vocabulary)})
-        if staging != destination:
-            _rename(staging, destination, may_replace)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # report the first error only
-            remove(staging)
-        if isinstance(error, OSError):
-            fault = redact(f"{destination} cannot be written: {error}", destination)
-            raise UserError(fault) from redacted_cause(error, destination)
-        raise
-    return count
+    with StagedStores(overwrite) as stores:
+        return stage_store(stores, destination, batches, classes=classes, vocabulary=vocabulary)
 
 
-def check_destination(destination: str, may_replace: Callable[[], bool]) -> None:
-    """Raise DestinationExists if ``destination`` exists and may not be replaced."""
-    if not exists(destination) or _is_empty_folder(destination):
-        return
-    if not is_store(destination):
-        raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
-    if not may_replace():
-        raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
-
-
-def _is_empty_folder(location: str) -> bool:
-    return not is_url(location) and os.path.isdir(location) and not os.listdir(location)
-
-
-def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
-    """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
-    replaced = f"{staging}.old"
-    try:
-        while not _try_rename(staging, destination):
-            remove(replaced)  # from an earlier attempt, in which another process was faster
-            if not may_replace():
-                raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
-            # Checked after the rename, when no other process can change it.
-            if _try_rename(destination, replaced) and not is_store(replaced):
-                raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
-    finally:
-        if not _try_rename(replaced, destination):  # restores the old store after an error; fails if a new one is there
-            remove(replaced)
-
-
-def _try_rename(source: str, destination: str) -> bool:
-    """Rename a folder; return False if the destination exists or the source is gone."""
-    try:
-        os.rename(source, destination)
-    except OSError as error:
-        gone = isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(destination))
-        if not gone and error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        return False
-    return True
+def stage_store(
+    stores: StagedStores,
+    destination: str | os.PathLike[str],
+    batches: Iterable[Sequence[Any]],
+    *,
+    classes: Sequence[str] = (),
+    vocabulary: Sequence[str] = (),
+) -> int:
+    """Write one of ``stores``, as :func:`write_store` does, and return the number of records."""
+    with naming_destination(os.fspath(destination)):
+        names = {"classes": list(classes), "vocabulary": list(vocabulary)}
+        return _write_arrays(stores.stage(destination), iter(batches), names)
 
 
 def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:

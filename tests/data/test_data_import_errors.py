@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
+from numpy.lib import format as npy
+from PIL import Image
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from dsinga.data import import_records
+from dsinga.data import RecordStore, import_records
 from dsinga.data.importers.protos import RecordProto
 from dsinga.errors import UserError
 from tests.support.data_sources import cifar_rows, idx, pair, pixels, records
@@ -48,6 +52,45 @@ def _cifar(folder: Path, train: bytes) -> Path:
 def _npz(folder: Path, **arrays: np.ndarray) -> Path:
     np.savez(folder / "a.npz", **arrays)
     return folder / "a.npz"
+
+
+def _zip(folder: Path, place: int, byte: int) -> Path:
+    """An npz file with another byte at a place in its directory, as a bit that has flipped leaves it."""
+    path = _npz(folder, x=np.ones((3, 2)))
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"PK\1\2") + 2 + place] = byte
+    path.write_bytes(content)
+    return path
+
+
+def _npz_with_another_number(folder: Path) -> Path:
+    path = _npz(folder, x=np.ones((3, 2)))
+    path.write_bytes(path.read_bytes().replace(np.ones(1).tobytes(), np.zeros(1).tobytes()))
+    return path
+
+
+def _npz_of_header(folder: Path, **header: Any) -> Path:
+    """An npz file with an array of six numbers and another header."""
+    content = io.BytesIO()
+    npy.write_array_header_1_0(content, {"descr": "<f4", **header})
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive:
+        archive.writestr("x.npy", content.getvalue() + bytes(24))
+    return folder / "a.npz"
+
+
+def _cut(path: Path, count: int) -> Path:
+    """Cut the last bytes off a file."""
+    path.write_bytes(path.read_bytes()[:-count])
+    return path
+
+
+def _png(folder: Path) -> Path:
+    """A list of a PNG image of which the length of the pixels is damaged: Pillow raises a SyntaxError."""
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    content = bytearray((folder / "a.png").read_bytes())
+    content[content.index(b"IDAT") - 1] = 0
+    (folder / "a.png").write_bytes(content)
+    return _file(folder, "list", b"a.png 3")
 
 
 def _mat(folder: Path, lists: str = "", **arrays: np.ndarray) -> Path:
@@ -103,6 +146,16 @@ FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]
         lambda folder: _mnist(folder, b"\x7fELF" + IMAGES),
         "starts with 2051, this one with b'.x7fELF'",
     ),
+    "idx sides": (
+        "mnist",
+        lambda folder: _mnist(folder, struct.pack(">4I", 2051, 10, 1 << 31, 1 << 31)),
+        "images have 2147483648 x 2147483648 pixels; sides have 1 to 16384, so the header is damaged",
+    ),
+    "idx rows": (
+        "mnist",
+        lambda folder: _mnist(folder, struct.pack(">4I", 2051, 1 << 31, 1 << 14, 1 << 14), idx(np.ones(9))),
+        "2147483648 images but .* has 9 labels",
+    ),
     "idx counts": ("mnist", lambda folder: _mnist(folder, IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
     "gzip truncated": (
         "mnist",
@@ -124,6 +177,11 @@ FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]
         "cifar10",
         lambda folder: _cifar(folder, ROWS + b"M" + ROWS[1:]),
         "is not CIFAR-10: row 5 has label 77, not 0 to 9",
+    ),
+    "cifar classes": (
+        "cifar10",
+        lambda folder: _file(_cifar(folder, ROWS), "batches.meta.txt", b"caf\xe9\n").parent,
+        "batches.meta.txt: not UTF-8 text .*; save the names of the classes so, or remove it",
     ),
     "cifar none": ("cifar10", lambda folder: folder, "has no data_batch_1.bin"),
     "cifar tar": ("cifar10", lambda folder: _file(folder, "x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
@@ -222,6 +280,31 @@ FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]
     "lmdb record": ("lmdb", lambda folder: _lmdb(folder, b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
     "lmdb none": ("lmdb", lambda folder: _file(folder, "x.mdb", b"x"), "cannot be opened as an LMDB database"),
     "npz none": ("npz", lambda folder: _file(folder, "x.npz", b"x"), "cannot be read as an npz file"),
+    "npz compression": ("npz", lambda folder: _zip(folder, 8, 77), "npz file .That compression method is not suppo"),
+    "npz encrypted": (
+        "npz",
+        lambda folder: _zip(folder, 6, 1),
+        "npz file .File 'x.npy' is encrypted, .*write it again",
+    ),
+    "npz other name": ("npz", lambda folder: _zip(folder, 45, ord("y")), "no array named data .*; it has none"),
+    "npz checksum": ("npz", _npz_with_another_number, "npz file .Bad CRC-32 for file 'x.npy'.; write it again"),
+    "npz without its end": ("npz", lambda folder: _cut(_npz(folder, x=np.ones((9, 9))), 30), "File is not a zip file"),
+    "npz without its rows": (
+        "npz",
+        lambda folder: _npz_of_header(folder, fortran_order=False, shape=(99, 3)),
+        "array 'x' is truncated in row 2; write it again",
+    ),
+    "npz without its columns": (
+        "npz",
+        lambda folder: _npz_of_header(folder, fortran_order=True, shape=(99, 3)),
+        "array 'x' has 24 of 1188 bytes; write it again",
+    ),
+    "npz header": (
+        "npz",
+        lambda folder: _npz_of_header(folder, fortran_order=False, shape=(2, -3)),
+        r"array 'x' is float32 \(2, -3\); it must have rows of numbers",
+    ),
+    "npz strings": ("npz", lambda folder: _npz(folder, x=np.array(["a"])), "'x': records must be numbers, not strings"),
     "npz names": (
         "npz",
         lambda folder: _npz(folder, train=np.zeros(3)),
@@ -285,7 +368,12 @@ FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]
         lambda folder: _mat(folder, "a 1\nb\n", a_tr=np.ones((3, 2))),
         "trainset.list:2: a line must end in an integer label, not 'b'",
     ),
-    "image": ("imagefolder", lambda folder: _file(folder, "list", b"list 3"), "list cannot be read as an image"),
+    "image": (
+        "imagefolder",
+        lambda folder: _file(folder, "list", b"list 3"),
+        "list .* image: Pillow knows no format",
+    ),
+    "image chunk": ("imagefolder", _png, "a.png cannot be read as an image: broken PNG file .*; remove it, or"),
     "image missing": (
         "imagefolder",
         lambda folder: _file(folder, "list", b"a.png 3"),
@@ -307,7 +395,7 @@ def test_a_faulty_source_is_named_and_leaves_no_store(fault: str, tmp_path: Path
     source = make(tmp_path / "source")
     with pytest.raises(UserError, match=message):
         import_records(kind, source, tmp_path / "out" / "x.zarr", **(options[0] if options else {}))
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "zarr.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest(tmp_path: Path) -> None:
@@ -319,3 +407,34 @@ def test_memory_is_not_allocated_for_a_size_larger_than_the_file(tmp_path: Path)
     source = _file(tmp_path, "x.bin", struct.pack("=Q", 1 << 62))
     with pytest.raises(UserError, match=r"its key would end after the end of the file \(8 bytes\)"):
         import_records("kvfile", source, tmp_path / "x.zarr")
+
+
+def test_a_second_store_that_fails_leaves_no_first_and_what_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    source = _cifar(tmp_path / "source", ROWS)
+    import_records("cifar10", source, tmp_path / "out")
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    digest = RecordStore(tmp_path / "out" / "train_data.zarr").digest
+    (source / "data_batch_1.bin").write_bytes(ROWS + ROWS)
+    (source / "test_batch.bin").write_bytes(ROWS[:-1])
+    for destination in (tmp_path / "out", tmp_path / "new" / "folder"):
+        with pytest.raises(UserError, match="test_batch.bin is truncated"):
+            import_records("cifar10", source, destination, overwrite=True)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+    assert RecordStore(tmp_path / "out" / "train_data.zarr").digest == digest
+
+
+def test_a_failed_import_leaves_the_folders_that_have_other_files(tmp_path: Path) -> None:
+    source = _file(tmp_path, "x.csv", b"1,2,3\n4,5,six\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    with pytest.raises(UserError, match="is not a number"):
+        import_records("csv", source, tmp_path / "out" / "in" / "x.zarr")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
+
+
+def test_a_destination_in_a_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    source = _file(tmp_path, "x.csv", b"1,2,3\n")
+    with pytest.raises(UserError, match=r"x.zarr cannot be written: .*Not a directory"):
+        import_records("csv", source, tmp_path / "x.csv" / "in" / "x.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]

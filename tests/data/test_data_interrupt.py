@@ -73,6 +73,41 @@ def test_a_killed_import_leaves_no_complete_store(kind: str, tmp_path: Path) -> 
     np.testing.assert_array_equal(RecordStore(destination).read([0, 5])[0], source.expected[""][0][[0, 5]])
 
 
+# Imports again and again, with an interrupt after another call of zarr has begun: first, second, and so on.
+INTERRUPTED = """
+import itertools, signal, sys
+from pathlib import Path
+from zarr.core import sync
+from dsinga.data import import_records
+
+def wait_after_signal(*arguments, **options):
+    if next(calls) == number:
+        signal.raise_signal(signal.SIGINT)
+    return wait(*arguments, **options)
+
+wait, sync.wait = sync.wait, wait_after_signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+folder = Path(sys.argv[2])
+for number in itertools.count():
+    calls = itertools.count()
+    try:
+        import_records("npz", sys.argv[1], folder / "new" / "x.zarr")
+        break
+    except KeyboardInterrupt:
+        assert not list(folder.iterdir()), (number, *folder.rglob("*"))
+print(number)
+"""
+
+
+def test_an_interrupt_while_zarr_writes_leaves_nothing(tmp_path: Path) -> None:
+    source = SOURCES["npz"](tmp_path)
+    (tmp_path / "out").mkdir()
+    with start(INTERRUPTED, source.path, tmp_path / "out") as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert int(output) > 5
+
+
 def large_idx(folder: Path) -> Path:
     rows = 200 * MB // 784
     tile = np.random.default_rng(0).integers(0, 256, MB, np.uint8).tobytes()
@@ -101,6 +136,13 @@ def large_npz(folder: Path) -> Path:
     return path
 
 
+def large_fortran_npz(folder: Path) -> Path:
+    path = folder / "x.npz"
+    data = np.zeros((2000, 100_000), np.uint8, order="F")
+    np.savez_compressed(path, data=data, labels=np.zeros(2000, np.int64))
+    return path
+
+
 def large_csv(folder: Path) -> Path:
     block = "1,0.5,0.25,3e-5,17,0\n" * 5000
     with (folder / "x.csv").open("w") as file:
@@ -116,6 +158,7 @@ def large_csv(folder: Path) -> Path:
         ("mnist", large_idx),
         ("kvfile", large_kvfile),
         ("npz", large_npz),
+        ("npz", large_fortran_npz),
         ("csv", large_csv),
     ],
 )

@@ -24,7 +24,8 @@ from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.sentences import sentences
 from dsinga.data.importers.text import text
 from dsinga.data.importers.textfile import textfile
-from dsinga.data.writer import check_destination, write_store
+from dsinga.data.staged_stores import StagedStores
+from dsinga.data.writer import stage_store
 from dsinga.errors import UserError
 from dsinga.registry import lookup, nearest, register, registered
 
@@ -63,7 +64,7 @@ def import_records(
     overwrite: bool | Callable[[], bool] = False,
     **options: object,
 ) -> dict[str, int]:
-    """Import ``source`` into a store or a folder of stores, in bounded memory; an interruption leaves no partial store.
+    """Import ``source`` into a store or a folder of stores, in bounded memory; an error or an interrupt leaves nothing.
 
     Args:
         kind: a key of ``KINDS``, whose function's docstring says what it reads, or the name of a user's importer,
@@ -101,8 +102,14 @@ def import_records(
             f'the importer {kind} must return its stores, as in {{"": StoreContents(batches)}}, not {stores!r}'
         )
     stores = {join(absolute(destination), name): contents for name, contents in stores.items()}
-    for location in stores:
-        check_destination(location, overwrite if callable(overwrite) else lambda: bool(overwrite))
+    with StagedStores(overwrite) as staged:
+        for location in stores:
+            staged.check(location)
+        return _write(stores, staged, progress)
+
+
+def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Progress | None) -> dict[str, int]:
+    """Write the contents of each store, by location, and return the number of records of each."""
     counts = {}
     total = sum(contents.total or 0 for contents in stores.values())
     done = 0
@@ -110,7 +117,7 @@ def import_records(
         batches = _report_batches(contents, done, total, progress)
         with contextlib.closing(batches), _closing(contents.batches):
             names = {"classes": contents.classes, "vocabulary": contents.vocabulary}
-            counts[location] = write_store(location, batches, **names, overwrite=overwrite)
+            counts[location] = stage_store(staged, location, batches, **names)
         done += contents.total or 0
     return counts
 

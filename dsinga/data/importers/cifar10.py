@@ -105,7 +105,12 @@ def _size(files: list[_File]) -> int:
 def _classes(files: list[_File]) -> tuple[str, ...]:
     for meta in _matching(files, r"batches\.meta\.txt"):
         with meta.open() as (file, _):
-            return tuple(file.read().decode().split())
+            try:
+                return tuple(file.read().decode().split())
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{meta.path}: not UTF-8 text ({error.reason}); save the names of the classes so, or remove it"
+                ) from None
     return ()
 
 

@@ -5,6 +5,7 @@ Format: http://yann.lecun.com/exdb/mnist: magic number, dimensions as big-endian
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Generator, Iterator
 from typing import IO
@@ -13,10 +14,11 @@ import numpy as np
 
 from dsinga.data.importers.files import find, opened
 from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 
 IMAGES, LABELS = 2051, 2049
-ROWS = 1024
+LARGEST_SIDE = 1 << 14  # pixels
 
 
 def mnist(source: str) -> dict[str, StoreContents]:
@@ -30,11 +32,11 @@ def _contents(folder: str, prefix: str) -> StoreContents:
     shape, count = _header(images, IMAGES), _header(labels, LABELS)
     if shape[:1] != count:
         raise UserError(f"{images} has {shape[0]} images but {labels} has {count[0]} labels")
-    return StoreContents(_pairs(images, labels), shape[0])
+    return StoreContents(_pairs(images, labels, chunk_rows(math.prod(shape[1:]))), shape[0])
 
 
-def _pairs(images: str, labels: str) -> Generator[Batch]:
-    for data, label in zip(read_idx(images, IMAGES), read_idx(labels, LABELS), strict=True):
+def _pairs(images: str, labels: str, rows: int) -> Generator[Batch]:
+    for data, label in zip(_read_idx(images, IMAGES, rows), _read_idx(labels, LABELS, rows), strict=True):
         yield Batch(data, label)
 
 
@@ -43,21 +45,21 @@ def _header(path: str, magic: int) -> tuple[int, ...]:
         return _read_header(file, path, magic)
 
 
-def read_idx(path: str, magic: int) -> Iterator[np.ndarray]:
-    """Yield the array of an idx file, uint8, in blocks of 1,024 rows.
+def _read_idx(path: str, magic: int, rows: int) -> Iterator[np.ndarray]:
+    """Yield the array of an idx file, uint8, in blocks of ``rows`` rows.
 
     Raises:
         UserError: the magic number or the number of bytes does not match the header.
     """
     with opened(path) as (file, _):
         shape = _read_header(file, path, magic)
-        size = int(np.prod(shape[1:], dtype=np.int64))
-        for row in range(0, shape[0], ROWS):
-            rows = min(ROWS, shape[0] - row)
-            block = file.read(rows * size)
-            if len(block) < rows * size:
+        size = math.prod(shape[1:])
+        for row in range(0, shape[0], rows):
+            count = min(rows, shape[0] - row)
+            block = file.read(count * size)
+            if len(block) < count * size:
                 raise UserError(f"{path} is truncated: it ends in row {row + len(block) // size} of {shape[0]}")
-            yield np.frombuffer(block, np.uint8).reshape(rows, *shape[1:])
+            yield np.frombuffer(block, np.uint8).reshape(count, *shape[1:])
         if file.read(1):
             raise UserError(f"{path} has more bytes than the {shape[0]} rows that its header gives")
 
@@ -70,4 +72,10 @@ def _read_header(file: IO[bytes], path: str, magic: int) -> tuple[int, ...]:
     header = file.read(4 * dimensions)
     if len(header) < 4 * dimensions:
         raise UserError(f"{path} is truncated: it ends in its header")
-    return struct.unpack(f">{dimensions}I", header)
+    shape = struct.unpack(f">{dimensions}I", header)
+    if not all(1 <= side <= LARGEST_SIDE for side in shape[1:]):
+        raise UserError(
+            f"{path}: its header says that images have {' x '.join(map(str, shape[1:]))} pixels; sides have 1 to "
+            f"{LARGEST_SIDE}, so the header is damaged: download the file again"
+        )
+    return shape

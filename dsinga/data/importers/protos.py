@@ -91,13 +91,17 @@ def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None
         UserError: the bytes are not an image, or Pillow is not installed.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise UserError("reading image files needs Pillow: pip install pillow") from None
     try:
         image = Image.open(io.BytesIO(encoded)).convert("RGB")
-    except (OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{where} cannot be read as an image: {error}") from None
+    except UnidentifiedImageError:  # its text has the address of an object
+        raise UserError(f"{where} cannot be read as an image: Pillow knows no format like it; remove it") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # of Pillow's decoders: any class
+        raise UserError(f"{where} cannot be read as an image: {error!s:.200}; remove it, or copy it again") from None
     if size is not None:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
