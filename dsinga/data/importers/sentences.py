@@ -85,10 +85,8 @@ def class_files(folder: str) -> dict[str, str]:
     column = 1 if len({stem for stem, _ in names}) == 1 else 0
     classes = [name[column].lstrip(".") for name in names]
     if len(paths) < 2 or len({*classes}) < len(classes):
-        names = listed(sorted(os.path.basename(path) for path in paths))
-        raise UserError(
-            f"{folder} has the files: {names}; give a folder with a file of sentences for each class, at least two"
-        )
+        listing = listed(sorted(os.path.basename(path) for path in paths))
+        raise UserError(f"{folder} has {listing}; give a folder with a file of sentences for each class, at least two")
     return dict(sorted(zip(classes, paths, strict=True)))
 
 
