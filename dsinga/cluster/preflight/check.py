@@ -6,12 +6,13 @@ All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks`
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed import Client
-from distributed.protocol.pickle import dumps, loads
+from distributed.protocol.pickle import dumps
 
 from dsinga.cluster.dask_workers import available_workers, process
 from dsinga.cluster.preflight import worker_report
@@ -61,9 +62,10 @@ def check_workers_ready(
     user_objects = _user_objects(nets, objects or {})
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
-    stores = _pickled_stores(readers)
-    reports = _ask(client, sorted(workers.values()), pickled, stores)
-    for location, (store, _) in stores.items():
+    stores = _stores(readers)
+    facts = {location: (dumps(store), worker_report.describe(store)) for location, store in stores.items()}
+    reports = _ask(client, sorted(workers.values()), pickled, facts)
+    for location, store in stores.items():
         if any(report["stores"].get(location) for report in reports.values()):
             _check_first_block(store)
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
@@ -122,20 +124,16 @@ def _pickled(name: str, value: Any) -> bytes:
         raise UserError(f"{name} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
 
 
-def _pickled_stores(readers: Iterable[BatchReader]) -> dict[str, tuple[bytes, Any]]:
-    """Return, by location, the pickles and the facts of the records that processes read from files or URLs."""
-    stores = [store for reader in readers for store in reader.stores.values() if store.from_files]
-    return {
-        store.location: (dumps(store), worker_report.describe(store))
-        for store in {store.location: store for store in stores}.values()
-    }
+def _stores(readers: Iterable[BatchReader]) -> dict[str, Any]:
+    """Return, by location, the records that processes read from files or URLs."""
+    return {store.location: store for reader in readers for store in reader.stores.values() if store.from_files}
 
 
-def _check_first_block(pickled: bytes) -> None:
+def _check_first_block(store: Any) -> None:
     """Raise UserError where the driver, too, opens a store but cannot read it: the records are damaged."""
     try:
-        store = loads(pickled)
+        reopened = copy.copy(store)
     except UserError:  # the store has gone meanwhile
         return
-    for column in getattr(store, "columns", ()):  # windows of a text have none
+    for column in getattr(reopened, "columns", ()):  # windows of a text have none
         column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet
