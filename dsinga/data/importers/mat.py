@@ -121,7 +121,7 @@ def _lists(folder: str, endings: set[str]) -> dict[str, np.ndarray]:
                 try:
                     labels.append(int(line.split()[-1]))
                 except ValueError:
-                    raise UserError(f"{path}:{number}: a line must end in an integer label, not {line!r}") from None
+                    raise UserError(f"{path}:{number}: a line must end in an integer label, not {line!r:.80}") from None
             columns[ending] = np.array(labels, np.int64)
     return columns
 
