@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from dsinga.advice import option
 from dsinga.errors import UserError
+from dsinga.regular_files import METADATA_BYTES, read_regular
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
     """
     file = Path(path)
     try:
-        code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        code = compile(read_regular(file, METADATA_BYTES), str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise UserError(f"{file}:{error.lineno or 1}: {error.msg}") from error
     except (OSError, ValueError) as error:

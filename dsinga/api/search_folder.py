@@ -15,6 +15,7 @@ from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.monitor import History, Row, read_metrics
 from dsinga.redaction import redact
+from dsinga.regular_files import read_regular_text
 
 # The files of a search in its workspace, and of a setting in its folder there.
 TABLE, OUTCOME_FILE = "search.csv", "setting.json"
@@ -51,7 +52,7 @@ def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
     """
     path = folder / OUTCOME_FILE
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(read_regular_text(path))
         kept_setting, row = kept["setting"], kept["row"]
     except FileNotFoundError:
         return None

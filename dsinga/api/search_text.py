@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import re
@@ -15,6 +16,7 @@ import numpy as np
 from dsinga.api.search_space import MOST_VALUES
 from dsinga.errors import UserError
 from dsinga.registry import nearest
+from dsinga.regular_files import METADATA_BYTES, open_regular, read_regular_text
 
 Draw = Callable[[np.random.Generator], Any]
 
@@ -66,7 +68,7 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
     try:
         if path.suffix == ".csv":
             return _read_table(path)
-        content = _load_yaml(path.read_text(encoding="utf-8"))
+        content = _load_yaml(read_regular_text(path))
     except UserError:
         raise
     except (OSError, ValueError, csv.Error) as error:
@@ -82,7 +84,7 @@ def read_space(path: str | os.PathLike[str]) -> dict[str, Any] | list[dict[str, 
 
 def _read_table(path: Path) -> list[dict[str, Any]]:
     """Return the settings of a CSV file; raise UserError for a line that has not as many values as the first."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with io.TextIOWrapper(open_regular(path, METADATA_BYTES), encoding="utf-8-sig", newline="") as file:
         reader, settings = csv.DictReader(file), []
         for row in reader:
             if None in row or None in row.values():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dsinga.checkpoint.tensors import Fingerprint, fingerprint
 from dsinga.errors import UserError
+from dsinga.regular_files import read_regular_text
 
 FORMAT = 2
 PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
@@ -56,9 +57,7 @@ def read_metadata(folder: Path) -> Metadata:
     """
     path = folder / METADATA
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_regular_text(path, MOST_BYTES))
         return _checked(path, fields)
     except UserError:
         raise

@@ -10,6 +10,9 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
+
+MOST_BYTES = (1 << 31) - 1  # of a protobuf message
 
 
 def read_singa(path: Path) -> dict[str, np.ndarray]:
@@ -19,7 +22,8 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
     """
     protos = _blob_protos()()
     try:
-        protos.ParseFromString(path.read_bytes())
+        with open_regular(path, MOST_BYTES) as file:
+            protos.ParseFromString(file.read())
         if not protos.name or len(protos.name) != len(protos.blob):
             raise ValueError(f"it has {len(protos.name)} names for {len(protos.blob)} params")
         return {

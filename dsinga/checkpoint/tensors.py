@@ -13,6 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
 
 Arrays = dict[str, np.ndarray]
 
@@ -42,7 +43,7 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
 def fingerprint(path: Path) -> Fingerprint:
     """Return the fingerprint of a file."""
     length = crc = 0
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 20):
             length += len(block)
             crc = zlib.crc32(block, crc)
@@ -52,15 +53,28 @@ def fingerprint(path: Path) -> Fingerprint:
 def read_safetensors(path: Path) -> Arrays:
     """Return the arrays of a safetensors file by name; raise UserError, naming the file, if it cannot be read."""
     try:
-        return safetensors.numpy.load_file(path)
+        open_regular(path).close()
+        # Not by a memory map, which ends the process where the file is cut meanwhile.
+        return safetensors.numpy.load_file(path, backend="pread")
     except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def find_integers(params: Mapping[str, np.ndarray]) -> str:
+    """Return which param has other than floating-point numbers, as half a sentence; "" if none has.
+
+    Scalars may have: PyTorch counts batches in them.
+    """
+    for name, array in params.items():
+        if array.ndim and array.dtype.kind != "f":
+            return f"param {name!r} is {array.dtype}, not floating-point"
+    return ""
 
 
 def read_npz(path: Path) -> Arrays:
     """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
     try:
-        with open(path, "rb") as file:  # numpy would leave the file open if it is not an archive
+        with open_regular(path) as file:  # numpy would leave the file open if it is not an archive
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it has an array without a name")

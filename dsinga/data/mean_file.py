@@ -12,6 +12,7 @@ from dsinga.data.finite import find_nonfinite, place_of
 from dsinga.data.paths import resolve
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
+from dsinga.regular_files import TABLE_BYTES, open_regular
 
 
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
@@ -37,8 +38,8 @@ def _read(location: str) -> np.ndarray:
         return _single(location, (store.read([row])[0][0] for row in range(len(store))))
     if location.endswith(".npy"):
         try:
-            with np.errstate(over="ignore"):
-                return np.load(location).astype(np.float32)
+            with open_regular(location, TABLE_BYTES) as file, np.errstate(over="ignore"):
+                return np.load(file).astype(np.float32)
         except Exception as error:  # of the header's parser: any class
             fault = f"{type(error).__name__}: {error}"
             raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None

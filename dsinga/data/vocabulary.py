@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
+from dsinga.regular_files import METADATA_BYTES, read_regular
 
 UNKNOWN = "<unk>"
 SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of translations
@@ -27,8 +28,7 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
             raise UserError(f"{location} has no vocabulary; give a store made with: dsinga data import text")
         return symbols
     try:
-        with open(location, "rb") as file:
-            content = file.read()
+        content = read_regular(location, METADATA_BYTES)
         symbols = tuple(content.decode().splitlines() if words else content.decode("latin-1"))
     except OSError as error:
         raise UserError(f"the vocabulary {location} cannot be read: {error.strerror or error}") from None

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import zarr
 
+from dsinga.data.store_opening import unreadable
 from dsinga.errors import UserError
+from dsinga.redaction import redacted_cause
 from dsinga.registry import nearest
 
 DATA_NAMES = ("data", "x", "image", "images", "feature", "features", "record", "records", "input", "inputs")
@@ -81,6 +83,8 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
     except (KeyError, ValueError):
         hint = nearest(name, _all_arrays(group)[0])
         raise UserError(f"{location} has no array {name!r}, which {field}: names{hint}{_listing(group)}") from None
+    except Exception as error:  # each file system has error classes of its own
+        raise unreadable(location, f"the array {name!r}", error) from redacted_cause(error, location)
     if not isinstance(array, zarr.Array):
         raise UserError(f"{location}: {field}: {name!r} is a group; name an array in it{_listing(group)}")
     return array

@@ -15,6 +15,7 @@ from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd
 from dsinga.registry import register
+from dsinga.regular_files import TABLE_BYTES, read_regular_text
 
 
 @register("extension", "kCSV")
@@ -77,7 +78,7 @@ class CSV(Extension):
         """Return the lines of the file, without one that a killed process has left incomplete; note its columns."""
         if not self._path.exists():
             return []
-        text = self._path.read_text(encoding="utf-8")
+        text = read_regular_text(self._path, TABLE_BYTES)
         reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
         self._columns = list(reader.fieldnames or ())
         return list(reader)

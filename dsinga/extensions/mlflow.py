@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.checkpoint import latest
+from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
@@ -21,6 +22,7 @@ from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
 from dsinga.redaction import redact, redacted_cause
 from dsinga.registry import register
+from dsinga.regular_files import read_regular_text
 
 RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
@@ -68,7 +70,7 @@ class MLflow(Extension):
         with self._naming_the_server():
             self._run_id = (self._earlier_run(loop) if loop.step else "") or self._create_run(loop)
         if loop.workspace is not None:
-            (loop.workspace / RUN_FILE).write_text(self._run_id, encoding="utf-8")
+            replace_file(loop.workspace / RUN_FILE, self._run_id)
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Log the metrics of a row."""
@@ -116,7 +118,7 @@ class MLflow(Extension):
         file = loop.workspace / RUN_FILE if loop.workspace is not None else Path()
         if not file.is_file():
             return ""
-        run_id = file.read_text(encoding="utf-8").strip()
+        run_id = read_regular_text(file).strip()
         for name in self._client.get_run(run_id).data.metrics:
             self._logged[name] = max(metric.step for metric in self._client.get_metric_history(run_id, name))
         self._client.update_run(run_id, status="RUNNING")

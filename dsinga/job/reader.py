@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
-from pathlib import Path
 from typing import cast
 
 from dsinga.job.builder import read
@@ -13,6 +11,7 @@ from dsinga.job.message import JobError, Where
 from dsinga.job.overrides import override
 from dsinga.job.schema import Job
 from dsinga.job.textformat import UnclosedError, parse
+from dsinga.regular_files import read_regular
 
 LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
 
@@ -25,7 +24,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """
     file = os.fspath(path)
     try:
-        content = _content(Path(path))
+        content = read_regular(path, LARGEST_BYTES)
         return loads(content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), file, overrides)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
@@ -33,20 +32,6 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         if isinstance(error, JobError):
             raise
         raise JobError(f"cannot read the job file {file!r}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a regular file; others, such as pipes and devices, may have no end, or never begin."""
-    size, mode = path.stat().st_size, path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # to read a folder fails as it should
-        raise JobError(f"{os.fspath(path)}: a job is read from a file, not from a pipe or a device")
-    if size <= LARGEST_BYTES:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_BYTES + 1)
-        size = len(content)
-    if size > LARGEST_BYTES:
-        raise JobError(f"{os.fspath(path)}: not a job file: it has {size:,} bytes, and a job at most {LARGEST_BYTES:,}")
-    return content
 
 
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:

@@ -12,6 +12,7 @@ from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.rows import Row
+from dsinga.regular_files import TABLE_BYTES, read_regular
 
 
 class MetricsFile:
@@ -72,7 +73,7 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
     Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
     """
     try:
-        *lines, _unfinished = Path(path).read_bytes().split(b"\n")
+        *lines, _unfinished = read_regular(path, TABLE_BYTES).split(b"\n")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; move it away") from None
     rows = History()

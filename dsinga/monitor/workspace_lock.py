@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
 
 HOLDER = "running.json"
 
@@ -102,7 +103,7 @@ def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
 
 def _read(path: Path) -> Holder:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return parse_holder(file.read(1 << 12))
     except OSError:
         return {}

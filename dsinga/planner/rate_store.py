@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.planner.other_work import start_watching
+from dsinga.regular_files import read_regular_text
 from dsinga.version import __version__
 
 ATTEMPTS = 2  # to measure while nothing else uses the cores
@@ -120,7 +121,7 @@ def _versions() -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, Figures]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular_text(path))
         if content["versions"] != _versions():
             return {}
         return {str(key): tuple(map(float, figures)) for key, figures in content["figures"].items()}

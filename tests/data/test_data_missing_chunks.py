@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.data import open_store
+from dsinga.data import open_store, verify_store
+from dsinga.data.zarr_source import ZarrSource
 from dsinga.errors import UserError
 
 DATA = np.random.default_rng(5).normal(size=(90, 4)).astype(np.float32)
@@ -21,7 +22,7 @@ DATA = np.random.default_rng(5).normal(size=(90, 4)).astype(np.float32)
 def write(path: Path, zarr_format: Any = 3, **options: Any) -> Path:
     """Write a group of records x, three chunks, and labels y, one chunk."""
     group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
-    group.create_array("x", data=DATA, chunks=(30, 4), **options)
+    group.create_array("x", data=DATA, **{"chunks": (30, 4), **options})
     group.create_array("y", data=np.arange(90) % 7)
     return path
 
@@ -69,4 +70,50 @@ def test_a_cut_chunk(tmp_path: Path, zarr_format: int) -> None:
     path = write(tmp_path / "g", zarr_format, compressors=codec)
     os.truncate(path / ("x/1.0" if zarr_format == 2 else "x/c/1/0"), 50)
     with pytest.raises(UserError, match="rows 30 to 59 of 'x' cannot be read .*50 bytes, but its header says"):
+        open_store(path).read([0])
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "options"),
+    [
+        (2, {}),
+        (2, {"compressors": None}),
+        (3, {}),
+        (3, {"compressors": None}),
+        (3, {"shards": (30, 4), "chunks": (10, 4)}),
+    ],
+)
+def test_an_empty_chunk(tmp_path: Path, zarr_format: int, options: dict[str, Any]) -> None:
+    """Zarr takes the file of a shard that has no bytes for one that was not written, and returns the fill value."""
+    path = write(tmp_path / "g", zarr_format, **options)
+    key = "x/1.0" if zarr_format == 2 else "x/c/1/0"
+    os.truncate(path / key, 0)
+    with pytest.raises(UserError, match=rf"g: rows 0 to 89 of 'x' cannot be read .*{key} has 0 bytes"):
+        open_store(path).read([0])
+    with pytest.raises(UserError, match=rf"1 of 4 chunks are damaged(.|\n)*{key} has 0 bytes"):
+        verify_store(path)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_a_cut_shard(tmp_path: Path, location: Any, has_checksums: bool) -> None:
+    """Zarr returns the fill value for a part of a shard that would lie behind the end of the file."""
+    checks: list[Any] = [zarr.codecs.Crc32cCodec()] if has_checksums else []
+    codecs: Any = [zarr.codecs.BytesCodec(), *checks]
+    serializer: Any = zarr.codecs.ShardingCodec(
+        chunk_shape=(10, 4), codecs=[zarr.codecs.BytesCodec()], index_codecs=codecs, index_location=location
+    )
+    path = write(tmp_path / "g", compressors=None, serializer=serializer)
+    content = (path / "x/c/1/0").read_bytes()
+    index_bytes = 3 * 16 + 4 * has_checksums
+    for length in (1, 16, index_bytes - 1, index_bytes, index_bytes + 160, len(content) - 160, len(content) - 1):
+        (path / "x/c/1/0").write_bytes(content[:length])
+        array: Any = ZarrSource(path, "x", "y").data_array
+        for start, stop in ((0, 90), (40, 50), (30, 60)):
+            try:
+                rows = array[start:stop]
+            except Exception:  # of zarr and of the file system: any class, which a column explains
+                continue
+            np.testing.assert_array_equal(rows, DATA[start:stop])
+    with pytest.raises(UserError, match="of 'x' cannot be read"):
         open_store(path).read([0])

@@ -13,6 +13,7 @@ from distributed.utils import import_term
 
 from dsinga.advice import option
 from dsinga.errors import UserError
+from dsinga.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security | None:
@@ -141,8 +142,7 @@ def _read(what: str, file: str) -> str:
     if "\n" in file:
         return file
     try:
-        with open(file, encoding="latin-1") as opened:
-            return opened.read()
+        return read_regular(file, METADATA_BYTES).decode("latin-1")
     except OSError as error:
         raise UserError(f"the TLS {what} {file} cannot be read: {error.strerror}; check its path and mode") from error
 

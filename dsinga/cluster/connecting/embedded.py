@@ -26,6 +26,7 @@ from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_sche
 from dsinga.cluster.connecting.scheduler_version import check_version
 from dsinga.cluster.process_memory import MALLOC_SETTINGS
 from dsinga.errors import UserError
+from dsinga.regular_files import read_regular_text
 
 # Seconds to wait for a scheduler to answer.
 CONNECT_SECONDS = 10
@@ -202,6 +203,6 @@ def _read_address(path: Path) -> str:
             )
         time.sleep(FILE_CHECK_SECONDS)
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["address"])
+        return str(json.loads(read_regular_text(path))["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a file that `dask scheduler --scheduler-file` wrote: {error!r}") from error

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from distributed import Client
 from distributed.security import Security
@@ -15,6 +14,7 @@ from dsinga.cluster.connecting.credentials import find_credentials
 from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.errors import SchedulerLost, UserError
+from dsinga.regular_files import read_regular_text
 
 # Seconds between two attempts to reach a scheduler, and for one attempt.
 ATTEMPT_SECONDS, CONNECT_SECONDS = 0.2, 1.0
@@ -31,7 +31,7 @@ def await_scheduler(
     while True:
         check()
         try:
-            place = address or str(json.loads(Path(file or "").read_text(encoding="utf-8"))["address"])
+            place = address or str(json.loads(read_regular_text(file or ""))["address"])
             credentials = find_credentials(place, security)
             check_scheduler(with_scheme(place, credentials), credentials, CONNECT_SECONDS)
             return

@@ -18,6 +18,7 @@ import numpy as np
 from dsinga.data.importers.files import OpenFile, naming_errors, opened
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
 
 SHAPE = (3, 32, 32)
 ROW = 1 + 3 * 32 * 32
@@ -39,7 +40,7 @@ def cifar10(source: str) -> dict[str, StoreContents]:
     Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a third
     store, since SINGA's jobs subtract it.
     """
-    files = _tar(source) if os.path.isfile(source) else _folder(source)
+    files = _folder(source) if os.path.isdir(source) else _tar(source)
     train = _matching(files, r"data_batch_\d+\.bin")
     test = _matching(files, r"test_batch\w*\.bin")
     for matches, name in ((train, "data_batch_1.bin"), (test, "test_batch.bin")):
@@ -76,7 +77,7 @@ def _tar(source: str) -> list[_File]:
 def _archive(source: str) -> Iterator[tarfile.TarFile]:
     with naming_errors(source):
         try:
-            with tarfile.open(source) as archive:
+            with open_regular(source) as file, tarfile.open(fileobj=file) as archive:
                 yield archive
         except tarfile.TarError as error:
             raise UserError(f"{source} cannot be read as a tar archive: {str(error).splitlines()[0]}") from None

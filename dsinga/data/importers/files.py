@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import zlib
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
 
 SUFFIXES = ("", ".gz", ".xz")
 
@@ -28,7 +30,7 @@ def opened(path: str) -> Iterator[OpenFile]:
 
     Errors of reading within the context are raised as UserError, naming the file.
     """
-    with naming_errors(path), open(path, "rb") as raw:
+    with naming_errors(path), open_regular(path) as raw:
         suffix = os.path.splitext(path)[1]
         if suffix == ".gz":
             with gzip.open(raw) as file:
@@ -38,6 +40,15 @@ def opened(path: str) -> Iterator[OpenFile]:
                 yield OpenFile(file, raw.tell)
         else:
             yield OpenFile(raw, raw.tell)
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a text file, whose bytes that are not UTF-8 become surrogates.
+
+    Raises UserError, naming the file, where it cannot be read.
+    """
+    with naming_errors(path), io.TextIOWrapper(open_regular(path), "utf-8", "surrogateescape") as file:
+        yield from file
 
 
 @contextlib.contextmanager

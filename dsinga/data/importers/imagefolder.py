@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga.data.importers.files import naming_errors
+from dsinga.data.importers.files import naming_errors, read_lines
 from dsinga.data.importers.protos import decode_image
 from dsinga.data.importers.records import Record, StoreContents, stack
 from dsinga.errors import UserError
+from dsinga.regular_files import TABLE_BYTES, read_regular
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 
@@ -62,20 +63,19 @@ def _images_of_folder(folder: str) -> tuple[tuple[str, ...], list[tuple[str, int
 
 def _images_of_list(path: str) -> list[tuple[str, int]]:
     images = []
-    with naming_errors(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                image, label = line.rsplit(maxsplit=1)
-                images.append((os.path.join(os.path.dirname(path), image), int(label)))
-            except ValueError:
-                raise UserError(f"{path}:{number}: a line must be 'path label', with an integer label") from None
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            image, label = line.rsplit(maxsplit=1)
+            images.append((os.path.join(os.path.dirname(path), image), int(label)))
+        except ValueError:
+            raise UserError(f"{path}:{number}: a line must be 'path label', with an integer label") from None
     return images
 
 
 def _read(images: list[tuple[str, int]], size: tuple[int, int] | None) -> Iterator[Record]:
     for path, label in images:
-        with naming_errors(path), open(path, "rb") as file:
-            encoded = file.read()
+        with naming_errors(path):
+            encoded = read_regular(path, TABLE_BYTES)
         yield Record(decode_image(encoded, path, size), label, path)

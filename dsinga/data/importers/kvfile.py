@@ -13,6 +13,7 @@ from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.protos import decode_record
 from dsinga.data.importers.records import Record, StoreContents, stack
 from dsinga.errors import UserError
+from dsinga.regular_files import open_regular
 
 _size = struct.Struct("=Q")
 
@@ -34,7 +35,7 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
         UserError: the file is truncated or not a kvfile, or a value is not a record; the message has number and offset.
     """
     total = os.path.getsize(path)
-    with naming_errors(path), open(path, "rb") as file:
+    with naming_errors(path), open_regular(path) as file:
         number = offset = 0
         while offset < total:
             where = f"{path}: record {number} at byte {offset}"

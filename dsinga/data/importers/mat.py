@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.importers.files import naming_errors
+from dsinga.data.importers.files import naming_errors, read_lines
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed
+from dsinga.regular_files import open_regular
 
 Shape = tuple[int, ...]
 NUMERIC_CLASSES = (
@@ -88,8 +89,8 @@ def _scipy(path: str, function: str, **options: Any) -> Any:
     except ImportError:
         raise UserError("reading MATLAB files needs SciPy: pip install scipy") from None
     try:
-        with naming_errors(path):
-            return getattr(scipy.io, function)(path, appendmat=False, **options)
+        with naming_errors(path), open_regular(path) as file:
+            return getattr(scipy.io, function)(file, **options)
     except UserError:  # a subclass of ValueError, which is caught below
         raise
     except NotImplementedError:
@@ -132,8 +133,7 @@ def _classes(folder: str) -> tuple[str, ...]:
 
 
 def _lines(path: str) -> list[str]:
-    with naming_errors(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return [line.strip() for line in file if line.strip()]
+    return [line.strip() for line in read_lines(path) if line.strip()]
 
 
 def _read(path: str, name: str, labels: np.ndarray | None) -> Generator[Batch]:

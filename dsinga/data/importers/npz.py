@@ -20,6 +20,7 @@ from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed
+from dsinga.regular_files import open_regular
 
 DATA, LABELS = ("data", "x", "images"), ("labels", "y")
 BAND_BYTES = 64 << 20  # of an array in Fortran order that are read together
@@ -57,7 +58,7 @@ def npz(source: str) -> dict[str, StoreContents]:
 @contextlib.contextmanager
 def _archive(source: str) -> Iterator[zipfile.ZipFile]:
     try:
-        with naming_errors(source), zipfile.ZipFile(source) as archive:
+        with naming_errors(source), open_regular(source) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (UserError, MemoryError):
         raise

@@ -1,0 +1,69 @@
+"""Opening files to read them: regular files only, since a pipe may never begin and a device never end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO, cast
+
+# The most bytes of a file with metadata, such as a zarr.json or a setting.json, and of one with a table or an image.
+METADATA_BYTES = 256 << 20
+TABLE_BYTES = 4 << 30
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> BinaryIO:
+    """Open the regular file ``path`` to read bytes. It never waits for a pipe.
+
+    Raises OSError, whose ``strerror`` says why, where there is no such file, where a folder, a pipe, a device or a
+    socket is in its place, or where it has more than ``most_bytes``.
+    """
+    _check(path, os.stat(path), most_bytes)  # before it is opened, which may have an effect on a device
+    file = cast(BinaryIO, open(path, "rb", opener=_open_without_waiting))
+    try:
+        _check(path, os.fstat(file.fileno()), most_bytes)  # another one may have taken its name meanwhile
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """Return the bytes of the regular file ``path``. Raises OSError as :func:`open_regular` does."""
+    with open_regular(path, most_bytes) as file:
+        content = file.read(most_bytes + 1)
+    _check_size(path, len(content), most_bytes)  # it may have grown
+    return content
+
+
+def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> str:
+    """Return the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
+    return read_regular(path, most_bytes).decode("utf-8")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check(path: str | os.PathLike[str], status: os.stat_result, most_bytes: int | None) -> None:
+    """Raise OSError unless ``status`` is that of a regular file of at most ``most_bytes``."""
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a file", os.fspath(path))
+    if most_bytes is not None:
+        _check_size(path, status.st_size, most_bytes)
+
+
+def _check_size(path: str | os.PathLike[str], size: int, most_bytes: int) -> None:
+    if size > most_bytes:
+        fault = f"it has {size:,} bytes, and such a file at most {most_bytes:,}"
+        raise OSError(errno.EFBIG, fault, os.fspath(path))
