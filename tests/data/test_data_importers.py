@@ -136,9 +136,7 @@ class TestImageFolder:
 
 
 class TestMissingExtra:
-    @pytest.mark.parametrize(
-        ("module", "source_name"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder"), ("scipy.io", "mat")]
-    )
+    @pytest.mark.parametrize(("module", "source_name"), [("PIL", "imagefolder"), ("scipy.io", "mat")])
     def test_the_error_names_the_package_to_install(
         self, module: str, source_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
