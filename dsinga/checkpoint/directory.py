@@ -33,7 +33,7 @@ from dsinga.checkpoint.metadata import (
     write_metadata,
 )
 from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
-from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import Arrays, Fingerprint, find_integers, read_safetensors, write_tensors
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.training.divergence import first_not_finite
@@ -163,7 +163,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def read_checkpoint_params(path: Path) -> Arrays:
     """Read only the params of the checkpoint directory ``path``; raises UserError as :func:`read_checkpoint` does."""
     try:
-        return _read_arrays(path, PARAMS, read_metadata(path).files[PARAMS])
+        return _read_arrays(path / PARAMS, read_metadata(path).files[PARAMS])
     except DamagedFile as error:
         raise UserError(f"{error}; {_another(path)}") from None
 
@@ -188,7 +188,7 @@ def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoi
 
 def _read(path: Path) -> Checkpoint:
     metadata = read_metadata(path)
-    arrays = {name: _read_arrays(path, name, expected) for name, expected in metadata.files.items()}
+    arrays = {name: _read_arrays(path / name, expected) for name, expected in metadata.files.items()}
     state: dict[str, Arrays] = {}
     for name, array in arrays[STATE].items():
         param, _, slot = name.rpartition("/")
@@ -200,9 +200,12 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(metadata.step, arrays[PARAMS], state, metadata.meta, loop)
 
 
-def _read_arrays(path: Path, name: str, expected: Fingerprint) -> Arrays:
-    check_file(path / name, expected)
-    return read_safetensors(path / name)
+def _read_arrays(file: Path, expected: Fingerprint) -> Arrays:
+    check_file(file, expected)
+    arrays = read_safetensors(file)
+    if file.name == PARAMS and (fault := find_integers(arrays)):
+        raise DamagedFile(f"{file} is damaged: {fault}")
+    return arrays
 
 
 def _another(path: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
-from dsinga.checkpoint.tensors import Arrays, read_npz, read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import Arrays, find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
@@ -45,8 +45,6 @@ def port(
                     f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {params[name].shape} in "
                     f"{location}: give it another name to start it afresh, or change the layer"
                 )
-            if params[name].dtype.kind not in "fiub":
-                raise UserError(f"param {name!r} has no numbers in {location}, but {params[name].dtype}")
             with np.errstate(over="ignore"):
                 values[name] = np.ascontiguousarray(params[name], np.float32)
             finite = np.isfinite(values[name])
@@ -126,7 +124,10 @@ def _read(path: Path) -> Arrays:
         return read_checkpoint_params(path)
     readers: dict[str, Callable[[Path], Arrays]] = {".safetensors": read_safetensors, ".npz": read_npz}
     if path.suffix in readers:
-        return readers[path.suffix](path)
+        params = readers[path.suffix](path)
+        if fault := find_integers(params):
+            raise UserError(f"{path}: {fault}; write it as float32")
+        return params
     from dsinga.checkpoint.singa import read_singa  # imported here, since only this reader needs protobuf
 
     return read_singa(path)

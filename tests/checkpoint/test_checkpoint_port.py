@@ -128,3 +128,34 @@ def test_export_into_a_missing_folder_is_an_error(tmp_path):
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, 4, {"w": ONE}, {}, {}))
     with pytest.raises(RunError, match=r"nowhere/out\.safetensors cannot be written"):
         export_safetensors(checkpoint, tmp_path / "nowhere" / "out.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_params_of_integers_are_refused_with_file_and_name(tmp_path, suffix):
+    """As where a header says I32 in place of F32, so that the bits of weights would be read as whole numbers."""
+    path = tmp_path / f"w{suffix}"
+    save = safetensors.numpy.save_file if suffix == ".safetensors" else lambda arrays, path: np.savez(path, **arrays)
+    save({"count": np.array(7), "w": np.ones(3, np.float32)}, path)
+    assert read_params(path).keys() == {"count", "w"}  # PyTorch's num_batches_tracked
+    save({"b": np.ones(3, np.float32), "w": np.ones(3, np.int32)}, path)
+    with pytest.raises(UserError, match=rf"w\{suffix}: param 'w' is int32, not floating-point; write it as float32"):
+        read_params(path)
+
+
+def test_a_changed_dtype_in_a_header_is_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    safetensors.numpy.save_file({"w": np.ones(3, np.float32)}, path)
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(UserError, match=r"w\.safetensors: param 'w' is int32, not floating-point"):
+        port({"w": (3,)}, [path])
+
+
+def test_a_checkpoint_with_params_of_integers_is_damaged(tmp_path):
+    write_checkpoint(tmp_path, 3, {"w": np.ones(3, np.float32)}, {}, {})
+    write_checkpoint(tmp_path, 6, {"w": np.ones(3, np.int32)}, {}, {})
+    with pytest.raises(
+        UserError, match=r"step6/params.safetensors is damaged: param 'w' is int32, not floating-point; "
+    ):
+        read_checkpoint(tmp_path / "step6")
+    with pytest.raises(UserError, match="the checkpoint before it is .*step3"):
+        read_params(tmp_path)
