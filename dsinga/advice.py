@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dsinga.redaction import redact
 
@@ -27,6 +29,13 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
 def is_command() -> bool:
     """Return whether dsinga is used by a command."""
     return bool(_command_lines)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def how_to_resume() -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,49 +14,32 @@ import click
 from dsinga.advice import command_line
 from dsinga.commands import completion, data, examples, inference, inspection, learning_rate, searching, training
 from dsinga.errors import RunError, Terminated, UserError
+from dsinga.termination import raised_terminations
 from dsinga.version import __version__
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
-# Exit statuses of commands that SIGINT and SIGTERM have ended.
+# Exit statuses of commands that SIGINT has ended, and SIGTERM or SIGHUP.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
     """The group of commands; one that a signal has ended says how to go on.
 
-    It exits with status 130 after SIGINT, as shells expect, and after SIGTERM with 75, for which batch systems start a
-    command again (EX_TEMPFAIL).
+    It exits with status 130 after SIGINT, as shells expect, and after SIGTERM or SIGHUP with 75, for which batch
+    systems start a command again (EX_TEMPFAIL).
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _raised_sigterm():
+            with raised_terminations():
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            is_sigterm = isinstance(interrupt, Terminated)
-            what = "terminated" if is_sigterm else "interrupted"
-            click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
-            sys.exit(TERMINATED_STATUS if is_sigterm else INTERRUPTED_STATUS)
-
-
-@contextlib.contextmanager
-def _raised_sigterm() -> Iterator[None]:
-    """Raise Terminated where SIGTERM comes, unless the program has a handler for it, or this is not its main thread."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def terminate(number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_IGN)  # another one must not cut off what cleans up
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            is_terminated = isinstance(interrupt, Terminated)
+            what = "terminated" if is_terminated else "interrupted"
+            with contextlib.suppress(OSError):  # the terminal is gone
+                click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
+            sys.exit(TERMINATED_STATUS if is_terminated else INTERRUPTED_STATUS)
 
 
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)

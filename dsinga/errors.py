@@ -46,9 +46,9 @@ class Cancelled(RunError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come, as batch systems send it to jobs that must end. The command line exits with status 75.
+    """SIGTERM has come, as batch systems send it to jobs that must end, or SIGHUP. The command line exits with 75.
 
-    A KeyboardInterrupt, so that what cleans up after Ctrl-C does so after SIGTERM.
+    A KeyboardInterrupt, so that what cleans up after Ctrl-C does so after these.
     """
 
 

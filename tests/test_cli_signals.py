@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.checkpoint import read_params
+from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
 from tests.test_cli import JOB
@@ -190,3 +191,93 @@ def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
         arguments = [*worker, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]
         processes.append(subprocess.Popen(arguments, cwd=folder, stderr=subprocess.DEVNULL))
     return processes
+
+
+def test_a_terminal_that_is_closed_ends_training_with_a_checkpoint(folder):
+    """SIGHUP comes, and nothing can be written to the terminal any more."""
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "dsinga", *TRAIN, *ENDLESS]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *command], cwd=folder, stdin=slave, stdout=slave, stderr=slave,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        shown = b""
+        while not re.search(rb"[1-9]\d*/1000000", shown):
+            shown += os.read(master, 1 << 16)
+    finally:
+        os.close(master)
+    assert process.wait(60) == 75
+    path = latest(folder / "work/checkpoint")
+    assert path is not None
+    assert not (folder / "work/running.json").exists()
+    go_on(folder, int(path.name[4:]) + 25)
+
+
+# Makes its standard input the terminal of its session, and becomes a command.
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+PROGRAM = """
+import signal
+import dsinga
+
+if __name__ == "__main__":
+    HANDLERS
+    job = dsinga.load("job.conf", ["train_steps=TRAIN_STEPS", "test_freq=100"])
+    print("before", flush=False)
+    try:
+        dsinga.train(job, workspace="work", resume="auto")
+    finally:
+        print("after", flush=False)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+"""
+
+
+def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000) -> list[str]:
+    """Write a program that trains, and return its command."""
+    (folder / "program.py").write_text(PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)))
+    return [sys.executable, "program.py"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_a_signal_ends_a_program_after_a_checkpoint(folder, number):
+    """It ends the program as by default: with the status of the signal, and without what would come after."""
+    command = write_program(folder)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_line(process, r"step [1-9]\d+/")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == -number, err
+    assert out == "before\n"
+    last = re.fullmatch(
+        r"the run is ended: (\d+) steps were done; go on from work/checkpoint/step(\d+) with resume=True",
+        err.splitlines()[-1],
+    )
+    assert last, err
+    assert last[1] == last[2]
+    assert not (folder / "work/running.json").exists()
+    write_program(folder, steps=int(last[1]) + 25)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_handler_of_the_program_is_left_to_it(folder):
+    """A signal that the program ignores does not end it, and its own handler is called after the checkpoint."""
+    handlers = (
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "    signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True) or exit(3))"
+    )
+    command = write_program(folder, handlers)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_line(process, r"step [1-9]\d+/")
+    process.send_signal(signal.SIGHUP)
+    wait_for_line(process, r"step [1-9]\d+/")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "before\nmine\nafter\n"), err
+    assert latest(folder / "work/checkpoint") is not None

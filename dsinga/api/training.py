@@ -11,6 +11,7 @@ from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
+from dsinga.termination import deferred_terminations
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -70,6 +71,9 @@ def train(
             as the job's ``cluster { patience }`` says, and for as many Dask workers; then go on from the newest
             checkpoint in the workspace.
 
+    With a workspace, SIGTERM and SIGHUP end a program that has no handlers for them after a checkpoint of the last
+    complete round, as Ctrl-C does, if this is called in its main thread.
+
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
@@ -83,4 +87,5 @@ def train(
     execution = Execution(job, source, options)
     if source.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
-    return execution.execute()
+    with deferred_terminations():
+        return execution.execute()

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM during training: the first one ends the run in order, then it has its usual effect."""
+"""SIGINT, SIGTERM and SIGHUP during training: the first one ends the run in order, then it has its usual effect."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from dsinga.advice import is_command
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.errors import RunError
+from dsinga.termination import TERMINATIONS
 
 _log = logging.getLogger(__name__)
 
@@ -24,13 +25,13 @@ Handler = Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end training with a checkpoint of the last complete round, before they take effect.
+    """Let SIGINT, SIGTERM and SIGHUP end training with a checkpoint of the last complete round, then take effect.
 
     A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
     ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
     handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. A second
-    SIGINT, and a signal at another time, take effect at once. A further SIGTERM changes nothing: batch systems send it
-    to several processes, which may pass it on.
+    SIGINT, and a signal at another time, take effect at once. A further SIGTERM or SIGHUP changes nothing: batch
+    systems send it to several processes, which may pass it on.
 
     Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
     signals, this does nothing.
@@ -52,7 +53,8 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         _log.warning("%s: training ends after the rounds in flight, with a checkpoint; Ctrl-C ends it at once", name)
 
     if threading.current_thread() is threading.main_thread():
-        handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM) if callable(handler := _of(number))}
+        numbers = (signal.SIGINT, *TERMINATIONS)
+        handlers = {number: handler for number in numbers if callable(handler := _of(number))}
     for number in handlers:
         signal.signal(number, handle)
     failure = "the run was complete"

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from html import escape
-from typing import Any, TextIO
+from typing import TextIO
 
+from dsinga.advice import in_notebook
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.rows import NOT_METRICS, Row
 
@@ -175,13 +176,6 @@ class Picture(Progress):
 
     def _repr_html_(self) -> str:
         return f'{draw_curves(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'
-
-
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook, without importing IPython."""
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")
 
 
 def values(row: Row) -> str:

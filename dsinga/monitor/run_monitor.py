@@ -59,7 +59,8 @@ class RunMonitor(contextlib.ExitStack):
                 raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
         kept = "" if self._kept is None else f"the earlier run in {self._workspace} is kept in {self._kept}"
         if self._progress:
-            self._display = self.enter_context(show_progress(self._steps, self._name, earlier=self.history))
+            self._display = show_progress(self._steps, self._name, earlier=self.history)
+            self.callback(self._show, "close")
         if kept:
             self.remark(kept)
 
@@ -79,9 +80,10 @@ class RunMonitor(contextlib.ExitStack):
     def waiting(self, sentence: str) -> None:
         """Show that the run waits: in the display or, before :meth:`begin`, on standard error; else by the log."""
         if self._display:
-            self._display.remark(sentence)
+            self._show("remark", sentence)
         elif self._progress:
-            print(sentence, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # the terminal is gone
+                print(sentence, file=sys.stderr, flush=True)
         else:
             _log.info(sentence)
 
@@ -93,19 +95,25 @@ class RunMonitor(contextlib.ExitStack):
             if self._file.fault and not self._warned:
                 self._warned = True
                 _log.warning("%s; training goes on, and rows are written when that is possible again", self._file.fault)
-        if self._display and row["phase"] != RECOVERY:  # of which the log says what there is to say
-            self._display.event(row)
+        if row["phase"] != RECOVERY:  # of which the log says what there is to say
+            self._show("event", row)
 
     def progress(self, row: dict[str, Any]) -> None:
         """Show the current step, speed and metrics, without keeping them."""
-        if self._display:
-            self._display.update(row)
+        self._show("update", row)
 
     def remark(self, sentence: str) -> None:
         """Add a sentence about the run to the history, and show it."""
         self.history.remarks.append(sentence)
-        if self._display:
-            self._display.remark(sentence)
+        self._show("remark", sentence)
+
+    def _show(self, method: str, *arguments: Any) -> None:
+        """Call a method of the display. One whose terminal is gone, as after SIGHUP, must not end the run."""
+        if self._display is not None:
+            try:
+                getattr(self._display, method)(*arguments)
+            except OSError:
+                self._display = None
 
 
 def keep_earlier_run(workspace: Path) -> Path | None:

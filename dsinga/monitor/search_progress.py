@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from html import escape
 from typing import TextIO
 
-from dsinga.monitor.progress import in_notebook
+from dsinga.advice import in_notebook
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api import find_cluster
-from dsinga.errors import UserError
+from dsinga.cluster.cancellation import Cancellation
+from dsinga.cluster.interrupts import deferred_interrupts
+from dsinga.cluster.loop_state import describe_way_on
+from dsinga.errors import Cancelled, UserError
 from dsinga.job import Job, load
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
@@ -33,6 +36,7 @@ from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
 from dsinga.rl.remote.predicting_loop import PredictingLoop
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.run_settings import RunSettings, check_names, is_due
+from dsinga.termination import deferred_terminations
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -80,7 +84,7 @@ def train(
             agent, workspace = agent_of(job, one.spaces), workspace or workspace_of(job)
         if has_groups(job):
             return train_job_in_groups(job, agent, run, client, workspace, resume, progress)
-    with _open_loop(agent, run, client) as loop:
+    with deferred_terminations(), _open_loop(agent, run, client) as loop:
         return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
 
 
@@ -104,12 +108,14 @@ class _Run:
         if self.source:
             state, faults = restore_checkpoint(self.source, loop, settings.layout())
             self.seconds_before = float(state["seconds"])
-        with self.monitor:
+        cancellation = Cancellation()
+        with deferred_interrupts(cancellation), self.monitor:
             self.monitor.begin(loop.statistics.steps)
             for fault in faults:
                 self.monitor.remark(fault)
             self.started = time.monotonic()
             logged, busy = loop.statistics.steps, 0.0
+            cancellation.ends_in_order = self.workspace is not None
             while loop.statistics.steps < settings.steps:
                 before, begun = loop.statistics.steps, time.monotonic()
                 metrics = loop.advance(settings.rollout_steps)
@@ -124,6 +130,9 @@ class _Run:
                     self._save()
                 if at_end:
                     break
+                if cancellation.event.is_set():
+                    self._save()
+                    raise Cancelled(describe_way_on(self.workspace, step))
         return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
 
     def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:

@@ -9,12 +9,12 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from dsinga.advice import in_notebook
 from dsinga.monitor.progress import (
     LiveLine,
     PlainLines,
     ThroughputEstimate,
     duration,
-    in_notebook,
     show_progress,
     values,
 )
@@ -124,7 +124,7 @@ def test_values_leave_out_step_phase_and_time():
 
 def test_a_script_is_not_a_notebook():
     assert not in_notebook()
-    code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.monitor.progress.in_notebook())"
+    code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.advice.in_notebook())"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

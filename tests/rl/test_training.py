@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -286,3 +289,28 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         rl.train(dsinga.load(JOB, ["reinforcement.a2c_conf.decay=0.5"]))
     with pytest.raises(UserError, match="has no reinforcement"):
         rl.train(dsinga.loads("neuralnet { }"))
+
+
+def test_an_interrupted_run_goes_on_from_a_checkpoint_of_its_last_rollout(tmp_path: Path) -> None:
+    steps = itertools.count(1)
+    interrupted_at = 150
+
+    class Interrupting(gymnasium.Wrapper[Any, Any, Any, Any]):
+        """CartPole, during the 150th step of which Ctrl-C comes."""
+
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1"))
+
+        def step(self, action: Any) -> Any:
+            if next(steps) == interrupted_at:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    options: dict[str, Any] = {"steps": 384, "environments": 4, "rollout_steps": 32, "progress": False}
+    with pytest.raises(KeyboardInterrupt, match=r"256 steps were done; go on from .*step256 with resume=True"):
+        rl.train(agent_of(), Interrupting, workspace=tmp_path, **options)
+    resumed = rl.train(agent_of(), Interrupting, workspace=tmp_path, resume=True, **options)
+    assert same_bits(resumed, rl.train(agent_of(), Interrupting, **options))
+    steps = itertools.count(interrupted_at)
+    with pytest.raises(KeyboardInterrupt):  # at once, since nothing is kept
+        rl.train(agent_of(), Interrupting, **options)
