@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
-from dsinga.errors import Cancelled, SchedulerLost, UserError
+from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.monitor import History, Row, RunMonitor
@@ -164,22 +164,24 @@ class Execution:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor), remote)
-            outcome = cluster.train(
-                job,
-                client,
-                observer,
-                workspace=folder,
-                roots=roots(job, options.data_root),
-                resume=resume,
-                grain=cluster.find_grain(options.grain),
-                extensions=options.extensions,
-                params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
-                where=options.where(),
-                max_threads=self.max_threads,
-                cancelled=self.cancelled,
-                saved=remote.save if remote else None,
-            )
-            for sentence in (outcome.stopped, *outcome.remarks):
+            with observer.naming_lost_workspace():
+                outcome = cluster.train(
+                    job,
+                    client,
+                    observer,
+                    workspace=folder,
+                    roots=roots(job, options.data_root),
+                    resume=resume,
+                    grain=cluster.find_grain(options.grain),
+                    extensions=options.extensions,
+                    params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
+                    where=options.where(),
+                    max_threads=self.max_threads,
+                    cancelled=self.cancelled,
+                    saved=remote.save if remote else None,
+                    check_workspace=observer.check_workspace,
+                )
+            for sentence in (outcome.stopped, *outcome.remarks, monitor.lost):
                 if sentence:
                     monitor.remark(sentence)
         return Result(
@@ -190,8 +192,8 @@ class Execution:
             outcome.step,
             self.workspace,
             outcome.stopped,
-            tuple(outcome.remarks),
-            outcome.unsaved or (remote.unsaved if remote else ""),
+            (*outcome.remarks, *([monitor.lost] if monitor.lost else [])),
+            outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
         )
 
     def _await_workers(self, client: Client, seconds: float) -> None:
@@ -265,6 +267,41 @@ class _Observer:
 
     def record(self, row: Row) -> None:
         self._monitor.record(row)
+        self._end_if_lost()
+
+    def check_workspace(self) -> None:
+        """See whether a checkpoint may be written to the workspace; see :meth:`RunMonitor.check_workspace`."""
+        try:
+            self._monitor.check_workspace()
+        finally:
+            self._end_if_lost()
+
+    def _end_if_lost(self) -> None:
+        """Let the run end in order, with a checkpoint, where its workspace was moved or deleted."""
+        if self._monitor.lost:
+            self._execution.cancelled.set()
+
+    @property
+    def unsaved(self) -> str:
+        """Why the last checkpoint is not in the workspace: it was moved or deleted, and could not be made again."""
+        return "" if self._monitor.has_workspace else self._monitor.lost
+
+    @contextlib.contextmanager
+    def naming_lost_workspace(self) -> Iterator[None]:
+        """Raise RunError for a run that has ended because its workspace was moved or deleted.
+
+        That may also happen after the last step: the result says it then.
+        """
+        try:
+            yield
+            with contextlib.suppress(RunError):
+                self._monitor.check_workspace()
+        except Cancelled as error:
+            lost = self._monitor.lost
+            if not lost:
+                raise
+            way_on = str(error).partition("; ")[2] if self._monitor.has_workspace else "no checkpoint was written"
+            raise RunError(f"{lost}; {way_on}") from error
 
     def progress(self, row: Row) -> None:
         self._execution.latest, self._execution.waiting = row, ""

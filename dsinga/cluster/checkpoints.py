@@ -14,11 +14,18 @@ from dsinga.job import redact_job, to_text
 class Checkpoints:
     """The folder of the checkpoints of a run.
 
-    ``saved`` is called after each one that was written.
+    ``check`` is called before each one is written, and raises RunError where it must not be; ``saved`` is called after
+    each one that was written.
     """
 
-    def __init__(self, prepared: PreparedRun, folder: Path, saved: Callable[[], None] | None = None):
-        self._job, self._folder, self._saved = prepared.job, folder, saved
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        folder: Path,
+        saved: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ):
+        self._job, self._folder, self._saved, self._check = prepared.job, folder, saved, check
         self._meta = {
             "job": to_text(redact_job(prepared.job)),
             "seed": prepared.job.seed,
@@ -26,7 +33,12 @@ class Checkpoints:
         }
 
     def write(self, snapshot: RunSnapshot) -> None:
-        """Write a snapshot, and remove those checkpoints that the job does not keep. Raises RunError."""
+        """Write a snapshot, and remove those checkpoints that the job does not keep.
+
+        Raises RunError.
+        """
+        if self._check is not None:
+            self._check()
         params, state, loop = snapshot.params, dict(snapshot.state or {}), dict(snapshot.loop or {})
         write_checkpoint(self._folder, snapshot.step, params, state, self._meta, loop)
         remove_old_checkpoints(self._folder, self._job.checkpoint_keep)

@@ -76,6 +76,7 @@ def train(
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
     saved: Callable[[], None] | None = None,
+    check_workspace: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint if ``resume``.
 
@@ -90,7 +91,7 @@ def train(
 
     ``cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then ends
     after its rounds in flight, and a checkpoint is written; without, it ends at once. ``saved`` is called after each
-    checkpoint that was written.
+    checkpoint that was written, ``check_workspace`` before; it raises RunError where none must be written.
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
     a loss is no longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
@@ -123,7 +124,9 @@ def train(
 
         first = RunSnapshot(begin.step, begin.params, begin.state if resume else None, begin.loop if resume else None)
         run = RecoverableRun(prepared, client, first, make_check, observer.waiting)
-        loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved)
+        loop = TrainingLoop(
+            prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved, check_workspace
+        )
         params = _train(prepared, run, loop, begin, workspace)
         return _outcome(prepared, loop, begin.step, params, workspace)
 

@@ -71,6 +71,7 @@ class TrainingLoop:
         started: float,
         cancellation: Cancellation,
         saved: Callable[[], None] | None = None,
+        check_workspace: Callable[[], None] | None = None,
     ):
         self._job = prepared.job
         self._prepared = prepared
@@ -79,7 +80,8 @@ class TrainingLoop:
         self._workspace = workspace
         self._grain = grain
         self._cancellation = cancellation
-        self._checkpoints = Checkpoints(prepared, workspace / "checkpoint", saved) if workspace else None
+        folder = workspace / "checkpoint" if workspace else None
+        self._checkpoints = Checkpoints(prepared, folder, saved, check_workspace) if folder else None
         self._events = RunEvents(prepared, run)
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)

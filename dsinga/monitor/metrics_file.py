@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ class MetricsFile:
 
     def append(self, row: Row) -> None:
         """Write ``row`` as one line to the operating system. numpy scalars are written as numbers."""
-        self._waiting += _to_line(row).encode()
+        self.extend([row])
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Write several rows, as :meth:`append` does one."""
+        self._waiting += "".join(map(_to_line, rows)).encode()
         self._write()
 
     def close(self) -> None:

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.rows import RECOVERY
-from dsinga.monitor.workspace_lock import locked_workspace
+from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ class RunMonitor(contextlib.ExitStack):
         resume: whether rows are appended to those of an earlier run; otherwise these are moved to a folder
             ``run-1``, ``run-2``, ... of the workspace.
         progress: whether a progress line is shown, or a picture in a notebook.
+
+    Attributes:
+        history: the rows so far.
+        lost: a sentence that says that the workspace was moved or deleted meanwhile, "" if it was not.
     """
 
     def __init__(self, name: str, steps: int, workspace: Path | None, resume: bool, progress: bool):
@@ -41,6 +45,8 @@ class RunMonitor(contextlib.ExitStack):
         self._name, self._steps = name, steps
         self._workspace, self._resume, self._progress = workspace, resume, progress
         self._file: MetricsFile | None = None
+        self._lock: WorkspaceLock | None = None
+        self.lost = ""
         self._warned = False  # of rows that cannot be written
         self._kept: Path | None = None
         self._display: Progress | None = None
@@ -53,7 +59,7 @@ class RunMonitor(contextlib.ExitStack):
         """
         if self._workspace:
             try:
-                self.enter_context(locked_workspace(self._workspace))
+                self._lock = self.enter_context(locked_workspace(self._workspace))
                 self._open(self._workspace / "metrics.jsonl", step)
             except OSError as error:
                 raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
@@ -67,9 +73,43 @@ class RunMonitor(contextlib.ExitStack):
     def _open(self, path: Path, step: int) -> None:
         if not self._resume:
             self._kept = keep_earlier_run(path.parent)
-        self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
-        self.callback(self._close_file, self._file)
+        self._open_file(path, step if self._resume else None)
         self.history = read_metrics(path)
+
+    def _open_file(self, path: Path, resumed_step: int | None) -> MetricsFile:
+        self._file = self.enter_context(MetricsFile(path, resumed_step))
+        self.callback(self._close_file, self._file)
+        return self._file
+
+    def check_workspace(self) -> None:
+        """See whether the workspace was moved or deleted since :meth:`begin`; make it again with all rows, if so.
+
+        ``lost`` says so then. A metrics file that was deleted is written again. Raises RunError where the workspace
+        cannot be made again, as where another run has begun in its place.
+        """
+        if self._workspace is None or self._lock is None:
+            return
+        path, is_in_place = self._workspace / "metrics.jsonl", self._lock.is_in_place()
+        if is_in_place and path.exists():
+            return
+        gone = path if is_in_place else f"the workspace {self._workspace}"
+        fault = f"{gone} was moved or deleted while the run was writing it"
+        try:
+            if not is_in_place:
+                self.lost = fault
+                self._lock = self.enter_context(locked_workspace(self._workspace))
+                keep_earlier_run(self._workspace)
+            self._open_file(path, None).extend(self.history)
+        except (OSError, UserError) as error:
+            raise RunError(f"{fault}, and it cannot be made again: {error}") from error
+        if not is_in_place:
+            self.lost = f"{fault}; it is made again, with all metrics and without the earlier checkpoints"
+        _log.warning("%s", self.lost or f"{fault}; it is written again")
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether the run has a workspace that is where it was, or was made again."""
+        return self._lock is not None and self._lock.is_in_place()
 
     def _close_file(self, file: MetricsFile) -> None:
         """Write the rows that are left; what cannot be written is in the history only."""
@@ -89,6 +129,8 @@ class RunMonitor(contextlib.ExitStack):
 
     def record(self, row: dict[str, Any]) -> None:
         """Add a row to the history and the metrics file, and show it."""
+        with contextlib.suppress(RunError):  # what ``lost`` says
+            self.check_workspace()
         self.history.append(row)
         if self._file:
             self._file.append(row)

@@ -8,6 +8,7 @@ it is created by one process only, and left by one that was killed; it counts no
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -24,8 +25,30 @@ HOLDER = "running.json"
 Holder = dict[str, Any]
 
 
+class WorkspaceLock:
+    """The lock of a workspace that this process holds.
+
+    Args:
+        workspace: the folder.
+        holder: what this process has written into its ``running.json``.
+    """
+
+    def __init__(self, workspace: Path, holder: Holder):
+        self._workspace, self._holder = workspace, holder
+        self._status = os.stat(workspace)
+
+    def is_in_place(self) -> bool:
+        """Return whether the path of the workspace still leads to the folder that is locked."""
+        try:
+            status = os.stat(self._workspace)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+        # Some network file systems give a folder another number from time to time.
+        return os.path.samestat(status, self._status) or _read(self._workspace / HOLDER) == self._holder
+
+
 @contextlib.contextmanager
-def locked_workspace(workspace: Path) -> Iterator[None]:
+def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
     """Create the folder ``workspace``, and hold its lock as long as the context lasts.
 
     Raises UserError, with host, process and time, where another run holds the lock; OSError where the folder cannot be
@@ -37,15 +60,18 @@ def locked_workspace(workspace: Path) -> Iterator[None]:
         if _lock_folder(workspace, stack) or has_ended(_read(path)):
             path.unlink(missing_ok=True)  # left by a process that was killed
         try:
+            holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
             with open(path, "x", encoding="utf-8") as file:
-                json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}, file)
+                json.dump(holder, file)
         except FileExistsError:
             raise workspace_held(workspace, _read(path), file=path) from None
+        lock = WorkspaceLock(workspace, holder)
         try:
-            yield
+            yield lock
         finally:
             with contextlib.suppress(OSError):  # the folder is gone, or the disk
-                path.unlink()
+                if lock.is_in_place():  # else the file may be that of another run
+                    path.unlink()
 
 
 def parse_holder(text: bytes) -> Holder:

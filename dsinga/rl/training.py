@@ -14,7 +14,7 @@ from dsinga.api import find_cluster
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.interrupts import deferred_interrupts
 from dsinga.cluster.loop_state import describe_way_on
-from dsinga.errors import Cancelled, UserError
+from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
@@ -130,9 +130,12 @@ class _Run:
                     self._save()
                 if at_end:
                     break
-                if cancellation.event.is_set():
+                if cancellation.event.is_set() or self.monitor.lost:
                     self._save()
-                    raise Cancelled(describe_way_on(self.workspace, step))
+                    way_on = describe_way_on(self.workspace, step)
+                    raise RunError(f"{self.monitor.lost}; {way_on}" if self.monitor.lost else way_on)
+        if self.monitor.lost:
+            self.monitor.remark(self.monitor.lost)
         return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
 
     def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:
@@ -153,6 +156,7 @@ class _Run:
 
     def _save(self) -> None:
         if self.workspace:
+            self.monitor.check_workspace()
             run = {**self.settings.layout(), "seconds": self._seconds()}
             write_checkpoint(self.workspace, self.loop, run, self.settings.checkpoints_kept)
 

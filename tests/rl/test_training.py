@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from click.testing import CliRunner
 import dsinga
 from dsinga import nn, rl
 from dsinga.cli import main_group
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.job.message import defaults, item_type
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
+from dsinga.monitor import read_metrics
 from dsinga.rl.from_job import ALGORITHMS
 from dsinga.rl.from_job import agent_of as agent_of_job
 
@@ -291,26 +294,44 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         rl.train(dsinga.loads("neuralnet { }"))
 
 
-def test_an_interrupted_run_goes_on_from_a_checkpoint_of_its_last_rollout(tmp_path: Path) -> None:
+def cart_pole_with(act: Callable[[], object], at: int) -> type[Any]:
+    """Return a class of CartPole that calls ``act`` during the step number ``at`` of all its environments."""
     steps = itertools.count(1)
-    interrupted_at = 150
 
-    class Interrupting(gymnasium.Wrapper[Any, Any, Any, Any]):
-        """CartPole, during the 150th step of which Ctrl-C comes."""
-
+    class Acting(gymnasium.Wrapper[Any, Any, Any, Any]):
         def __init__(self) -> None:
             super().__init__(gymnasium.make("CartPole-v1"))
 
         def step(self, action: Any) -> Any:
-            if next(steps) == interrupted_at:
-                signal.raise_signal(signal.SIGINT)
+            if next(steps) == at:
+                act()
             return super().step(action)
 
-    options: dict[str, Any] = {"steps": 384, "environments": 4, "rollout_steps": 32, "progress": False}
+    return Acting
+
+
+OPTIONS: dict[str, Any] = {"steps": 384, "environments": 4, "rollout_steps": 32, "progress": False}
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_run_goes_on_from_a_checkpoint_of_its_last_rollout(tmp_path: Path) -> None:
+    environment = cart_pole_with(interrupt, 150)
     with pytest.raises(KeyboardInterrupt, match=r"256 steps were done; go on from .*step256 with resume=True"):
-        rl.train(agent_of(), Interrupting, workspace=tmp_path, **options)
-    resumed = rl.train(agent_of(), Interrupting, workspace=tmp_path, resume=True, **options)
-    assert same_bits(resumed, rl.train(agent_of(), Interrupting, **options))
-    steps = itertools.count(interrupted_at)
+        rl.train(agent_of(), environment, workspace=tmp_path, **OPTIONS)
+    resumed = rl.train(agent_of(), environment, workspace=tmp_path, resume=True, **OPTIONS)
+    assert same_bits(resumed, rl.train(agent_of(), environment, **OPTIONS))
     with pytest.raises(KeyboardInterrupt):  # at once, since nothing is kept
-        rl.train(agent_of(), Interrupting, **options)
+        rl.train(agent_of(), cart_pole_with(interrupt, 1), **OPTIONS)
+
+
+def test_a_run_whose_workspace_is_deleted_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    workspace = tmp_path / "work"
+    environment = cart_pole_with(lambda: shutil.rmtree(workspace), 150)
+    with pytest.raises(RunError, match=r"work was moved or deleted .* made again, .*; 256 steps were done; go on from"):
+        rl.train(agent_of(), environment, workspace=workspace, log_every=128, **OPTIONS)
+    assert [row["step"] for row in read_metrics(workspace / "metrics.jsonl")] == [128, 256]
+    resumed = rl.train(agent_of(), environment, workspace=workspace, resume=True, **OPTIONS)
+    assert same_bits(resumed, rl.train(agent_of(), environment, **OPTIONS))
