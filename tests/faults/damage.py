@@ -60,10 +60,12 @@ def damage_bytes(random: random_module.Random, path: Path) -> str:
 
 
 def damage_entry(random: random_module.Random, folder: Path) -> str:
-    """Remove, exchange, empty, or replace by a folder or by a link, a file under ``folder``; return what was done."""
+    """Remove, exchange or empty a file, or replace it by a folder, link or pipe; return what was done."""
     files = files_of(folder)
     path = random.choice(files)
-    kind = random.choice(("remove", "empty", "exchange", "copy over", "folder", "dangling link", "link to itself"))
+    kind = random.choice(
+        ("remove", "empty", "exchange", "copy over", "folder", "pipe", "dangling link", "link to itself")
+    )
     if kind == "remove":
         path.unlink()
     elif kind == "empty":
@@ -79,6 +81,8 @@ def damage_entry(random: random_module.Random, folder: Path) -> str:
         path.unlink()
         if kind == "folder":
             path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
         else:
             os.symlink(path.name if kind == "link to itself" else "absent", path)
     return f"{kind} {path.relative_to(folder)}"
