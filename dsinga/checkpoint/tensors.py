@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 
 Arrays = dict[str, np.ndarray]
+ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
 
 
 class Fingerprint(NamedTuple):
@@ -28,11 +30,13 @@ class Fingerprint(NamedTuple):
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
     """Write a safetensors file, flush it to the disk and return its fingerprint.
 
-    Raises OSError if it cannot be written.
+    The library sorts arrays by name; their order is among the file's metadata. Raises OSError if it cannot be written.
     """
+    metadata = {ORDER: json.dumps(list(arrays))}
     try:
         # The format has neither strides nor byte order, so arrays must be contiguous.
-        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        safetensors.numpy.save_file(contiguous, path, metadata)
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
     with open(path, "r+b") as file:
@@ -51,12 +55,20 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def read_safetensors(path: Path) -> Arrays:
-    """Return the arrays of a safetensors file by name; raise UserError, naming the file, if it cannot be read."""
+    """Return the arrays of a safetensors file by name, in the order in which :func:`write_tensors` got them.
+
+    Arrays that another program wrote are in the library's order. Raises UserError, naming the file, if it cannot be
+    read.
+    """
     try:
         open_regular(path).close()
         # Not by a memory map, which ends the process where the file is cut meanwhile.
-        return safetensors.numpy.load_file(path, backend="pread")
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+        with safetensors.safe_open(path, "numpy", backend="pread") as file:
+            order = json.loads((file.metadata() or {}).get(ORDER, "[]"))
+            names = file.keys()
+            in_order = order if sorted(order) == sorted(names) else names
+            return {name: file.get_tensor(name) for name in in_order}
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
 
 

@@ -57,6 +57,10 @@ def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     for param in (param for layer in job.neuralnet.layer for param in layer.param if param.static):
         text = f"static params are kept by the workers of one group, but the job has {groups} worker groups"
         raise param.error(f"{text}; use lr_scale: 0, or one worker group", "static")
+    for layer in job.neuralnet.layer:
+        if layer.bm_conf is not None and layer.bm_conf.use_global_stats:
+            text = f"layer {layer.name!r}: use_global_stats keeps statistics in the workers of one group, but there are"
+            raise layer.bm_conf.error(f"{text} {groups} worker groups; use one worker group", "use_global_stats")
     if cluster.staleness is not None and cluster.nserver_groups == groups:
         text = f"staleness bounds the worker groups of one server group, but each of the {groups} server groups has one"
         raise cluster.error(f"{text} worker group only; leave it out, or use fewer server groups", "staleness")

@@ -186,9 +186,13 @@ class EmbeddingConf(Message):
 
 
 class BMConf(Message):
-    """Settings of kBM. Beyond SINGA: ``momentum`` is the weight of the newest batch, as in PyTorch."""
+    """Settings of kBM. Beyond SINGA: ``momentum`` is the weight of the newest batch, as in PyTorch.
+
+    ``use_global_stats``, as in Caffe, normalises with the running statistics in training, too, and keeps them.
+    """
 
     momentum: float = 0.1
+    use_global_stats: bool = False
 
 
 class LayerNormConf(Message):

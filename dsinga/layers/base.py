@@ -24,7 +24,7 @@ class ParamSpec:
     ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
     layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
     its new value is sent in place of a gradient, and replaces the old one. ``initial`` fills it if the job has no
-    ``init``.
+    ``init``. ``static`` says that no step changes it, as ``static`` of a job's param does.
 
     ``sparse`` says that its gradient may be a :class:`dsinga.ops.SparseRows`: then only these rows are sent and
     updated. Where it must be added to a dense gradient, it is made dense.
@@ -41,6 +41,7 @@ class ParamSpec:
     initial: float = 0.0
     by_rows: bool = False
     sparse: bool = False
+    static: bool = False
 
 
 class Connection(Enum):

@@ -33,7 +33,7 @@ class BatchNorm(Layer):
     holds for the gradient. In other phases the running mean and the running unbiased variance are used. Each step moves
     these by the share ``momentum`` towards the batch's; while 1/(steps so far) is larger, by that share instead, so
     that they are the mean of all batches and their initial values have no weight. (SINGA 0.3 keeps only those of the
-    last batch, which is a fault.)
+    last batch, which is a fault.) With ``use_global_stats`` the running ones are used in all phases and do not move.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -46,21 +46,23 @@ class BatchNorm(Layer):
         self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
-        self.momentum = (conf.bm_conf or BMConf()).momentum
+        settings = conf.bm_conf or BMConf()
+        self.momentum, self.use_global_stats = settings.momentum, settings.use_global_stats
         channels = self.shape[1:2]
         self.params = (
             ParamSpec("scale", channels, initial=1.0),
             ParamSpec("bias", channels),
-            ParamSpec("mean", channels, trainable=False),
-            ParamSpec("variance", channels, trainable=False, initial=1.0),
+            ParamSpec("mean", channels, trainable=False, static=self.use_global_stats),
+            ParamSpec("variance", channels, trainable=False, initial=1.0, static=self.use_global_stats),
         )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         scale, bias, running_mean, running_variance = params
-        if not ctx.training:
+        if not ctx.training or self.use_global_stats:
             statistics = BatchStatistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
-            return Output(self.normalise(sources, scale, bias, statistics, ctx))
+            feature = self.normalise(sources, scale, bias, statistics, ctx)
+            return Output(feature, saved=statistics if ctx.training else None)
         statistics = self.batch_statistics(x, ctx)
         share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
         unbiased = statistics.size / max(statistics.size - 1, 1)
@@ -96,8 +98,9 @@ class BatchNorm(Layer):
         sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
         dx = None
         if needs[0]:
-            # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch.
-            everywhere = self.global_sums(sums, ctx)
+            # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch; 0 of them where the
+            # statistics do not depend on x.
+            everywhere = [0 * array for array in sums] if self.use_global_stats else self.global_sums(sums, ctx)
             slopes = ctx.ops.batch_norm_slopes(
                 scale, statistics.mean, statistics.variance, everywhere, statistics.size, EPSILON
             )

@@ -37,8 +37,8 @@ class Param:
 
     @property
     def static(self) -> bool:
-        """Whether the job says that it keeps its value."""
-        return self.conf.static
+        """Whether it keeps its value, because the job or its layer says so."""
+        return self.conf.static or self.spec.static
 
     @property
     def lr_scale(self) -> float:

@@ -114,7 +114,10 @@ def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], els
 
 
 def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
-    """Raise JobError where a param cannot share its owner's values: another shape, or only one of them is trained."""
+    """Raise JobError where a param cannot share its owner's values: another shape, or only one of them is trained.
+
+    A param that says nothing of ``static`` takes that of its owner.
+    """
     if request.spec.shape != owner.spec.shape:
         transposed = request.spec.shape == owner.spec.shape[::-1] and request.layer.conf.innerproduct_conf is not None
         remedy = "; set transpose in its innerproduct_conf to use the matrix transposed" if transposed else ""
@@ -128,3 +131,5 @@ def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
         raise request.error(
             f"it cannot share {owner.name!r}: {trained!r} is trained and {fixed!r} is state of its layer", "share_from"
         )
+    if request.conf.static and not owner.conf.static:
+        raise request.error(f"it is static, but {owner.name!r}, which it shares, is trained; make both so", "static")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.nn.arguments import layer
+from dsinga.nn.arguments import COMMON, layer
 from dsinga.nn.dense import Dense
 from dsinga.nn.feature import Feature
 from dsinga.nn.symbol import LayerBuilder
@@ -91,17 +91,12 @@ def PositionalEncoding(scale: float = 1.0) -> Write:
 
 
 class _ProjectionWriter(LayerWriter):
-    """Writes a projection with the cut, place and phases of the attention that it belongs to."""
+    """Writes a projection with the arguments of the attention that it belongs to: cut, place, phases, scales."""
 
     def __init__(self, writer: LayerWriter, builder: LayerBuilder, name: str, source: Feature):
         super().__init__(writer.net, builder, name, [source])
-        fields = ("partition_dim", "location", "include", "exclude")
-        given = writer.builder.settings
-        self._fields = {field: given[field] for field in fields if given.get(field) is not None}
-
-    def add(self, type: str, **arguments: Any) -> Feature:
-        """Write the layer that has the params of the projection."""
-        return super().add(type, **{**self._fields, **arguments})
+        common = {field: writer.settings.get(field) for field in COMMON if field not in ("name", "param")}
+        self.settings = {**self.settings, **common}
 
 
 def _settings(heads: int, score: str, causal: bool) -> dict[str, Any] | None:

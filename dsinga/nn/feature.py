@@ -35,6 +35,7 @@ class Writable(Protocol):
     kind: str
     name: str | None
     settings: Mapping[str, Any]
+    trainable: bool
     write: Callable[[Any], Feature]
 
 

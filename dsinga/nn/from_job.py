@@ -97,6 +97,18 @@ class JobModel(Trainable):
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._train_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
+    @property
+    def trainable(self) -> bool:
+        """Whether training moves params. It cannot be set: a job freezes params by ``static``."""
+        return any(not param.static for param in self._shaped().net.params.values())
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        raise UserError(
+            "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
+            'nn.Sequential, freeze its layers, and set model.params = "FOLDER/params.safetensors"'
+        )
+
     def __repr__(self) -> str:
         return f"<model of the job {self.name!r}>"
 

@@ -180,7 +180,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
             raise UserError(f"loss_weights has no effect on {loss!r}; give it scale={weight}")
         settings = {"name": name, **loss.settings}
         again = functools.partial(loss_builder, loss, output, name=name)
-        return LayerBuilder(loss.kind, loss.write, settings, again)
+        return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     if loss not in NAMES:
         raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
     shape = row_shape(output)

@@ -18,6 +18,7 @@ from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
+from dsinga.registry import nearest
 
 
 class Model(Trainable):
@@ -69,6 +70,40 @@ class Model(Trainable):
         self.metrics = flatten([metrics]) if metrics is not None else ()
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
+
+    @property
+    def layers(self) -> list[LayerBuilder]:
+        """The layers between inputs and outputs, sources first, each once."""
+        builders = (symbol.builder for symbol in ancestors(self._outputs()) if symbol.builder.kind != INPUT)
+        return list({id(builder): builder for builder in builders}.values())
+
+    @checked
+    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerBuilder:
+        """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one."""
+        layers = self.layers
+        if index is not None:
+            if not -len(layers) <= index < len(layers):
+                raise UserError(f"the model has {len(layers)} layers; there is no layer {index}")
+            return layers[index]
+        if not any(layer.name == name for layer in layers):
+            written = self._write(PhaseRecords()).names
+            by_name = {written[id(layer)]: layer for layer in layers}
+        else:
+            by_name = {layer.name or "": layer for layer in layers}
+        if name not in by_name:
+            hint = nearest(str(name), by_name) or f"; these are {', '.join(by_name)}"
+            raise UserError(f"the model has no layer {name!r}{hint}")
+        return by_name[name]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training moves the params of any layer. Setting it sets that of all layers, from the next ``fit``."""
+        return any(layer.trainable for layer in self.layers)
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        for layer in self.layers:
+            layer.trainable = trainable
 
     def _inputs(self) -> list[Symbol]:
         return self.inputs
@@ -154,7 +189,6 @@ class Sequential(Model):
         self._chain: Symbol | None = None
         self._start: Symbol | None = None
         super().__init__(Input(), [], name)
-        self.layers: list[LayerBuilder] = []
         for each in layers:
             self.add(each)
 
@@ -165,12 +199,13 @@ class Sequential(Model):
                 raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
             self._start = self._chain = layer
             return
+        if isinstance(layer, Trainable):
+            raise UserError("a model is no layer; give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])")
         if not isinstance(layer, LayerBuilder):
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {layer!r}")
         if self._chain is None:
             self._start = self._chain = Input()
         self._chain = layer(self._chain)
-        self.layers.append(layer)
 
     def _inputs(self) -> list[Symbol]:
         if self._start is None:

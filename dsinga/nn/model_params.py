@@ -16,8 +16,9 @@ import dsinga.api as api
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, redact_job, to_text
-from dsinga.nn.records import Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
+from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
+from dsinga.training import check_params
 from dsinga.worker.local_net import LocalNet
 
 
@@ -37,6 +38,7 @@ class ModelParams(ABC):
         self._params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
         self._fits = 0
+        self._arguments: JobArguments | None = None  # of the last fit
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -127,9 +129,21 @@ class ModelParams(ABC):
         """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
         print(summary_text(self._shaped().net, self.name))
 
+    def _written_job(self) -> Job:
+        """Return the job of the last ``fit`` as far as files have it, else that of a ``fit`` with default arguments."""
+        arguments = self._arguments or JobArguments()
+        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+        return job if job.epochs or job.train_steps else job.replace(epochs=1)
+
+    def __str__(self) -> str:
+        try:
+            return str(self._written_job())
+        except UserError as error:
+            return f"{self!r}: {error}"
+
     def _repr_html_(self) -> str:
         try:
-            return job_html(self.make_job({}, None, {}))
+            return job_html(self._written_job())
         except UserError as error:
             return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
@@ -137,16 +151,35 @@ class ModelParams(ABC):
         """Return the shapes of records that the model names itself. Raises UserError where it names none."""
         raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
 
+    def _ordered_params(self) -> dict[str, np.ndarray]:
+        """Return the params of the net in the order of its layers, with initial values for those that are not given.
+
+        The net of a loaded model without known shapes is not known; its params are in the order of their file.
+        """
+        try:
+            local = self._shaped()
+        except UserError:
+            if self._params is None:
+                raise
+            names = self.result.net.params if self.result else self._params
+            return {name: self._params[name] for name in names if name in self._params}
+        params = self._known_params(local)
+        check_params(local.net, params)
+        return {name: params[name] for name in local.net.params if name in params}
+
     def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the net."""
-        return [array.copy() for array in self.params.values()]
+        """Return copies of the params in the order of the layers, frozen ones among them."""
+        return [array.copy() for array in self._ordered_params().values()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number of arrays."""
-        names = list(self.params)
-        if len(names) != len(weights):
-            raise UserError(f"the model has {len(names)} params ({', '.join(names)}), but {len(weights)} are given")
-        self.params = dict(zip(names, weights, strict=True))
+        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
+        params = self._ordered_params()
+        if len(params) != len(weights):
+            raise UserError(f"the model has {len(params)} params ({', '.join(params)}), but {len(weights)} are given")
+        for number, ((name, param), array) in enumerate(zip(params.items(), weights, strict=True)):
+            if np.shape(array) != param.shape:
+                raise UserError(f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}")
+        self.params = dict(zip(params, weights, strict=True))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
@@ -156,5 +189,5 @@ class ModelParams(ABC):
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         step = self.result.step if self.result else 0
-        (path / "job.conf").write_text(to_text(redact_job(self.make_job({}, None, {}))), encoding="utf-8")
-        export_safetensors(Checkpoint(step, self.params, {}, {}), path / "params.safetensors")
+        (path / "job.conf").write_text(to_text(redact_job(self._written_job())), encoding="utf-8")
+        export_safetensors(Checkpoint(step, self._ordered_params(), {}, {}), path / "params.safetensors")

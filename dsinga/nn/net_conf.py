@@ -42,6 +42,7 @@ class WrittenNet:
         outputs: the names of the layers of the outputs.
         label_inputs: the names of the inputs that give the labels of each output that has a loss.
         label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
+        names: the names of the layers, by the id of what wrote them.
     """
 
     layers: list[LayerConf]
@@ -49,6 +50,7 @@ class WrittenNet:
     outputs: list[str]
     label_inputs: list[str]
     label_examples: dict[str, np.ndarray]
+    names: dict[int, str]
 
 
 def write_net(
@@ -96,7 +98,7 @@ def write_net(
         net.layers = [part for conf in net.layers for part in weighted(conf)]
         net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
     layers = [feature(symbol).layer for symbol in outputs]
-    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples)
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.names)
 
 
 def weighted(conf: LayerConf) -> list[LayerConf]:

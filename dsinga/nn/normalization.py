@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dsinga.nn.arguments import layer
 from dsinga.nn.convolution import refuse_channels_last
@@ -14,7 +15,8 @@ from dsinga.nn.writer import LayerWriter, Write
 def BatchNormalization(momentum: float | None = None) -> Write:
     """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
 
-    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99).
+    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
+    not trainable normalises with its running statistics in training, too, and does not move them.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -22,8 +24,9 @@ def BatchNormalization(momentum: float | None = None) -> Write:
         if len(rows) == 2:
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
         refuse_channels_last(writer)
-        share = None if momentum is None else {"momentum": round(1 - momentum, 12)}
-        return writer.add("kBM", bm_conf=share)
+        settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
+        settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
+        return writer.add("kBM", bm_conf=settings or None)
 
     return write
 

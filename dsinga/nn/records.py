@@ -39,9 +39,27 @@ class PhaseRecords:
         """Return the sources that the job names no path for."""
         return {name: source for name, source in self.sources.items() if name not in self.paths}
 
+    def described(self) -> PhaseRecords:
+        """Return the paths and shapes without the opened records."""
+        return PhaseRecords(paths=self.paths, shapes=self.shapes, label_shapes=self.label_shapes)
+
     def assume_labels(self) -> None:
         """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
         self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
+
+
+@dataclass
+class JobArguments:
+    """The arguments of a model's job: the records of "train", "val" and "test", the batch size, fields of the job."""
+
+    phases: dict[str, PhaseRecords] = field(default_factory=dict)
+    batch_size: int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def described(self) -> JobArguments:
+        """Return the arguments without opened records."""
+        phases = {phase: records.described() for phase, records in self.phases.items()}
+        return JobArguments(phases, self.batch_size, self.fields)
 
 
 def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
@@ -195,3 +213,13 @@ def labels_by_input(y: Any, names: Sequence[str]) -> dict[str, Any]:
         count = len(y) if isinstance(y, (list, tuple)) else 1
         raise UserError(f"y needs labels for each of {len(names)} outputs, in a list, not {count}")
     return dict(zip(names, y, strict=True))
+
+
+def two(data: Any) -> tuple[Any, Any]:
+    """Return (x, y) of data that are a pair, else (data, None)."""
+    return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
+
+
+def has_data(data: Any) -> bool:
+    """Whether data are given: not None, and not a pair without records."""
+    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is None)

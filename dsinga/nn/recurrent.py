@@ -152,7 +152,9 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
     if not isinstance(builder, LayerBuilder) or builder.kind not in MAKERS:
         raise UserError(f"Bidirectional takes nn.GRU, nn.LSTM or nn.SimpleRNN, not {builder!r}")
     settings = {**builder.settings, "bidirectional": True}
-    return MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+    made = MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+    again = functools.partial(Bidirectional, builder, name)
+    return LayerBuilder(made.kind, made.write, made.settings, again, wrapped=builder)
 
 
 def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
@@ -163,7 +165,8 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
     def write(writer: LayerWriter) -> Feature:
         return builder.write(StepWriter(writer))
 
-    return LayerBuilder(builder.kind, write, builder.settings, functools.partial(TimeDistributed, builder))
+    again = functools.partial(TimeDistributed, builder)
+    return LayerBuilder(builder.kind, write, builder.settings, again, wrapped=builder)
 
 
 class StepWriter(LayerWriter):

@@ -22,6 +22,7 @@ class LayerBuilder:
         settings: the arguments that it was made with, by name.
         remake: makes the layer again: a function of a module with its arguments, which pickles, as ``write`` does not.
         write: writes the layer, with a :class:`dsinga.nn.writer.LayerWriter`, and returns its feature.
+        wrapped: the layer that this one applies to steps, in both directions or as a loss, else None.
     """
 
     def __init__(
@@ -30,12 +31,30 @@ class LayerBuilder:
         write: Callable[[Any], Feature],
         settings: Mapping[str, Any],
         remake: Callable[[], LayerBuilder],
+        wrapped: LayerBuilder | None = None,
     ):
         self.remake = remake
         self.kind = kind
         self.write = write
         self.settings: Mapping[str, Any] = dict(settings)
         self.name: str | None = settings.get("name")
+        self.wrapped = wrapped
+        if wrapped is None and "trainable" in settings:
+            self.trainable = settings["trainable"]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training moves the params, from the next ``fit`` on. Setting it to no bool raises UserError."""
+        return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        if not isinstance(trainable, bool):
+            raise UserError(f"trainable of {self.name or self.kind} is True or False, not {trainable!r}")
+        if self.wrapped is None:
+            self.settings = {**self.settings, "trainable": trainable}
+        else:
+            self.wrapped.trainable = trainable
 
     def __call__(self, *sources: Any, labels: Symbol | None = None) -> Any:
         """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
@@ -54,8 +73,12 @@ class LayerBuilder:
         parts = self.settings.get("parts")
         return symbol if parts is None else [Symbol(self, given, part, symbol) for part in range(parts)]
 
-    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()]]:
-        return self.remake, ()
+    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, bool]]:
+        return self.remake, (), {"trainable": self.trainable}
+
+    def __setstate__(self, state: Mapping[str, bool]) -> None:
+        if self.trainable != state["trainable"]:
+            self.trainable = state["trainable"]
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

@@ -15,16 +15,19 @@ from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
 from dsinga.nn.model_params import ModelParams
 from dsinga.nn.records import (
+    JobArguments,
     Pair,
     PhaseRecords,
     add_weights,
     are_numpy,
     describe_arrays,
+    has_data,
     least_batch,
     naming_shapes,
     open_inputs,
     pair_up,
     shapes_of,
+    two,
 )  # fmt: skip
 from dsinga.worker.bind_records import bind_records
 
@@ -73,17 +76,32 @@ class Trainable(ModelParams):
             UserError: shapes, losses and data do not fit.
         """
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
-        given = {"train": (x, y), "val": validation_data, "test": test_data}
-        phases = {phase: open_inputs(self._pairs(*two(data))) for phase, data in given.items() if has_data(data)}
-        if sample_weight is not None:
-            add_weights(phases["train"], sample_weight)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        data = {"train": (x, y), "val": validation_data, "test": test_data}
+        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, fields))
+
+    def _job_arguments(
+        self,
+        data: Mapping[str, Any],
+        sample_weight: Any,
+        batch_size: int | None,
+        epochs: int | None,
+        train_steps: int | None,
+        fields: Mapping[str, Any],
+    ) -> JobArguments:
+        """Return the arguments of a job on ``data``, opened, by phase."""
+        phases = {phase: open_inputs(self._pairs(*two(source))) for phase, source in data.items() if has_data(source)}
+        if sample_weight is not None:
+            add_weights(phases["train"], sample_weight)
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
-        job = self.make_job(phases, batch_size, fields)
-        job = job.replace(**self._schedule(phases, epochs, train_steps, fields))
-        bound = {phase: records.bound() for phase, records in phases.items() if records.bound()}
+        return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
+
+    def _bound_job(self, arguments: JobArguments) -> Job:
+        """Return the job of these arguments, which reads the opened records."""
+        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+        bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
         return bind_records(job, bound) if bound else job
 
     def _schedule(
@@ -164,14 +182,15 @@ class Trainable(ModelParams):
         pairs, held_out = (self._pairs(*two(data)) if has_data(data) else {} for data in ((x, y), validation_data))
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
-            job = self.job(
-                x, y, sample_weight=sample_weight, validation_data=validation_data, epochs=epochs,
-                train_steps=train_steps, batch_size=batch_size, seed=self._fits if seed is None else seed, **fields,
+            arguments = self._job_arguments(
+                {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
+                {**fields, "seed": self._fits if seed is None else seed},
             )  # fmt: skip
             self.result = api.train(
-                job, cluster, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
-                params=self._params,
+                self._bound_job(arguments), cluster, workers=workers, workspace=workspace, progress=progress,
+                extensions=callbacks, params=self._params,
             )  # fmt: skip
+        self._arguments = arguments.described()
         self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
         return self.result.history
 
@@ -235,19 +254,3 @@ class Trainable(ModelParams):
             data = {"test": opened.sources} if pairs else None
             found = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return found[0] if len(names) == 1 else found
-
-    def __str__(self) -> str:
-        try:
-            return str(self.make_job({}, None, {}))
-        except UserError as error:
-            return f"{self!r}: {error}"
-
-
-def two(data: Any) -> tuple[Any, Any]:
-    """Return (x, y) of data that are a pair, else (data, None)."""
-    return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
-
-
-def has_data(data: Any) -> bool:
-    """Whether data are given: not None, and not a pair without records."""
-    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is None)

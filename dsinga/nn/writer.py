@@ -29,7 +29,8 @@ class NetWriter:
     """The layers of a job while a model is written.
 
     ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share. ``record_shapes`` are the shapes of records
+    that was written, by the id of its builder, for further calls to share; ``names`` are the names of first calls,
+    likewise. ``record_shapes`` are the shapes of records
     by input layer, for inputs that do not say theirs.
     """
 
@@ -39,10 +40,13 @@ class NetWriter:
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
         self.named: dict[str, Writable] = {}
+        self.names: dict[int, str] = {}
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
-        return builder.write(LayerWriter(self, builder, self.unused_name(builder), sources))
+        name = self.unused_name(builder)
+        self.names.setdefault(id(builder), name)
+        return builder.write(LayerWriter(self, builder, name, sources))
 
     def unused_name(self, builder: Writable) -> str:
         """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
@@ -64,10 +68,12 @@ class LayerWriter:
         builder: the layer.
         name: the name of the call, for the layer that has the params.
         sources: the features of the sources.
+        settings: the arguments of the layer, by name.
     """
 
     def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
         self.net, self.builder, self.name, self.sources = net, builder, name, tuple(sources)
+        self.settings: Mapping[str, Any] = {**builder.settings, "trainable": builder.trainable}
 
     @property
     def source(self) -> Feature:
@@ -115,7 +121,7 @@ class LayerWriter:
             fields: further fields of the layer.
         """
         features = self.sources if sources is None else tuple(sources)
-        settings = self.builder.settings
+        settings = self.settings
         kept = ("partition_dim", "location", "include", "exclude")
         common = {key: settings[key] for key in kept if settings.get(key) is not None}
         srclayers = [*(feature.layer for feature in features), *further]
@@ -192,7 +198,7 @@ class LayerWriter:
             for scale in ("lr_scale", "wd_scale"):
                 number_given = self._scale(scale, number, len(specs))
                 fields |= {} if number_given is None else {scale: number_given}
-            if not self.builder.settings.get("trainable", True) and spec.trainable:
+            if not self.settings["trainable"] and spec.trainable:
                 fields["static"] = True
             confs.append(ParamConf(**fields))
         self.net.owners[id(self.builder)] = [
@@ -203,7 +209,7 @@ class LayerWriter:
         return confs
 
     def _scale(self, scale: str, number: int, count: int) -> float | None:
-        value = self.builder.settings.get(scale)
+        value = self.settings.get(scale)
         if not isinstance(value, (list, tuple)):
             return value
         if len(value) > count:

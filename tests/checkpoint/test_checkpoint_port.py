@@ -110,6 +110,7 @@ def test_export_writes_a_valid_safetensors_file(tmp_path):
     export_safetensors(checkpoint, path)
     exported = safetensors.numpy.load_file(path)
     assert exported.keys() == params.keys()
+    assert list(read_params(path)) == ["w", "b"]  # the library sorts them by name
     for name, array in params.items():
         np.testing.assert_array_equal(exported[name], array)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]

@@ -51,3 +51,36 @@ def test_several_worker_groups_are_refused(job: Job) -> None:
     groups = frozen(job, "w1", static=True).replace(cluster=ClusterConf(nworker_groups=2))
     with pytest.raises(UserError, match="static params are kept by the workers of one group.*use lr_scale: 0, or one"):
         train(groups, progress=False)
+
+
+def with_global_stats(job: Job) -> Job:
+    """Return the job, for a few steps, whose batch normalisation keeps its running statistics."""
+    layers = [
+        layer.replace(bm_conf={"use_global_stats": True}) if layer.name == "norm" else layer for layer in job.net.layer
+    ]
+    return job.replace(train_steps=8, disp_freq=4, test_freq=0, neuralnet=job.net.replace(layer=layers))
+
+
+@pytest.mark.parametrize("update", ["kServer", "kWorker"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_statistics_of_a_frozen_batch_normalisation_do_not_drift(
+    job: Job, threads: Client, dim: int, update: str
+) -> None:
+    norm = with_global_stats(job)
+    norm = norm.replace(neuralnet=norm.net.replace(partition_dim=dim))
+    start = {"norm_mean": np.full(8, 0.3, np.float32), "norm_variance": np.full(8, 1.7, np.float32)}
+    cluster = ClusterConf(nworkers_per_group=3, update=update)  # shares of 34, 33 and 33 records, which do not add up
+    result = train(norm.replace(cluster=cluster), client=threads, progress=False, params=start)
+    alone = train(norm, workers=1, progress=False, params=start)
+    for name, value in start.items():
+        np.testing.assert_array_equal(result.params[name], value)
+    assert not np.array_equal(alone.params["norm_scale"], np.ones(8))
+    for name, value in alone.params.items():
+        np.testing.assert_allclose(result.params[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_global_statistics_of_several_worker_groups_are_refused(job: Job) -> None:
+    with pytest.raises(
+        UserError, match="use_global_stats keeps statistics in the workers of one group, but there are 2"
+    ):
+        train(with_global_stats(job).replace(cluster=ClusterConf(nworker_groups=2)), progress=False)

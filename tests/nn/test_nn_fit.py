@@ -157,7 +157,7 @@ def test_params_can_be_set_and_saved(trained, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
     loaded.fit(X, Y, epochs=1, progress=False)
-    assert loaded.result.step == 5  # of 32 rows, as saved
+    assert loaded.result.step == 6  # of 25 rows, as in the fit that was saved
     params = dsinga.load(tmp_path / "saved" / "job.conf")
     assert params.name == "blobs"
 

@@ -110,6 +110,7 @@ case("kSoftmax", "parts", {"softmax_conf": {"num_softmax_per_instance": 3}}, ROW
 case("kSoftmax", "image", {}, (BATCH, 3, 2, 2))
 case("kBM kCudnnBM", "image", {}, (BATCH, 3, 3, 2), phases_differ=True)
 case("kBM", "rows", {}, ROWS, phases_differ=True)
+case("kBM", "global statistics", {"bm_conf": {"use_global_stats": True}}, (BATCH, 3, 3, 2))
 case("kLayerNorm", "rows", {}, ROWS)
 case("kLayerNorm", "image", {}, (BATCH, 3, 3, 2))
 case("kLayerNorm", "steps", {"layernorm_conf": {"first_axis": 2}}, (BATCH, 3, 4))

@@ -1,0 +1,189 @@
+"""Layers and models whose params training does not move, and the order and checks of weights."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.checkpoint import read_params
+from dsinga.cli import main_group
+from dsinga.data import write_store
+from dsinga.errors import UserError
+from tests.support.small_job import assert_same
+
+RNG = np.random.default_rng(0)
+X = (3 * RNG.normal(size=(60, 4)) + 1).astype(np.float32)
+Y = RNG.integers(3, size=60)
+WORDS = RNG.integers(7, size=(20, 5)).astype(np.uint8)
+
+
+def dense() -> nn.Sequential:
+    model = nn.Sequential([nn.Input(4), nn.Dense(8, activation="relu"), nn.Dense(3)])
+    model.compile(nn.SGD(0.1, momentum=0.9, weight_decay=0.1), "sparse_categorical_crossentropy")
+    return model
+
+
+def moved(model, x=X, y=Y, **options) -> set[str]:
+    """Return the names of the params that a fit moves."""
+    before = {name: array.copy() for name, array in model.params.items()}
+    model.fit(x, y, progress=False, **options)
+    return {name for name, array in model.params.items() if not np.array_equal(array, before[name])}
+
+
+def test_a_frozen_layer_and_a_frozen_model_keep_their_params():
+    model = dense()
+    model.fit(X, Y, progress=False)
+    model.layers[0].trainable = False
+    assert moved(model) == {"dense_1_weight", "dense_1_bias"}
+    assert moved(model, workers=2) == {"dense_1_weight", "dense_1_bias"}
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.layers[0].trainable, again.trainable) == (False, True)
+    model.trainable = False
+    assert not model.trainable
+    assert moved(model) == set()
+    model.get_layer("dense_1").trainable = True
+    assert moved(model) == {"dense_1_weight", "dense_1_bias"}
+    model.trainable = True
+    assert moved(model) == set(model.params)
+
+
+def test_layers_of_a_model_within_another_one_are_frozen_in_both():
+    image = nn.Input(4)
+    code = nn.Dense(5, activation="tanh", name="code")(image)
+    base = nn.Model(image, nn.Dense(3, name="top")(code))
+    base.trainable = False
+    model = nn.Model(image, nn.Dense(3, name="new")(code))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    assert moved(model) == {"new_weight", "new_bias"}
+
+
+def sequence_model(layer) -> nn.Sequential:
+    table, top = nn.Embedding(7, 4, name="table"), nn.Dense(2, name="top")
+    model = nn.Sequential([nn.Input(5), table, layer, nn.GlobalMaxPooling1D(), top])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_frozen_layers_within_other_layers_keep_their_params():
+    inner = nn.GRU(3)
+    steps = nn.Dense(3)
+    for layer, frozen in ((nn.Bidirectional(inner), inner), (nn.TimeDistributed(steps), steps)):
+        frozen.trainable = False
+        names = moved(sequence_model(layer), WORDS, WORDS[:, 0] % 2)
+        assert names == {"table_weight", "top_weight", "top_bias"}
+        layer.trainable = True
+        assert frozen.trainable
+
+
+def test_a_frozen_attention_keeps_its_projections():
+    words = nn.Input(5)
+    table = nn.Embedding(7, 4, name="table", trainable=False)(words)
+    seen = nn.MultiHeadAttention(2, 3, name="attention", trainable=False)(table, table)
+    model = nn.Model(words, nn.Dense(2, name="top")(nn.GlobalMaxPooling1D()(seen)))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    assert moved(model, WORDS, WORDS[:, 0] % 2) == {"top_weight", "top_bias"}
+
+
+def test_a_frozen_batch_normalisation_uses_its_running_statistics_as_torch_does_in_eval_mode():
+    torch = pytest.importorskip("torch")
+    model = nn.Sequential([nn.Input(4), nn.Dense(5), nn.BatchNormalization(), nn.ReLU(), nn.Dense(3)])
+    model.compile(nn.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    model.fit(X, Y, epochs=2, progress=False)
+    start = dict(model.params)
+    model.layers[1].trainable = False
+    results = []
+    for workers in (1, 3):
+        model.params = start
+        model.fit(X, Y, batch_size=60, epochs=6, workers=workers, progress=False)
+        results.append(model.params)
+        for role in ("scale", "bias", "mean", "variance"):
+            np.testing.assert_array_equal(
+                model.params[f"batch_normalization_{role}"], start[f"batch_normalization_{role}"]
+            )
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    names = ["weight", "bias", "running_mean", "running_var"]
+    roles = ["scale", "bias", "mean", "variance"]
+    state = {f"1.{name}": start[f"batch_normalization_{role}"] for name, role in zip(names, roles, strict=True)}
+    state |= {
+        f"{number}.{part}": start[f"{name}_{part}"]
+        for number, name in ((0, "dense"), (3, "dense_1"))
+        for part in ("weight", "bias")
+    }
+    net.load_state_dict({name: torch.tensor(array) for name, array in state.items()}, strict=False)
+    net[1].eval().requires_grad_(False)
+    optimizer = torch.optim.SGD([param for param in net.parameters() if param.requires_grad], 0.1, momentum=0.9)
+    for _ in range(6):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(torch.tensor(X)), torch.tensor(Y)).backward()
+        optimizer.step()
+    for params in results:
+        np.testing.assert_allclose(params["dense_weight"], net[0].weight.detach().numpy(), atol=1e-6)
+        np.testing.assert_allclose(params["dense_1_bias"], net[3].bias.detach().numpy(), atol=1e-6)
+
+
+def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
+    model = nn.Sequential([nn.Dense(4, trainable=False), nn.Dense(4), nn.Dense(3)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X, Y, progress=False)
+    names = [f"{layer}_{role}" for layer in ("dense", "dense_1", "dense_2") for role in ("weight", "bias")]
+    model.save(tmp_path)
+    loaded = nn.load(tmp_path)
+    for trained in (model, loaded):
+        for array, name in zip(trained.get_weights(), names, strict=True):
+            np.testing.assert_array_equal(array, model.params[name])
+    fresh = nn.Sequential([nn.Input(4), nn.Dense(4), nn.Dense(4), nn.Dense(3)])
+    fresh.set_weights(loaded.get_weights())
+    np.testing.assert_array_equal(fresh.predict(X), model.predict(X))
+
+
+def test_weights_of_another_number_or_shape_are_refused(tmp_path):
+    model = dense()
+    weights = model.get_weights()
+    with pytest.raises(UserError, match=r"^set_weights: array 1 is \(3,\), but 'dense_bias' is \(8,\)$"):
+        model.set_weights([weights[0], np.zeros(3), *weights[2:]])
+    with pytest.raises(UserError, match=r"^the model has 4 params .* but 1 are given$"):
+        model.set_weights(weights[:1])
+    model.params = {"dense_bias": np.zeros(3)}
+    with pytest.raises(UserError, match=r"'dense_bias' of shape \(8,\), but the given one has \(3,\)"):
+        model.save(tmp_path)
+
+
+def test_the_printed_model_is_a_job_that_the_command_trains_to_the_same_bits(tmp_path):
+    model = dense()
+    model.layers[0].trainable = False
+    model.fit(X, Y, batch_size=7, epochs=2, progress=False)
+    write_store(tmp_path / "train.zarr", [(X, Y)])
+    (tmp_path / "job.conf").write_text(str(model), encoding="utf-8")
+    path = ["--set", f"neuralnet.layer[data].store_conf.path={tmp_path / 'train.zarr'}"]
+    arguments = ["train", str(tmp_path / "job.conf"), "--workspace", str(tmp_path / "run"), *path]
+    main_group(arguments, prog_name="dsinga", standalone_mode=False)
+    assert_same(read_params(tmp_path / "run"), model.params)
+
+
+FAULTS = {
+    "flag": (lambda: setattr(nn.Dense(3, name="a"), "trainable", "no"), "trainable of a is True or False, not 'no'"),
+    "name": (lambda: dense().get_layer("dense_2"), "the model has no layer 'dense_2'; did you mean 'dense_1'?"),
+    "index": (lambda: dense().get_layer(index=2), "the model has 2 layers; there is no layer 2"),
+    "job": (lambda: setattr(nn.from_job(dense().job()), "trainable", False), "param { static: true } in its layers"),
+    "model": (lambda: nn.Sequential([dense()]), "give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])"),
+    "shared": (
+        lambda: nn.Sequential(
+            [
+                nn.Input(4),
+                nn.Dense(4, param=[nn.Param("w")]),
+                nn.Dense(4, param=[nn.Param(share_from="w")], trainable=False),
+            ]
+        ).get_weights(),
+        "it is static, but 'w', which it shares, is trained; make both so",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence(name):
+    fault, message = FAULTS[name]
+    with pytest.raises(UserError) as error:
+        fault()
+    assert message in str(error.value)
+    assert len(str(error.value)) < 300
