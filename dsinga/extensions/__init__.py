@@ -4,6 +4,7 @@ An :class:`Extension` runs at the moments that its :class:`Trigger` names, and s
 of this runs in the driver's process and knows no Dask: the loop itself is in ``dsinga.cluster.training_loop``.
 """
 
+from dsinga.arguments import missing_names
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.checkpointing import Checkpointing
 from dsinga.extensions.checks import check_extensions, check_metric
@@ -15,6 +16,7 @@ from dsinga.extensions.evaluation import Evaluation
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.function import FunctionExtension
 from dsinga.extensions.keep_best import KeepBest
+from dsinga.extensions.keras_names import CALLBACKS
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow
@@ -58,3 +60,5 @@ __all__ = [
     "create_extension",
     "create_extensions",
 ]
+
+__getattr__ = missing_names(__name__, __all__, instead=CALLBACKS)

@@ -31,10 +31,11 @@ def create_extensions(job: Job, given: Iterable[ExtensionLike] = (), epoch: Frac
 
     Raises UserError for one that is none, or whose configuration is wrong.
     """
+    standard = _create_standard(job, epoch)
     return [
-        *_create_standard(job, epoch),
+        *standard,
         *(create_extension(conf) for conf in job.extension),
-        *(_check_given(extension) for extension in given),
+        *(_check_given(extension, standard[0].trigger) for extension in given),
     ]
 
 
@@ -71,7 +72,7 @@ def _arguments(conf: ExtensionConf) -> dict[str, Any]:
 
 
 def _create_standard(job: Job, epoch: Fraction | None) -> list[Extension]:
-    """Return the extensions that SINGA's fields of the job ask for."""
+    """Return the extensions that SINGA's fields of the job ask for, beginning with the rows of training."""
     display_freq = job.disp_freq or (0 if epoch else max(1, job.train_steps // DEFAULT_DISPLAYS))
     extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epoch))]
     phases = training_phases(job)
@@ -92,11 +93,12 @@ def _singa_trigger(freq: int, after: int, epoch: Fraction | None = None) -> Trig
     return EveryEpoch(epoch) | AtEnd() if epoch else AtEnd()
 
 
-def _check_given(extension: Any) -> Extension:
+def _check_given(extension: Any, rows: Trigger) -> Extension:
+    """Return an extension of the caller; ``rows`` is the trigger of rows of training."""
     if isinstance(extension, Extension):
         return _check_trigger(extension)
     if callable(extension) and not isinstance(extension, type):
-        return FunctionExtension(extension)
+        return FunctionExtension(extension, rows)
     what = f"the class {extension.__name__}; call it" if isinstance(extension, type) else repr(extension)
     raise UserError(f"extensions are objects of dsinga.extensions, or functions of (step, metrics), not {what}")
 

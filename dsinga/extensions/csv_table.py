@@ -11,6 +11,7 @@ from typing import Any
 
 from dsinga.durable_files import replace_file
 from dsinga.extensions.extension import Extension
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd
@@ -19,6 +20,7 @@ from dsinga.regular_files import TABLE_BYTES, read_regular_text
 
 
 @register("extension", "kCSV")
+@checked_extension
 class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dsinga.extensions.best_value import metric_name
 from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.keep_best import KeepBest
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.plateau import Plateau
 from dsinga.extensions.triggers import OnMetric
@@ -11,6 +13,7 @@ from dsinga.registry import register
 
 
 @register("extension", "kEarlyStopping")
+@checked_extension
 class EarlyStopping(Extension):
     """Ends training once ``patience`` values of a metric in a row have brought no improvement.
 
@@ -21,12 +24,21 @@ class EarlyStopping(Extension):
         patience: how many values without improvement are too many.
         min_delta: by how much a value must be better than the best to be an improvement.
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
+        restore_best_weights: whether the params with the best value are the result, as :class:`KeepBest` does it.
     """
 
-    def __init__(self, monitor: str, patience: int = 5, min_delta: float = 0.0, mode: str = "auto"):
+    def __init__(
+        self,
+        monitor: str = "val/loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: str = "auto",
+        restore_best_weights: bool = False,
+    ):
         self._monitor = metric_name(monitor)
         self._plateau = Plateau(monitor, patience, mode, min_delta)
         self.trigger = OnMetric(monitor, self._plateau.best)
+        self._keep = KeepBest(monitor, min_delta, mode) if restore_best_weights else None
 
     def start(self, loop: LoopView) -> None:
         """End a resumed run at once if its count of values without improvement has already reached patience."""
@@ -35,7 +47,14 @@ class EarlyStopping(Extension):
     def run(self, loop: LoopView) -> None:
         """Compare the newest value with the best."""
         self._plateau.update(loop.step, loop.metrics[self._monitor])
+        if self._keep is not None and self._plateau.best_step == loop.step:
+            self._keep.run(loop)
         self._stop_on_plateau(loop)
+
+    def finish(self, loop: LoopView) -> None:
+        """Return the best params, if they are asked for."""
+        if self._keep is not None:
+            self._keep.finish(loop)
 
     def _stop_on_plateau(self, loop: LoopView) -> None:
         plateau = self._plateau
@@ -45,9 +64,11 @@ class EarlyStopping(Extension):
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:
-        """Return the best value and the count."""
-        return self._plateau.state_dict()
+        """Return the best value and the count, with the best params if they are asked for."""
+        return {**self._plateau.state_dict(), **({} if self._keep is None else {"keep": self._keep.state_dict()})}
 
     def load_state(self, state: State) -> None:
         """Take the best value and the count."""
         self._plateau.load_state(state)
+        if self._keep is not None:
+            self._keep.load_state(state.get("keep", {}))

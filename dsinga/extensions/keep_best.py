@@ -7,6 +7,7 @@ import numpy as np
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import WhenBest
 from dsinga.registry import register
@@ -15,6 +16,7 @@ BEST_FILE = "best.safetensors"
 
 
 @register("extension", "kKeepBest")
+@checked_extension
 class KeepBest(Extension):
     """Keeps the params with the best value of a metric, and makes them the result of the run.
 

@@ -15,6 +15,7 @@ from dsinga.checkpoint import latest
 from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, redact_job, to_text
@@ -29,6 +30,7 @@ PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 
 @register("extension", "kMLflow")
+@checked_extension
 class MLflow(Extension):
     """Logs a run to MLflow: the fields of the job as params, the history as metrics, and files as artifacts.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.plateau import Plateau
 from dsinga.extensions.triggers import OnMetric
@@ -12,6 +13,7 @@ from dsinga.registry import register
 
 
 @register("extension", "kReduceOnPlateau")
+@checked_extension
 class ReduceOnPlateau(Extension):
     """Multiplies the learning rate by ``factor`` whenever ``patience`` values in a row have brought no improvement.
 

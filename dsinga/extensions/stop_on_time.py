@@ -6,6 +6,7 @@ import re
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.registry import register
@@ -20,6 +21,7 @@ MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
 
 
 @register("extension", "kStopOnTime")
+@checked_extension
 class StopOnTime(Extension):
     """Ends training before a time is over, with a checkpoint from which ``resume`` goes on.
 

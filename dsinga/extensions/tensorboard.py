@@ -11,6 +11,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
+from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd, EverySteps
@@ -21,6 +22,7 @@ HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 
 
 @register("extension", "kTensorBoard")
+@checked_extension
 class TensorBoard(Extension):
     """Writes the history, the learning rate and the speed of a run for TensorBoard.
 
@@ -32,16 +34,24 @@ class TensorBoard(Extension):
     Args:
         folder: the folder; by default ``tensorboard`` in the workspace.
         histogram_freq: every how many steps histograms of the params are written; 0 for never. Training pauses there.
+        log_dir: the folder by Keras's name.
 
     Raises UserError where tensorboardX is not installed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, histogram_freq: int = 0):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        histogram_freq: int = 0,
+        log_dir: str | os.PathLike[str] | None = None,
+    ):
+        if folder is not None and log_dir is not None:
+            raise UserError("TensorBoard: folder and log_dir are one argument; give one of them")
         if importlib.util.find_spec("tensorboardX") is None:
             raise UserError("TensorBoard needs tensorboardX: pip install 'dsinga[tensorboard]'")
         self.pauses = bool(histogram_freq)
         self.trigger = EverySteps(histogram_freq) if histogram_freq else AtEnd()
-        self._given, self._folder, self._begin = folder, Path(), 0
+        self._given, self._folder, self._begin = log_dir if folder is None else folder, Path(), 0
         self._writers: dict[str, Any] = {}
 
     def check(self, workspace: Path | None) -> None:

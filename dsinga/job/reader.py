@@ -22,6 +22,8 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     Raises JobError, with file, line and layer, if the file cannot be read, has a field or value that is not in the
     schema, or lacks a required field. :func:`dsinga.job.check` checks the job as a whole.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
     file = os.fspath(path)
     try:
         content = read_regular(path, LARGEST_BYTES)

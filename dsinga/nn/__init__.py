@@ -21,6 +21,7 @@ from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
+from dsinga.nn.keras_names import missing_names
 from dsinga.nn.losses import (
     CRF,
     ClassSoftmaxLoss,
@@ -65,3 +66,5 @@ __all__ = [
     "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
+
+__getattr__ = missing_names(__name__, __all__)

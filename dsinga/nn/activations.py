@@ -8,6 +8,7 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature
+from dsinga.nn.keras_names import missing_names
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import nearest
 
@@ -92,3 +93,6 @@ def GELU() -> Write:
 def Softmax() -> Write:
     """Softmax of each row, or of each step of sequences (kSoftmax)."""
     return lambda writer: own_activation(writer, "softmax")
+
+
+__getattr__ = missing_names(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dsinga.job import ClusterConf
 from dsinga.job.message import field_types
-from dsinga.nn.arguments import check_names
+from dsinga.nn.keras_arguments import check_names
 
 FIELDS = {
     "workers": "nworkers_per_group",

@@ -8,8 +8,9 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.nn.arguments import COMMON, check_names, layer
+from dsinga.nn.arguments import COMMON, layer
 from dsinga.nn.feature import Feature
+from dsinga.nn.keras_arguments import check_names
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import nearest, registered

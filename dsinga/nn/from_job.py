@@ -13,7 +13,7 @@ from dsinga.job import Job, LayerConf, Phase
 from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.nn.arguments import checked
+from dsinga.nn.keras_arguments import checked
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.trainable import Trainable
@@ -113,11 +113,13 @@ class JobModel(Trainable):
         return f"<model of the job {self.name!r}>"
 
 
+@checked
 def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
     """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
     return JobModel(job if isinstance(job, Job) else load_job(job))
 
 
+@checked
 def load(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params.
 

@@ -9,26 +9,31 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.base import ParamSpec, Shape
+from dsinga.nn.keras_arguments import checked
 from dsinga.registry import nearest, registered
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 
 
+@checked
 def Constant(value: float = 0.0) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
     return ParamGenConf(type=InitMethod.kConstant, value=value)
 
 
+@checked
 def RandomNormal(mean: float = 0.0, stddev: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from N(mean, stddev²)."""
     return ParamGenConf(type=InitMethod.kGaussian, mean=mean, std=stddev)
 
 
+@checked
 def RandomUniform(minval: float = -0.05, maxval: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from [minval, maxval)."""
     return ParamGenConf(type=InitMethod.kUniform, low=minval, high=maxval)
 
 
+@checked
 def Param(
     name: str = "",
     init: Any = None,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
+from dsinga.errors import UserError
+from dsinga.job import StoreConf
+from dsinga.job.message import field_types
 from dsinga.nn.arguments import layer
 from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
+from dsinga.nn.keras_arguments import check_names
 from dsinga.nn.symbol import Symbol
 from dsinga.nn.writer import LayerWriter, Write, make_conf
 
@@ -24,7 +30,16 @@ def Input(
         name: of the input layer.
         type: of the input layer.
         store: further fields of its ``store_conf``, such as ``random_skip``.
+
+    Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
+    check_names("Input", ["shape", "name", "type", *field_types(StoreConf)], store)
+    sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
+    if shape is not None and not all(isinstance(size, Integral) and size > 0 for size in sizes):
+        raise UserError(
+            f"Input: shape is that of one record, a whole number above 0 for each axis, not {shape!r}; leave shape out "
+            "to take that of the data, and fill sequences of several lengths to one length"
+        )
     return _input(shape=shape, name=name, type=type, store=store)()
 
 
@@ -33,7 +48,7 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
     """Input layer that reads records."""
 
     def write(writer: LayerWriter) -> Feature:
-        known = None if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+        known = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
         fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
         writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
@@ -45,6 +60,8 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
 @layer
 def Rescaling(scale: float, offset: float = 0.0) -> Write:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+    if not _is_number(scale) or not _is_number(offset) or scale == 0:
+        raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
     return lambda writer: normalise(writer, mean_value=-offset / scale if offset else None, std_value=1 / scale)
 
 
@@ -59,8 +76,19 @@ def Normalization(
 
     ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record.
     """
+    if not all(value is None or _is_number(value) for value in (mean, variance)) or (
+        variance is not None and variance <= 0
+    ):
+        raise UserError(
+            f"Normalization: mean is a number and variance a number above 0, not {mean!r} and {variance!r}; mean_file "
+            "and std_file have a number for each element"
+        )
     std = None if variance is None else variance**0.5
     return lambda writer: normalise(writer, mean_value=mean, std_value=std, mean_file=mean_file, std_file=std_file)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:

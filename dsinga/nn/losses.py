@@ -11,6 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import Phase
 from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.keras_names import LOSS_NAMES, missing_names
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.writer import LayerWriter, NetWriter, Write
 from dsinga.registry import nearest
@@ -163,6 +164,20 @@ METRICS = {  # that losses report besides the loss, by the name of the layer's f
 LOSSES = {*METRICS, *TARGETS}
 
 
+def loss_kind(loss: Any) -> str:
+    """Return the name of the layer's function for a loss that is a name or a layer. Raises UserError for another."""
+    if isinstance(loss, LayerBuilder):
+        return loss.kind
+    name = loss if isinstance(loss, str) else ""
+    if name in NAMES:
+        return NAMES[name].__name__
+    if callable(loss):
+        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending-layers.md)")
+    if name in LOSS_NAMES:
+        raise UserError(f"there is no loss {name!r}; {LOSS_NAMES[name].removeprefix('there is no such loss; ')}")
+    raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
+
+
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
     """Return the loss layer for one output.
 
@@ -181,9 +196,11 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         settings = {"name": name, **loss.settings}
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
-    if loss not in NAMES:
-        raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
+    loss_kind(loss)
     shape = row_shape(output)
     if loss in MEANS:
         weight /= math.prod(shape or (1,))
     return NAMES[loss](name=name, **({} if weight == 1 else {"scale": weight}))
+
+
+__getattr__ = missing_names(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.nn.arguments import checked
 from dsinga.nn.inputs import INPUT, Input
-from dsinga.nn.losses import LOSSES
+from dsinga.nn.keras_arguments import checked, checked_class
+from dsinga.nn.losses import LOSSES, loss_kind
 from dsinga.nn.net_conf import Objective, check_metric_names, layers_of_input, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
@@ -21,6 +21,7 @@ from dsinga.nn.trainable import Trainable
 from dsinga.registry import nearest
 
 
+@checked_class
 class Model(Trainable):
     """A net from ``inputs`` to ``outputs``, symbols that layers gave when they were called.
 
@@ -57,7 +58,7 @@ class Model(Trainable):
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
                 the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
                 net that ends in a restricted Boltzmann machine needs none.
-            metrics: the metrics that are expected; losses report theirs anyway.
+            metrics: the names of metrics that are expected, in any nesting; losses report theirs anyway.
             loss_weights: a factor for each loss, by default 1.
             algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
             cluster: the topology, ``nn.Cluster(workers=2)``.
@@ -65,9 +66,15 @@ class Model(Trainable):
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
         """
-        self.optimizer = updater_conf(optimizer)
-        self.objective = objective_of(loss, loss_weights, self._outputs())
-        self.metrics = flatten([metrics]) if metrics is not None else ()
+        outputs = self._outputs()
+        objective = objective_of(loss, loss_weights, outputs)
+        kinds = {loss_kind(each) for each in objective.losses if not isinstance(each, Symbol)}
+        ends = [*outputs, *(each for each in objective.losses if isinstance(each, Symbol))]
+        kinds |= {symbol.builder.kind for symbol in ancestors(ends)}
+        names = list(metrics.values()) if isinstance(metrics, Mapping) else [metrics]
+        self.metrics = flatten(names) if metrics is not None else ()
+        check_metric_names(self.metrics, kinds)
+        self.optimizer, self.objective = updater_conf(optimizer), objective
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
 
@@ -158,7 +165,7 @@ class Model(Trainable):
         """Return the job without its data; see :meth:`job`."""
         train = phases.get("train", PhaseRecords())
         written = self._write(train)
-        check_metric_names(self.metrics, written.layers)
+        check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
             paths = {phase: records.paths.get(name) for phase, records in phases.items()}
@@ -179,6 +186,7 @@ class Model(Trainable):
         return f"<Model {self.name!r} from {', '.join(self.input_names())}>"
 
 
+@checked_class
 class Sequential(Model):
     """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
 

@@ -8,14 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 import dsinga.api as api
+from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
 from dsinga.training import check_params
@@ -125,6 +127,23 @@ class ModelParams(ABC):
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
+    def __getattr__(self, name: str) -> NoReturn:
+        fail_for_name("a model", name, [each for each in dir(type(self)) if each[0].isalpha()], MODEL_ATTRIBUTES)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise UserError: a model is no layer."""
+        raise UserError("a model is no layer; write model.predict(x), or call its layers, which model.layers has")
+
+    @property
+    def stop_training(self) -> bool:
+        """False: a callback ends training by returning True. Setting it raises UserError."""
+        return False
+
+    @stop_training.setter
+    def stop_training(self, stop_training: bool) -> None:
+        raise UserError("a callback, a function of (step, metrics), ends training by returning True")
+
+    @checked
     def summary(self) -> None:
         """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
         print(summary_text(self._shaped().net, self.name))
@@ -181,6 +200,7 @@ class ModelParams(ABC):
                 raise UserError(f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}")
         self.params = dict(zip(params, weights, strict=True))
 
+    @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.job.phases import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
-from dsinga.nn.arguments import values_by_name
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.losses import METRICS, TARGETS, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -175,9 +175,8 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
 
 
-def check_metric_names(metrics: Sequence[str], layers: Sequence[LayerConf]) -> None:
-    """Raise UserError for a metric that no layer of the job reports."""
-    kinds = {kind.removeprefix("k") for kind in (conf.type_name for conf in layers)}
+def check_metric_names(metrics: Sequence[str], kinds: Set[str]) -> None:
+    """Raise UserError for a metric that no layer of a net reports; ``kinds`` are the layers' types without "k"."""
     known = {"loss", *(name for kind, names in METRICS.items() if kind in kinds for name in names)}
     aliases = {"acc": "accuracy", "sparse_categorical_accuracy": "accuracy", "categorical_accuracy": "accuracy"}
     for metric in metrics:

@@ -7,7 +7,9 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
-from dsinga.nn.arguments import checked
+from dsinga.nn.keras_arguments import checked
+from dsinga.nn.keras_names import OPTIMIZERS as NAMES
+from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
 from dsinga.registry import nearest, registered
 
@@ -202,5 +204,9 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return UpdaterConf(type=UpdaterType[optimizer])
     if isinstance(optimizer, str) and optimizer in registered("updater"):
         return UpdaterConf(type="kUserUpdater", user_type=optimizer)  # type: ignore[arg-type]
-    hint = nearest(str(name), OPTIMIZERS) or f"; these are {', '.join(OPTIMIZERS)}"
+    keras = {key.lower(): f"; {remedy}" for key, remedy in NAMES.items()}
+    hint = keras.get(str(name)) or nearest(str(name), OPTIMIZERS) or f"; these are {', '.join(OPTIMIZERS)}"
     raise UserError(f"there is no optimizer {optimizer!r}{hint}")
+
+
+__getattr__ = missing_names(__name__)

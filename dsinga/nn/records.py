@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import values_by_name
 from dsinga.data import open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.nn.arguments import values_by_name
 
 Pair = tuple[Any, Any]  # records and labels
 

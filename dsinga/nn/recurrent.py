@@ -10,6 +10,7 @@ from dsinga.errors import UserError
 from dsinga.nn.activations import check_activation
 from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, batch_shape
+from dsinga.nn.keras_arguments import checked
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.writer import LayerWriter, Write
 
@@ -147,6 +148,7 @@ def SimpleRNN(
 MAKERS = {"GRU": GRU, "LSTM": LSTM, "SimpleRNN": SimpleRNN}
 
 
+@checked
 def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilder:
     """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
     if not isinstance(builder, LayerBuilder) or builder.kind not in MAKERS:
@@ -157,6 +159,7 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
     return LayerBuilder(made.kind, made.write, made.settings, again, wrapped=builder)
 
 
+@checked
 def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
     if not isinstance(builder, LayerBuilder):

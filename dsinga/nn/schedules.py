@@ -10,7 +10,8 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.nn.arguments import checked
+from dsinga.nn.keras_arguments import checked
+from dsinga.nn.keras_names import missing_names
 from dsinga.registry import registered
 
 Rate = float | LRGenConf | Mapping[str, Any]
@@ -99,3 +100,6 @@ def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
 def schedule(kind: str, rate: float, **fields: Any) -> LRGenConf:
     """Return a schedule of the engine."""
     return LRGenConf(type=kind, base_lr=rate, **fields)  # type: ignore[arg-type]
+
+
+__getattr__ = missing_names(__name__)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from dsinga.arguments import fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, check_names
 from dsinga.nn.writer import NetWriter
 
 
@@ -56,12 +58,16 @@ class LayerBuilder:
         else:
             self.wrapped.trainable = trainable
 
-    def __call__(self, *sources: Any, labels: Symbol | None = None) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
+
+    def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
 
         ``labels`` is the symbol of the input whose labels a loss takes. Raises UserError, with the name of the layer,
         where the shapes of the sources are known and do not fit.
         """
+        check_names(f"call of {self.kind}", ["labels"], arguments)
         given = [*flatten(sources), *([] if labels is None else [labels])]
         for source in given:
             if not isinstance(source, Symbol):

@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.monitor import History
-from dsinga.nn.arguments import check_names, checked
+from dsinga.nn.keras_arguments import check_names, checked
 from dsinga.nn.model_params import ModelParams
 from dsinga.nn.records import (
     JobArguments,

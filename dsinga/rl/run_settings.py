@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dsinga import arguments
 from dsinga.errors import UserError
-from dsinga.nn import arguments
 from dsinga.rl.checks import check_range, check_whole_fields
 from dsinga.rl.environments import Environment
 from dsinga.rl.setting_names import INSTEAD, check_settings

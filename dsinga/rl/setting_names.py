@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
 
-from dsinga.nn.arguments import bind
-
-T = TypeVar("T")
+from dsinga import arguments
 
 # Settings of other packages, with what to write here.
 INSTEAD = {
@@ -54,23 +49,4 @@ INSTEAD = {
 }
 
 
-def check_settings(cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None) -> type[T]:
-    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it.
-
-    ``check`` is then called with the arguments by name, before the constructor.
-    """
-    constructor = vars(cls).get("__init__")
-    if constructor is None:
-        return cls
-    signature = inspect.signature(constructor)
-    signature = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=cls.__name__)
-
-    @functools.wraps(constructor)
-    def create(self: T, *args: Any, **kwargs: Any) -> None:
-        given = bind(cls.__name__, signature, args, kwargs, INSTEAD)
-        if check is not None:
-            check(given)
-        constructor(self, *args, **kwargs)
-
-    cls.__init__ = create  # type: ignore[assignment, method-assign]
-    return cls
+check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)

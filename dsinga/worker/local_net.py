@@ -56,6 +56,9 @@ class LocalNet:
         roots: Sequence[str] = (),
         is_small: bool = False,
     ):
+        if not isinstance(job, Job):
+            remedy = "of a model of dsinga.nn, write LocalNet(model.job(train_steps=1), x, y)"
+            raise UserError(f"LocalNet takes a Job, not {type(job).__name__}; {remedy}")
         self.job = job
         shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
         self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots, "is_small": is_small}

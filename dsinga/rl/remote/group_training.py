@@ -13,9 +13,9 @@ import uuid
 from typing import Any
 
 from dsinga import api
+from dsinga.arguments import checked
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
-from dsinga.nn.arguments import checked
 from dsinga.registry import forget, register
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job

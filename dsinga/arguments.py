@@ -1,0 +1,132 @@
+"""Arguments and names of the user: an unknown one is an error with the nearest, or with what to write instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import opcode
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+
+from dsinga.errors import UserError
+from dsinga.registry import nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
+
+
+class MissingName(UserError, AttributeError):
+    """A name that a module or an object lacks, with what to write instead."""
+
+
+def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
+    """Raise MissingName for a name that ``owner`` lacks, with what to write instead or the nearest ``known`` name.
+
+    For ``from owner import name`` it raises a UserError: of an AttributeError Python makes an ImportError without the
+    message.
+    """
+    remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
+    message = f"{owner} has no {name!r}{remedy}"
+    caller = sys._getframe(2)  # that of the ``__getattr__`` that calls this function
+    if remedy and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+        raise UserError(message)
+    raise MissingName(message)
+
+
+def missing_names(module: str, known: Sequence[str] = (), *, instead: Instead) -> Callable[[str], NoReturn]:
+    """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
+
+    ``known`` are the names of the module, by default all that it has.
+    """
+
+    def find(name: str) -> NoReturn:
+        fail_for_name(module, name, known or [each for each in vars(sys.modules[module]) if each[0].isalpha()], instead)
+
+    return find
+
+
+def check_names(
+    function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
+) -> None:
+    """Raise UserError, with the nearest name or what to do instead, for the first name that is not ``known``."""
+    for name in given:
+        if name in known:
+            continue
+        remedy = nearest(name, known) or f"; it has {', '.join(known[:12])}{', ...' * (len(known) > 12)}"
+        for key in (name, f"{function}.{name}"):
+            remedy = f"; {instead[key]}" if key in instead else remedy
+        raise UserError(f"{function} has no argument {name!r}{remedy}")
+
+
+def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
+    """Return the values of a dict in the order of ``names``, those of all inputs or outputs, as ``kind`` says.
+
+    Raises UserError for another name, with the nearest, and for a missing one.
+    """
+    for key in given:
+        if key not in names:
+            hint = nearest(str(key), names) or f"; the {kind}s are {', '.join(map(repr, names))}"
+            raise UserError(f"{what} names {key!r}, which is no {kind}{hint}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"{what} has nothing for the {kind} {missing[0]!r}")
+    return [given[name] for name in names]
+
+
+def bind(
+    function: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instead: Instead = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
+
+    A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
+    """
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        check_names(function, [name for name in signature.parameters if name != "self"], kwargs, instead)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
+
+
+def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
+    """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bind(f"{prefix}{function.__name__}", signature, args, kwargs, instead)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def check_settings(
+    cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
+) -> type[T]:
+    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it.
+
+    ``check`` is then called with the arguments by name, before the constructor. ``instead`` says what to write in place
+    of unknown names.
+    """
+    constructor = vars(cls).get("__init__")
+    if constructor is None:
+        return cls
+    signature = inspect.signature(constructor)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=cls.__name__)
+
+    @functools.wraps(constructor)
+    def create(self: T, *args: Any, **kwargs: Any) -> None:
+        given = bind(cls.__name__, signature, args, kwargs, instead)
+        if check is not None:
+            check(given)
+        constructor(self, *args, **kwargs)
+
+    cls.__init__ = create  # type: ignore[assignment, method-assign]
+    return cls

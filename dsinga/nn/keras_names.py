@@ -1,0 +1,185 @@
+"""Names of Keras that ``nn`` lacks, with what to write instead; those of arguments are in ``keras_arguments``."""
+
+from __future__ import annotations
+
+import functools
+
+from dsinga.arguments import missing_names as missing
+from dsinga.extensions.keras_names import CALLBACKS
+
+_FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending-layers.md)"
+_NO_LAYER = "there is no such layer; register one of your own (docs/extending-layers.md)"
+_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending-layers.md)"
+_CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
+_NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
+_NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending-layers.md)"
+_METRIC = "losses report loss and accuracy; compute others from model.predict(x), as sklearn.metrics does"
+_CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
+_BY_NAME = "functions of nn itself make them"
+
+_LAYERS = {
+    **dict.fromkeys(
+        (
+            "AugMix AutoContrast CenterCrop CutMix Equalization MelSpectrogram MixUp Pipeline RandAugment "
+            "RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomElasticTransform "
+            "RandomErasing RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective "
+            "RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear RandomTranslation "
+            "RandomZoom Resizing STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace "
+            "MaxNumBoundingBoxes"
+        ).split(),
+        _FROM_RECORDS,
+    ),
+    **dict.fromkeys(
+        (
+            "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
+            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum PReLU Permute RMSNormalization RepeatVector "
+            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
+            "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding"
+        ).split(),
+        _NO_LAYER,
+    ),
+    **dict.fromkeys(
+        (
+            "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D GlobalMaxPooling3D "
+            "MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D Convolution3D "
+            "AdaptiveAveragePooling3D AdaptiveMaxPooling3D"
+        ).split(),
+        _THREE_AXES,
+    ),
+    **dict.fromkeys("GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell".split(), _CELL),
+    "CuDNNLSTM": "write nn.LSTM",
+    "CuDNNGRU": "write nn.GRU",
+    "ActivityRegularization": "there is none; give the optimizer weight_decay",
+    "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
+    "AdaptiveAveragePooling1D": "write nn.AveragePooling1D or nn.GlobalAveragePooling1D",
+    "AdaptiveAveragePooling2D": "write nn.AveragePooling2D or nn.GlobalAveragePooling2D",
+    "AdaptiveMaxPooling1D": "write nn.MaxPooling1D or nn.GlobalMaxPooling1D",
+    "AdaptiveMaxPooling2D": "write nn.MaxPooling2D or nn.GlobalMaxPooling2D",
+    "Average": "write nn.Add; a layer with a weight after it can learn the factor",
+    "CategoryEncoding": "write nn.OneHot for codes",
+    "Dot": "write nn.CosineSimilarity, or nn.Multiply and a dense layer",
+    "ELU": 'write nn.LeakyReLU() or nn.Activation("gelu")',
+    "InputLayer": "write nn.Input(shape=...)",
+    "InputSpec": "shapes are checked when a layer is called",
+    "IntegerLookup": "number the values by np.unique(x, return_inverse=True)",
+    "StringLookup": "number the words by np.unique(words, return_inverse=True)",
+    "TextVectorization": "import the text by dsinga data import (docs/text.md)",
+    "Lambda": "register a layer of your own (docs/extending-layers.md), and write nn.Layer with its name",
+    "Masking": "nn.SequenceLength() tells layers where sequences end",
+    "Reshape": "layers take vectors after nn.Flatten; give nn.Input the shape of a record",
+    "SpatialDropout1D": "write nn.Dropout(rate)",
+    "Subtract": _NO_LAYER,
+    "Wrapper": _NO_LAYER,
+    **{f"MaxPool{n}D": f"write nn.MaxPooling{n}D" for n in (1, 2)},
+    **{f"AvgPool{n}D": f"write nn.AveragePooling{n}D" for n in (1, 2)},
+    **{f"GlobalMaxPool{n}D": f"write nn.GlobalMaxPooling{n}D" for n in (1, 2)},
+    **{f"GlobalAvgPool{n}D": f"write nn.GlobalAveragePooling{n}D" for n in (1, 2)},
+    **{f"Convolution{n}D": f"write nn.Conv{n}D" for n in (1, 2)},
+}
+
+OPTIMIZERS = {
+    **dict.fromkeys("Adafactor Ftrl Lamb Lion Muon Nadam".split(), _NO_OPTIMIZER),
+    "AdamW": "write nn.Adam(weight_decay=...), which adds the decay to gradients",
+    "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
+    "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
+    "CosineDecay": "write nn.ExponentialDecay or nn.PiecewiseConstantDecay, or register a schedule (docs/extending.md)",
+    "CosineDecayRestarts": "write nn.PiecewiseConstantDecay, or register a schedule (docs/extending.md)",
+    "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
+    "PolynomialDecay": 'write nn.Schedule("kLinear", ...) for power 1',
+}
+
+LOSSES = {
+    **dict.fromkeys(
+        (
+            "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy Circle Dice "
+            "Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
+            "MeanSquaredLogarithmicError Poisson Tversky"
+        ).split(),
+        _NO_LOSS,
+    ),
+    "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
+    "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
+    "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
+    "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
+    "CategoricalHinge": "write nn.HingeLoss()",
+    "Hinge": "write nn.HingeLoss()",
+    "SquaredHinge": 'write nn.HingeLoss("L2")',
+}
+# Losses as compile names them: those above, and their short names.
+LOSS_NAMES = {
+    **dict.fromkeys(("huber", "mae", "mape", "msle", "kld", "log_cosh", "logcosh", "poisson", "ctc", "dice"), _NO_LOSS),
+    **dict.fromkeys(("mean_absolute_error", "mean_absolute_percentage_error", "kl_divergence", "circle"), _NO_LOSS),
+    **dict.fromkeys(("mean_squared_logarithmic_error", "binary_focal_crossentropy", "tversky"), _NO_LOSS),
+    "categorical_focal_crossentropy": _NO_LOSS,
+    "cosine_similarity": "write nn.CosineSimilarity() as the last layer, and a loss of it",
+    "squared_hinge": 'write nn.HingeLoss("L2")',
+    "categorical_hinge": 'write "hinge"',
+}
+
+_METRICS = dict.fromkeys(
+    (
+        "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation F1Score FBetaScore "
+        "FalseNegatives FalsePositives IoU Mean MeanIoU MeanMetricWrapper MeanRelativeError Metric OneHotIoU "
+        "OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score Recall RecallAtPrecision "
+        "RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalAccuracy SparseTopKCategoricalAccuracy "
+        "SpecificityAtSensitivity Sum TopKCategoricalAccuracy TrueNegatives TruePositives"
+    ).split(),
+    _METRIC,
+)
+
+_OTHERS = {
+    **dict.fromkeys(("MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm", "Constraint", "constraints"), _CONSTRAINT),
+    **dict.fromkeys(
+        ("L1", "L2", "L1L2", "l1", "l2", "l1_l2", "Regularizer", "OrthogonalRegularizer", "regularizers"),
+        "give the optimizer weight_decay, and layers wd_scale",
+    ),
+    **{
+        name: f'write "{word}", the name, as kernel_initializer'
+        for name, word in (
+            ("GlorotNormal", "glorot_normal"),
+            ("GlorotUniform", "glorot_uniform"),
+            ("HeNormal", "he_normal"),
+            ("HeUniform", "he_uniform"),
+            ("LecunNormal", "lecun_normal"),
+            ("LecunUniform", "lecun_uniform"),
+            ("Ones", "ones"),
+            ("Zeros", "zeros"),
+        )
+    },
+    **dict.fromkeys(
+        ("Orthogonal", "OrthogonalInitializer", "TruncatedNormal", "VarianceScaling", "Initializer"),
+        "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)",
+    ),
+    "layers": f"{_BY_NAME}, as in nn.Dense(10)",
+    "initializers": f"{_BY_NAME}, as in nn.RandomNormal(...)",
+    "metrics": _METRIC,
+    "callbacks": "they are in dsinga.extensions",
+    "models": "nn.Sequential and nn.Model; dsinga.models has well-known nets",
+    "applications": "dsinga.models has well-known nets, without trained params",
+    "datasets": "dsinga data import reads published files (docs/data.md)",
+    **dict.fromkeys(("preprocessing", "utils"), "numpy and scikit-learn prepare arrays; stores are in docs/data.md"),
+    **dict.fromkeys(("backend", "ops", "tree", "random"), "nn describes nets; arrays are numpy's"),
+    "saving": "model.save(folder) writes a model and nn.load(folder) reads it",
+    "save_model": "write model.save(folder)",
+    "load_model": "write nn.load(folder)",
+    "model_from_json": "write nn.from_job(path) for a job file",
+    "clone_model": "write nn.from_job(model.job())",
+    "Functional": "write nn.Model(inputs, outputs)",
+    "Function": "write nn.Model(inputs, outputs)",
+    "KerasTensor": "nn.Input and layers return symbols",
+    "Variable": "params are those of layers; write nn.Param(...)",
+    "set_random_seed": "give fit seed=",
+    "to_categorical": "losses take classes; nn.OneHot makes codes one-hot",
+    "pad_sequences": "fill sequences with -1 by numpy; nn.SequenceLength() tells layers where they end",
+    "plot_model": "dsinga show JOB draws a net; model.summary() prints it",
+    "mixed_precision": 'give fit precision="kBF16", which GPUs use',
+    "distribution": "give fit workers= and client=",
+    "DataParallel": "give fit workers=",
+    "ModelParallel": "give layers partition_dim=1",
+}
+
+NAMES = {**_METRICS, **_LAYERS, **OPTIMIZERS, **LOSSES, **CALLBACKS, **_OTHERS}
+
+
+missing_names = functools.partial(missing, instead=NAMES)
