@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import opcode
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -16,6 +18,20 @@ from dsinga.registry import nearest
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise UserError unless an argument is a whole number of at least ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise UserError(f"{name} is {value!r}; give a whole number of at least {least}")
+
+
+def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
+    """Raise UserError unless an argument is a number between two others."""
+    if isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high:
+        return
+    bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
+    raise UserError(f"{name} is {value!r}; give a number {bounds}")
 
 
 class MissingName(UserError, AttributeError):

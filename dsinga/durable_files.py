@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from dsinga.errors import UserError
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -15,6 +19,17 @@ def replace_file(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     os.replace(draft, path)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def explained_writing(folder: Path) -> Iterator[None]:
+    """Raise UserError, naming ``folder``, in place of an OSError: a file in its way, no permission, a full disk."""
+    try:
+        yield
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename not in (None, str(folder)) else ""
+        reason = error.strerror or error
+        raise UserError(f"{folder} cannot be written: {reason}{place}; name a folder that can be written") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -444,7 +444,7 @@ def test_servers_without_a_slice_change_nothing(dsinga: Dsinga, folder: Path) ->
         (["train", "nowhere.conf"], "nowhere.conf"),
         (["train", "job.conf", "--resume"], "no checkpoint to resume from"),
         (["train", "job.conf", "--workspace", "job.conf/below"], "the workspace job.conf/below cannot be written"),
-        (["train", "job.conf", "--workers", "0"], "at least 1 worker"),
+        (["train", "job.conf", "--workers", "0"], "workers is 0; give a whole number of at least 1"),
         (["train", "job.conf", "--set", "train_stepz=3"], "did you mean 'train_steps'"),
         (["test", "job.conf", "--checkpoint", "nowhere"], "no checkpoint 'nowhere'"),
         (["test", "job.conf", "--checkpoint", "train.zarr"], "train.zarr"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.worker.bind_records import bind_records
@@ -29,10 +29,7 @@ def roots(job: Job, data_root: str | None) -> list[str]:
 
 def with_workers(job: Job, workers: int) -> Job:
     """Return the job with ``workers`` workers in each worker group."""
-    if not isinstance(workers, Integral):
-        raise UserError(f"workers= takes a number, not {workers!r}")
-    if workers < 1:
-        raise UserError(f"a job needs at least 1 worker, not {workers}")
+    check_whole("workers", workers, 1)
     conf = job.cluster or ClusterConf()
     return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from dsinga.api.jobs import roots
+from dsinga.arguments import check_range, check_whole
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
@@ -41,7 +42,7 @@ class NetEstimator(EstimatorRecords):
         self,
         net: Any = None,
         *,
-        hidden: Sequence[int] = (64,),
+        hidden: int | Sequence[int] = (64,),
         activation: str = "relu",
         epochs: int | None = None,
         batchsize: int | None = None,
@@ -131,21 +132,29 @@ class NetEstimator(EstimatorRecords):
         seed = check_random_state(self.random_state).randint(2**31)
         self._find_scaling(records, client)
         if self.net is None:
+            check_range("learning_rate", self.learning_rate, 0)
+            check_range("weight_decay", self.weight_decay, 0)
             fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
             return self._default_job(records.x, **fields)
         job = jobs.open_net(self.net, self._record_shape)
         return job if self.random_state is None else job.replace(seed=seed)
 
+    def _hidden_sizes(self) -> list[int]:
+        """Return the units of each hidden layer of the small net; a number is that of one layer."""
+        hidden: Any = [self.hidden] if np.ndim(self.hidden) == 0 else self.hidden
+        for size in hidden:
+            check_whole("a size of hidden", size, 1)
+        return [int(size) for size in hidden]
+
     def _batchsize(self) -> int:
         if self.batchsize is not None:
-            if self.batchsize < 1:
-                raise ValueError(f"batchsize must be 1 or more, not {self.batchsize}")
+            check_whole("batchsize", self.batchsize, 1)
             return int(self.batchsize)
         return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
 
     def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int) -> Job:
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError(f"epochs must be 1 or more, not {self.epochs}")
+        if self.epochs is not None:
+            check_whole("epochs", self.epochs, 1)
         epochs = epochs or (None if self.epochs is None else int(self.epochs))
         if epochs is None and self.net is None:
             epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS * min(batchsize, length) / length))

@@ -39,7 +39,7 @@ class Classifier(ClassifierMixin, NetEstimator):
     Args:
         net: a Job, the path of a job file, or a model of dsinga.nn; it has one input layer and one loss. By default it
             is a small fully connected net, whose records are scaled to mean 0 and deviation 1.
-        hidden: the number of units of each hidden layer of the default net.
+        hidden: the number of units of each hidden layer of the default net; a number for one layer.
         activation: the function after each hidden layer of the default net: "relu", "sigmoid", "tanh" or "stanh".
         epochs: how often all records are read; by default those of ``net``. For the default net it is 10, or more for
             few records, so that there are at least 200 steps.
@@ -136,7 +136,9 @@ class Classifier(ClassifierMixin, NetEstimator):
         return y.astype(np.int64)
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
-        return jobs.classifier_job(self.hidden, self.activation, len(self.classes_), self._multilabel, **fields)
+        return jobs.classifier_job(
+            self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, **fields
+        )
 
     @property
     def _output(self) -> str:

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
+from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.errors import UserError
 from dsinga.estimators.classifier import Classifier
 from dsinga.estimators.records import Scaling
 from dsinga.estimators.regressor import Regressor
 from dsinga.estimators.saving import SCALINGS
 from dsinga.estimators.transformer import Transformer
-from dsinga.job import loads
+from dsinga.job import Job
+from dsinga.job import load as load_job
 from dsinga.monitor import History
 
 KINDS: dict[str, Any] = {cls.__name__: cls for cls in (Classifier, Regressor, Transformer)}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Return the fitted estimator that was saved in a folder. Raises UserError where there is none."""
+    """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
     folder = Path(path)
+    for name in ("estimator.json", "params.safetensors", "job.conf"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} is no saved estimator: it lacks {name}")
+    arrays, job = read_safetensors(folder / "params.safetensors"), load_job(folder / "job.conf")
     try:
         described = json.loads((folder / "estimator.json").read_text(encoding="utf-8"))
-        arrays = load_file(folder / "params.safetensors")
-        job = loads((folder / "job.conf").read_text(encoding="utf-8"), str(folder / "job.conf"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is no saved estimator: it lacks {Path(error.filename).name}") from None
+        return _restored(described, arrays, job)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:100]}"
+        raise UserError(f"{folder} is a damaged estimator ({reason}); save it again, or fit it anew") from error
+
+
+def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any:
+    """Return the estimator of a description, its arrays and its job. What is raised for damaged ones is not uniform."""
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job

@@ -86,7 +86,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
-        return jobs.regressor_job(self.hidden, self.activation, outputs, **fields)
+        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, **fields)
 
     @property
     def _output(self) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.checkpoint.tensors import write_tensors
+from dsinga.durable_files import explained_writing, replace_file
 from dsinga.errors import UserError
 from dsinga.job import redact_job, to_text
 from dsinga.monitor import History
@@ -23,13 +24,13 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator in a folder, from which :func:`dsinga.estimators.load` reads it.
 
     Its net is ``job.conf`` there, its params are ``params.safetensors``, the rest is ``estimator.json``. The state of
-    the updater is left out. Raises UserError where the folder exists and is not empty.
+    the updater is left out. Raises UserError where the folder exists and is not empty, and where it cannot be written.
     """
     check_is_fitted(estimator, "params_")
     folder = Path(path)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give another folder, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
+    with explained_writing(folder):
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty; give another folder, or remove it")
     parameters = estimator.get_params(deep=False)
     parameters["net"] = None if estimator.net is None else "job.conf"
     if not isinstance(estimator.random_state, (int, np.integer)):
@@ -51,9 +52,15 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         if getattr(estimator, name, None) is not None:
             offset, scale = getattr(estimator, name)
             arrays |= {f"{name}/offset": np.asarray(offset, np.float64), f"{name}/scale": np.asarray(scale, np.float64)}
-    save_file(arrays, folder / "params.safetensors")
-    (folder / "job.conf").write_text(to_text(redact_job(estimator.job_)), encoding="utf-8")
-    (folder / "estimator.json").write_text(json.dumps(described, indent=1, default=_plain), encoding="utf-8")
+    texts = {
+        "job.conf": to_text(redact_job(estimator.job_)),
+        "estimator.json": json.dumps(described, indent=1, default=_plain),
+    }
+    with explained_writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / "params.safetensors", arrays)
+        for name, text in texts.items():
+            replace_file(folder / name, text)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
@@ -28,7 +29,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         layer: the layer of ``net`` whose feature is returned.
         method: the default net: "autoencoder", or "rbm", a restricted Boltzmann machine with binary units.
         n_components: the number of features of the default net.
-        hidden: the number of units of each hidden layer between records and code of the auto-encoder.
+        hidden: the number of units of each hidden layer between records and code of the auto-encoder; a number for one.
 
     The other parameters are those of :class:`dsinga.estimators.Classifier`.
     """
@@ -42,7 +43,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         layer: str | None = None,
         method: str = "autoencoder",
         n_components: int = 8,
-        hidden: Sequence[int] = (32,),
+        hidden: int | Sequence[int] = (32,),
         activation: str = "relu",
         epochs: int | None = None,
         batchsize: int | None = None,
@@ -107,9 +108,10 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         if self.method not in ("autoencoder", "rbm"):
             raise UserError(f"method must be 'autoencoder' or 'rbm', not {self.method!r}")
+        check_whole("n_components", self.n_components, 1)
         if self.method == "rbm":
             return jobs.rbm_job(x.shape[1], self.n_components, **fields)
-        return jobs.autoencoder_job([x.shape[1], *self.hidden, self.n_components], self.activation, **fields)
+        return jobs.autoencoder_job([x.shape[1], *self._hidden_sizes(), self.n_components], self.activation, **fields)
 
     @property
     def _output(self) -> str:

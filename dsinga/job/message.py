@@ -80,10 +80,11 @@ class Message:
         return f"{type(self).__name__}({', '.join(fields)})"
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed that keeps its place in the job file."""
+        """Return a copy with some fields changed that keeps its place in the job file; None unsets a field."""
         changed = copy.copy(self)
         for name, value in changes.items():
-            setattr(changed, name, value)
+            default = self._defaults.get(self.aliases.get(name, name))
+            setattr(changed, name, copy.deepcopy(default) if value is None else value)
         return changed
 
     def where(self, field: str | None = None, item: int = 0) -> Where | None:

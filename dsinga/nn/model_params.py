@@ -15,6 +15,7 @@ import numpy as np
 import dsinga.api as api
 from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.durable_files import explained_writing, replace_file
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
@@ -204,10 +205,13 @@ class ModelParams(ABC):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
 
-        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too.
+        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
+        where the folder cannot be written.
         """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        path, params = Path(folder), self._ordered_params()
+        job = to_text(redact_job(self._written_job()))
         step = self.result.step if self.result else 0
-        (path / "job.conf").write_text(to_text(redact_job(self._written_job())), encoding="utf-8")
-        export_safetensors(Checkpoint(step, self._ordered_params(), {}, {}), path / "params.safetensors")
+        with explained_writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            replace_file(path / "job.conf", job)
+            export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dsinga.api as api
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.message import field_types
@@ -91,6 +92,7 @@ class Trainable(ModelParams):
         fields: Mapping[str, Any],
     ) -> JobArguments:
         """Return the arguments of a job on ``data``, opened, by phase."""
+        check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
         phases = {phase: open_inputs(self._pairs(*two(source))) for phase, source in data.items() if has_data(source)}
         if sample_weight is not None:
             add_weights(phases["train"], sample_weight)
@@ -213,6 +215,7 @@ class Trainable(ModelParams):
 
         numpy arrays are computed in this process unless a client is given. Raises UserError for bad input.
         """
+        check_whole_numbers(batch_size=batch_size)
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
@@ -240,6 +243,7 @@ class Trainable(ModelParams):
         self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
     ) -> Any:
         """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
+        check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
         pairs = pair_up(x, None, self.input_names(), self.label_inputs())
         if client is None and are_numpy(pairs):
@@ -254,3 +258,10 @@ class Trainable(ModelParams):
             data = {"test": opened.sources} if pairs else None
             found = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return found[0] if len(names) == 1 else found
+
+
+def check_whole_numbers(**arguments: Any) -> None:
+    """Raise UserError for an argument that is given and no whole number above 0."""
+    for name, number in arguments.items():
+        if number is not None:
+            check_whole(name, number, 1)

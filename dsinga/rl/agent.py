@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import check_whole
 from dsinga.checkpoint import directory
 from dsinga.errors import UserError
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_same_actions, check_whole, explained_observations
+from dsinga.rl.checks import check_same_actions, explained_observations
 from dsinga.rl.experience import Sampled
 from dsinga.rl.vector_environment import VectorEnvironment
 

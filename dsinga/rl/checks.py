@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from dsinga import nn
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
-
-
-def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raise UserError unless a setting is a number between two others."""
-    if not isinstance(value, str) and low <= value <= high:
-        return
-    bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
-    raise UserError(f"{name} is {value!r}; give a number {bounds}")
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise UserError unless a setting is a whole number of at least ``least``."""
-    if not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name} is {value!r}; give a whole number of at least {least}")
 
 
 def check_whole_fields(settings: Any, **least: int) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.registry import how_to_register, lookup, nearest, registered
-from dsinga.rl.checks import check_whole
 from dsinga.rl.environment_loop import EnvironmentLoop
 from dsinga.rl.gymnasium_vector import CartPoleVector, GymnasiumVector
 from dsinga.rl.vector_environment import VectorEnvironment

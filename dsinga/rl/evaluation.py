@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dsinga.arguments import check_whole
 from dsinga.errors import RunError, UserError
 from dsinga.rl.agent import Agent
-from dsinga.rl.checks import check_whole
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.vector_environment import VectorEnvironment

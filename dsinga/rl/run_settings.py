@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dsinga import arguments
+from dsinga.arguments import check_range
 from dsinga.errors import UserError
-from dsinga.rl.checks import check_range, check_whole_fields
+from dsinga.rl.checks import check_whole_fields
 from dsinga.rl.environments import Environment
 from dsinga.rl.setting_names import INSTEAD, check_settings
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
@@ -188,6 +189,8 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
     ) -> np.ndarray:
         """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
+        if batchsize is not None:
+            check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.net(Phase.kTest, (layer,)), length_of(x)
         size = batchsize or batch_rows(net)
         result = None
@@ -205,6 +208,8 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
     ) -> Means:
         """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
+        if batchsize is not None:
+            check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.net(Phase.kTest), length_of(x)
         size = batchsize or batch_rows(net)
         parts: list[Metrics] = []

@@ -307,7 +307,7 @@ def test_two_runs_do_not_write_to_one_workspace(single: Client, short: Job, gate
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"workers": "2"}, "workers= takes a number, not '2'"),
+        ({"workers": "2"}, "workers is '2'; give a whole number of at least 1"),
         ({"resume": "autoo"}, "no checkpoint 'autoo' to resume from; give the folder of one"),
         ({"hosts": [17]}, "no Dask worker is on '17'"),
     ],

@@ -156,3 +156,11 @@ def test_window_gives_one_value_for_both_directions_or_one_each():
 def test_a_layer_belongs_to_all_phases_unless_it_says_otherwise(include, exclude, phases):
     layer = LayerConf(name="a", include=include, exclude=exclude)
     assert [phase.name for phase in (Phase.kTrain, Phase.kVal, Phase.kTest) if layer.in_phase(phase)] == phases.split()
+
+
+def test_none_unsets_a_field_of_a_replaced_message():
+    job = Job(name="a", epochs=3, checkpoint_path=["old"], neuralnet={"layer": []})
+    changed = job.replace(epochs=None, checkpoint_path=None, cluster=None)
+    assert changed == Job(name="a", neuralnet={"layer": []})
+    changed.checkpoint_path.append("new")
+    assert job.replace(checkpoint_path=None).checkpoint_path == []

@@ -302,3 +302,31 @@ def test_numbers_are_predicted_on_a_cluster_as_here(threads):
     model.compile("sgd", "mse")
     model.fit(X, X.sum(axis=1), progress=False)
     np.testing.assert_allclose(model.predict(X, client=threads), model.predict(X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, True, "8"])
+def test_numbers_that_are_no_counts_are_refused_by_name(number):
+    model = blobs()
+    refused = rf" is {number!r}; give a whole number of at least 1$"
+    for name in ("batch_size", "epochs", "train_steps", "workers"):
+        with pytest.raises(UserError, match=f"^{name}{refused}"):
+            model.fit(X, Y, progress=False, **{name: number})
+    for call in (
+        lambda: model.job(X, Y, batch_size=number),
+        lambda: model.evaluate(X, Y, batch_size=number),
+        lambda: model.predict(X, batch_size=number),
+        lambda: model.features(X, "dense", batch_size=number),
+    ):
+        with pytest.raises(UserError, match=f"^batch_size{refused}"):
+            call()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "with_folders"])
+def test_a_model_that_cannot_be_saved_says_where(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "with_folders" / "job.conf").mkdir(parents=True)
+    model = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    with pytest.raises(UserError, match=rf"{place} cannot be written: .*; name a folder that can be written$"):
+        model.save(tmp_path / place)
+    model.save(tmp_path / "new" / "folders")
+    assert nn.load(tmp_path / "new" / "folders").predict(X).shape == (150, 3)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import check_range
 from dsinga.job import EntropyLossConf, EuclideanLossConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_range
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dsinga import nn
+from dsinga.arguments import check_range, check_whole
 from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
@@ -19,7 +20,6 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     normalized,
 )
-from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.arguments import check_range, check_whole
 from dsinga.job import UpdaterConf
 from dsinga.rl.algorithms.ddpg import DDPG
-from dsinga.rl.checks import check_range, check_whole
 from dsinga.rl.experience import Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces

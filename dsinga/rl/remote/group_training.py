@@ -13,7 +13,7 @@ import uuid
 from typing import Any
 
 from dsinga import api
-from dsinga.arguments import checked
+from dsinga.arguments import check_whole, checked
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
 from dsinga.registry import forget, register
@@ -23,7 +23,6 @@ from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
-from dsinga.rl.checks import check_whole
 from dsinga.rl.environments import Environment, make_environments, without_registered_name
 from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings
 from dsinga.rl.remote.rollout_stream import rollouts_of_update
