@@ -179,10 +179,14 @@ class RNNConf(RecurrentConf):
 
 
 class EmbeddingConf(Message):
-    """Settings of kEmbedding: the number of different codes, and the width of their vectors."""
+    """Settings of kEmbedding: the number of different codes, and the width of their vectors.
+
+    ``dense_gradient`` makes the gradient a whole array, so that updaters move all rows in each step.
+    """
 
     vocab_size: int = 0
     feature_dim: int = 100
+    dense_gradient: bool = False
 
 
 class BMConf(Message):

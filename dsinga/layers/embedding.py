@@ -20,7 +20,9 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
-    where a sequence has ended (code -1). With one code a row, it can be cut by features, and its weight by columns.
+    where a sequence has ended (code -1). With ``dense_gradient`` the gradient is a whole array, 0 in the other rows,
+    which momentum, weight decay and averages then move, too. With one code a row, it can be cut by features, and its
+    weight by columns.
     """
 
     gathered_because = "has steps where others have features"
@@ -29,7 +31,9 @@ class Embedding(CodesLayer):
         super().__init__(conf, source_shapes, info)
         settings = conf.embedding_conf or EmbeddingConf()
         self.size = self.vocabulary_size(settings, settings.vocab_size)
-        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=True),)
+        self.dense_gradient = settings.dense_gradient
+        sparse = not self.dense_gradient
+        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
         self.shape = (*self.codes_shape, settings.feature_dim)
         if len(self.shape) == 2:
             self.connection = Connection.kOneToAll
@@ -46,4 +50,5 @@ class Embedding(CodesLayer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(output.saved, grad))
-        return (None,), (SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape),)
+        gradient = SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape)
+        return (None,), (ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient,)

@@ -22,9 +22,16 @@ CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linea
 
 
 @layer
-def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform") -> Write:
-    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n)."""
-    settings = {"vocab_size": input_dim, "feature_dim": output_dim}
+def Embedding(
+    input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform", dense_gradient: bool = False
+) -> Write:
+    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n).
+
+    A row that a batch does not look up keeps its value in that step, also under momentum, weight decay and Adam, unless
+    ``dense_gradient`` is set.
+    """
+    settings: dict[str, Any] = {"vocab_size": input_dim, "feature_dim": output_dim}
+    settings |= {"dense_gradient": True} if dense_gradient else {}
     return lambda writer: writer.add("kEmbedding", embedding_conf=settings, inits={"weight": embeddings_initializer})
 
 

@@ -210,6 +210,8 @@ SEQUENCES, STEP = (BATCH, 4, 3), (BATCH, 3)
 case("kOneHot", "sequences", {"onehot_conf": {"vocab_size": 6}}, (BATCH, 4), codes=6)
 case("kOneHot", "step", {"onehot_conf": {"vocab_size": 6}}, (BATCH,), codes=6)
 case("kEmbedding", "sequences", {"embedding_conf": {"vocab_size": 6, "feature_dim": 3}}, (BATCH, 4), codes=6)
+DENSE = {"embedding_conf": {"vocab_size": 6, "feature_dim": 3, "dense_gradient": True}}
+case("kEmbedding", "dense gradient", DENSE, (BATCH, 4), codes=6)
 case(
     "kEmbedding", "fewer", {"unroll_len": 3, "embedding_conf": {"vocab_size": 6, "feature_dim": 2}}, (BATCH, 4), codes=6
 )
