@@ -28,7 +28,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Raise UserError unless an argument is a number between two others."""
-    if isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high:
+    if isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high:
         return
     bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
     raise UserError(f"{name} is {value!r}; give a number {bounds}")
