@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,6 +197,8 @@ class Sequential(Model):
         self._chain: Symbol | None = None
         self._start: Symbol | None = None
         super().__init__(Input(), [], name)
+        if not isinstance(layers, Iterable):
+            raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
         for each in layers:
             self.add(each)
 

@@ -60,6 +60,7 @@ STATEMENTS = {
     "nn.Bidirectional(nn.GRU(3), merge_mode='sum')": "the features of both directions are joined",
     "nn.Adam(amsgrad=True)": "Adam has no argument 'amsgrad'; there is none",
     "nn.Sequential(layers=[], trainable=False)": "Sequential has no argument 'trainable'; it has layers, name",
+    "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
     "nn.Input((3,), batch_size=3)": "write shape=, that of one record; fit has batch_size",
     "nn.Input((None,))": "Input: shape is that of one record, a whole number above 0 for each axis, not (None,)",
     "nn.Input(0)": "above 0 for each axis, not 0",
