@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -16,7 +14,7 @@ from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.process_memory import give_back_after
 from dsinga.data import connect_sources
-from dsinga.errors import UserError, WorkerLost
+from dsinga.errors import WorkerLost
 from dsinga.ops import buffers
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
@@ -26,9 +24,6 @@ from dsinga.worker.processor import Processor
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}
 _creating = threading.Lock()
-# Seconds that a run whose client has died may take to leave, and between two looks whether it has.
-LEAVE_SECONDS = 10.0
-LEAVE_CHECK_SECONDS = 0.02
 
 
 class WorkerActor:
@@ -51,9 +46,7 @@ class WorkerActor:
         config = shared_config.share() if isinstance(shared_config, Packed) else shared_config
         for reader in config.readers.values():
             connect_sources(reader.stores.values(), get_client)
-        _wait_for_free_thread(key)
         with _creating:
-            _check_free_thread(key)
             connections = {server: connection_to(address, server.name) for server, address in servers.items()}
             worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
         weakref.finalize(worker, buffers.clear)
@@ -68,8 +61,10 @@ class WorkerActor:
 def find_worker(key: WorkerKey) -> GroupWorker:
     """Return a worker that lives in this process, for a task. Raises WorkerLost where it does not.
 
-    Workers of a group wait for each other. So where a Dask worker has more of them than threads, as after the loss of
-    another one, their tasks leave its thread pool; and so do those of an algorithm that waits for tasks.
+    Workers of a group wait for each other. So where a Dask worker has more of them than threads, of whatever runs, as
+    after the loss of another Dask worker, their tasks leave its thread pool; and so do those of an algorithm that waits
+    for tasks. Tasks that began before keep their threads, but cannot block: where they have all threads, no worker is
+    left whose task needs another one.
     """
     check_address(key.address)
     worker = WORKERS.get(key)
@@ -114,29 +109,6 @@ def _end(chosen: Callable[[str], bool], message: str | None) -> None:
     close_endpoints(chosen, message or "the run has ended")
     for worker in workers:
         worker.close()
-
-
-def _wait_for_free_thread(key: WorkerKey) -> None:
-    """Wait until a run has left whose claim has ended, but whose client died so that Dask still releases its Actors."""
-    deadline = time.monotonic() + LEAVE_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(UserError):
-            return _check_free_thread(key)
-        threading.Event().wait(LEAVE_CHECK_SECONDS)
-
-
-def _check_free_thread(key: WorkerKey) -> None:
-    """Refuse to share a thread with another run: each could hold the thread that the other one waits for.
-
-    The queue of runs prevents it, except where a driver does not know the queue.
-    """
-    present = [other for other in list(WORKERS) if other.address == key.address]
-    threads = get_worker().state.nthreads
-    if len(present) >= threads and any(other.run != key.run for other in present):
-        raise UserError(
-            f"the Dask worker {key.address} is training another job with its {threads} "
-            f"thread{'s' if threads > 1 else ''}; wait until that has ended, or start more Dask workers"
-        )
 
 
 def check_address(address: str) -> None:

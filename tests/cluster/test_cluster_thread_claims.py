@@ -139,6 +139,15 @@ def test_the_threads_of_a_lost_worker_are_gone() -> None:
     assert granted(claims) == {"a": {"w1": 1}, "b": {"w2": 1}}
 
 
+def test_a_run_that_has_lost_all_its_threads_comes_before_those_that_wait() -> None:
+    claims = queue_of(cluster(1, 1), request("a", 2), request("b"))
+    claims.set_workers({})
+    claims.set_workers({"w2": worker(1)})
+    assert claims.advance(now=2.0) == []
+    claims.replace("a", without=[])
+    assert granted(claims) == {"a": {"w2": 1}, "b": {}}
+
+
 def test_threads_of_a_host_that_no_other_run_holds() -> None:
     workers = {"w0": worker(2), "w1": worker(2), "w2": worker(4, "h1")}
     claims = queue_of(workers, request("a", 2), request("b", 3, hosts=[["h1"]]))

@@ -85,7 +85,8 @@ class ThreadClaims:
 
     First come, first served: for all runs behind it, a run that waits counts as if it held everything that it could
     use. So a large run is not starved by small ones, and these start only on what it could not use anyway. A run for
-    which the whole cluster is too small at present holds back no other.
+    which the whole cluster is too small at present holds back no other. A run that has begun and has lost all its
+    threads waits like the others, for as few as there are.
 
     Attributes:
         workers: the Dask workers by address, in the order in which runs get them.
@@ -146,15 +147,16 @@ class ThreadClaims:
         held = self.held()
         begun = []
         for name, record in self.runs.items():
-            if record["state"] == "running":
+            if record["granted"]:
                 continue
-            assigned = assign(record, self.workers, held)
+            is_waiting = record["state"] == "waiting"
+            assigned = assign(record, self.workers, held) if is_waiting else None
             if assigned is not None:
                 granted, apart = assigned
                 record.update(state="running", granted=granted, apart_on=apart, since=now)
                 _take(held, record)
                 begun.append(name)
-            elif self.fits(record):
+            elif self.fits(record) or not is_waiting:  # one that has begun takes threads by :meth:`replace`
                 for address, worker in self.workers.items():
                     if may_use(record, worker):
                         slots = worker["threads"] if record["apart"] else free_threads(record, worker, Held())
