@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from dask.typing import Key
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 
@@ -157,7 +158,7 @@ class ClusterRun:
         generations = {group: self._generations[group] for group in groups}
         addresses = {address for group in groups for address in self._placement.partitions[group]}
         self._tell(addresses.difference(lost), end_groups, self.config.run, generations, message)
-        self.client.cancel([future for group in groups for future in self._futures[group]], force=True)
+        self._forget([future for group in groups for future in self._futures[group]])
         for group in groups:
             self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
 
@@ -270,8 +271,7 @@ class ClusterRun:
         Its waits there end with ``message``. ``lost`` are addresses of Dask workers that may be listed, but do not
         answer.
         """
-        # First, because tasks that begin when the run has ended fail, which Dask logs. And because the scheduler cannot
-        # cancel a task of a graph on which others depend that no client asks for: with an error it drops the client.
+        # First, because tasks that begin when the run has ended fail, which Dask logs.
         for futures, actors in zip(self._futures, self._actors, strict=True):
             for future in futures.difference(actors):
                 future.release()
@@ -280,13 +280,24 @@ class ClusterRun:
         with contextlib.suppress(RunError):
             self._tell(self._placement.addresses.difference(lost), end_run, self.config.run, message, generation)
         end_run(self.config.run, message, generation)  # Dask workers of this process that were closed are not told
-        # Dropping futures is not enough: the traceback of an error that ends the run refers to them, and each refers to
-        # the error of its task.
-        with contextlib.suppress(ClosedClientError, OSError):
-            tasks = [future for futures in self._futures for future in futures]
-            self.client.cancel([*tasks, *self._servers.futures], force=True)
+        self._forget([*(future for futures in self._futures for future in futures), *self._servers.futures])
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
         give_back_soon()
+
+    def _forget(self, futures: Iterable[Future]) -> None:
+        """Let the client and the scheduler drop the tasks of some futures, whatever still refers to these.
+
+        The traceback of an error that ends the run refers to them, and each refers to the error of its task. They are
+        not cancelled: the scheduler would tell so to a client that may have closed meanwhile, and log a traceback.
+        """
+
+        def forget(keys: Iterable[Key]) -> None:
+            with contextlib.suppress(ClosedClientError):
+                for key in keys:
+                    self.client._release_key(key)
+
+        loop: Any = self.client.loop
+        loop.add_callback(forget, {future.key for future in futures})
 
     def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in those of these Dask workers that are left, on their event loops."""

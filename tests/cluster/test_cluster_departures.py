@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 
 from dsinga import cluster
 from dsinga.api import roots
@@ -25,7 +25,7 @@ from dsinga.cluster.dask_workers import ask_scheduler
 from dsinga.job import ClusterConf, Job
 from tests.cluster.test_cluster_recovery import Recorder, of_phase
 from tests.support.executed_pages import ROOT
-from tests.support.small_job import assert_same
+from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
 
@@ -79,6 +79,15 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
         assert list(retired[0].result(PATIENCE)) == [used]
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))
+
+
+def test_a_cluster_closes_its_own_workers(job: Job) -> None:
+    """A SpecCluster names those that it closes, which Dask's scheduler does not retire besides."""
+    with connect(workers=2) as client:
+        cluster.train(with_topology(job, 1), client, Recorder(10**9, lambda: None), roots=roots(job, None))
+        *_, worker = client.cluster.workers.values()  # the run was on the first one
+        assert ask_scheduler(client, "retire_workers", workers=[worker.name]) == {}
+        assert worker.status == Status.running
 
 
 @pytest.mark.slow

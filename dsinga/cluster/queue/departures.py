@@ -66,17 +66,19 @@ class Departures:
     ) -> Any:
         """Retire Dask workers, as the scheduler's own handler does, once runs have left them.
 
-        ``workers`` are addresses, or names, as a SpecCluster gives them. Where there are neither these nor ``names``,
-        the scheduler chooses by the other options; it chooses once, before the wait.
+        ``workers`` are addresses, or names, as a SpecCluster gives them. Runs leave both, but the scheduler's handler
+        retires addresses only, and it must go on to: a SpecCluster closes its Dask workers itself at once, and one that
+        is retired meanwhile logs an error. Where there are neither ``workers`` nor ``names``, the scheduler chooses by
+        the other options; it chooses once, before the wait.
         """
         how = {name: options.pop(name) for name in ("close_workers", "remove", "stimulus_id") if name in options}
         if workers is None and names is None:
-            addresses = list(self._scheduler.workers_to_close(**options))
+            workers = addresses = list(self._scheduler.workers_to_close(**options))
         else:
             given = {str(each) for each in [*(workers or ()), *(names or ())]}
             addresses = [a for a, state in self._scheduler.workers.items() if a in given or str(state.name) in given]
         await self._wait(addresses, LEAVE_SECONDS)
-        return await self._retire(workers=addresses, **how)
+        return await self._retire(workers=addresses if workers is None else workers, **how)
 
     async def _wait(self, addresses: Iterable[str], seconds: float) -> None:
         deadline = time.monotonic() + seconds
