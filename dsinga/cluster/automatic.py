@@ -13,6 +13,7 @@ from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
+from dsinga.cluster.run_span import run_span
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
@@ -46,7 +47,8 @@ def automatic_cuts(
     folder = read_setting("cache")
     one_worker = not needs_several_workers(conf)
     arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
-    search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
+    with run_span():
+        search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
         _log.warning("partition: auto: %s", warning)

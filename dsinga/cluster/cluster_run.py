@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import dask
 import numpy as np
 from dask.typing import Key
 from distributed import Client, Future
@@ -20,10 +19,11 @@ from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.process_memory import give_back_soon
+from dsinga.cluster.run_span import run_span
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.task_keys import task_key, worker_words
+from dsinga.cluster.task_keys import TaskKey, task_key, worker_words
 from dsinga.cluster.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.errors import RunError
 from dsinga.job import Phase
@@ -205,7 +205,7 @@ class ClusterRun:
     def send_graph(self, group: int, submit: Submit) -> list[Future]:
         """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
-        with dask.annotate(priority=PRIORITY):
+        with run_span(priority=PRIORITY):
             futures = submit(self.client, keys, self._tokens[group])
         self._futures[group].update(futures)
         self._tokens[group] = [*futures]
@@ -313,9 +313,8 @@ class ClusterRun:
         """
         stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
         shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
-        return share(
-            self.client, shared, {address for group in groups for address in self._placement.partitions[group]}
-        )
+        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        return share(self.client, shared, addresses, self._task_key(WorkerActor))
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
@@ -340,7 +339,8 @@ class ClusterRun:
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        shared = share(self.client, replica_values(self.config, values, state), self._placement.partitions[0])
+        replicas, addresses = replica_values(self.config, values, state), self._placement.partitions[0]
+        shared = share(self.client, replicas, addresses, self._task_key(tasks.set_replica))
         partitions = range(len(self._placement.partitions[0]))
         self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 
@@ -354,12 +354,14 @@ class ClusterRun:
         address = self._placement.partitions[group][partition]
         return WorkerKey(self.config.run, self._generations[group], group, partition, address, self.config.secret)
 
+    def _task_key(self, task: Callable[..., Any], *items: str) -> TaskKey:
+        return task_key(WORDS.get(task) or task.__name__.replace("_", " "), self._run, *items)
+
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         key = self._key(group, partition)
-        words = WORDS.get(task) or task.__name__.replace("_", " ")
-        with dask.annotate(priority=PRIORITY):
+        with run_span(priority=PRIORITY):
             future = self.client.submit(
                 task,
                 key,
@@ -368,7 +370,7 @@ class ClusterRun:
                 workers=[key.address],
                 allow_other_workers=False,
                 pure=False,
-                key=task_key(words, self._run, what, worker_words(key, self._several)),
+                key=self._task_key(task, what, worker_words(key, self._several)),
             )
         self._futures[group].add(future)
         return future

@@ -17,6 +17,7 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.process_memory import give_back_after
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.cluster.round_length import RoundLength
+from dsinga.cluster.run_span import run_span
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
@@ -193,20 +194,21 @@ def _batches(
     net_params = {name: params[name] for name in net.params}
     forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
     give_back_after(forward_pass)
-    shared = share(client, forward_pass, workers)
+    shared = share(client, forward_pass, workers, task_key("forward pass", run))
     in_flight: collections.deque[Future] = collections.deque()
     length = RoundLength(workers=len(workers), seconds=ROUND_SECONDS)
     sent, records = 0, min(len(reader), count * reader.batchsize) if count else len(reader)
     while True:
         while sent < records and len(in_flight) < ROUNDS_AHEAD * len(workers):
             stop = min(records, sent + length.steps * reader.batchsize)
-            in_flight.append(
-                client.submit(
-                    forward_round, shared, sent, stop, tuple(keep),
-                    workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
-                    pure=False, key=task_key("forward pass", run, f"records {sent} to {stop - 1}"),
-                )
-            )  # fmt: skip
+            with run_span():
+                in_flight.append(
+                    client.submit(
+                        forward_round, shared, sent, stop, tuple(keep),
+                        workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
+                        pure=False, key=task_key("forward pass", run, f"records {sent} to {stop - 1}"),
+                    )
+                )  # fmt: skip
             sent = stop
         if not in_flight:
             return

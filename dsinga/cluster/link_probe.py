@@ -14,6 +14,7 @@ from distributed import Client
 
 from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import host, process
+from dsinga.cluster.run_span import run_span
 from dsinga.cluster.supervision import gather
 from dsinga.errors import RunError
 from dsinga.planner.barrier import BarrierCost
@@ -63,14 +64,17 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     """
     process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     first = process_addresses[0]
-    (inside,) = gather(client, [client.submit(measure_barrier, workers=[first], pure=False)], [first])
+    with run_span():
+        barrier = client.submit(measure_barrier, workers=[first], pure=False)
+    (inside,) = gather(client, [barrier], [first])
     if len(process_addresses) < 2:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
     second = process_addresses[1]
     name, secret = uuid.uuid4().hex, Secret()
-    # It lives as long as this future.
-    echo = client.submit(EchoActor, name, secret, workers=[second], actor=True, pure=False)
-    calls = client.submit(_time_calls, second, name, secret, echo, workers=[first], pure=False)
+    with run_span():
+        # It lives as long as this future.
+        echo = client.submit(EchoActor, name, secret, workers=[second], actor=True, pure=False)
+        calls = client.submit(_time_calls, second, name, secret, echo, workers=[first], pure=False)
     seconds, shared_memory = gather(client, [calls], [first, second])[0]
     link = link_of(seconds)
     if host(first) != host(second):
@@ -83,10 +87,11 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
 def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
     """Return the cost of a barrier of two Dask workers, without its two messages."""
     names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
-    timings = [
-        client.submit(_time_barriers, names[0], names[1], secret, workers=[first], pure=False),
-        client.submit(_time_barriers, names[1], names[0], secret, workers=[second], pure=False),
-    ]
+    with run_span():
+        timings = [
+            client.submit(_time_barriers, names[0], names[1], secret, workers=[first], pure=False),
+            client.submit(_time_barriers, names[1], names[0], secret, workers=[second], pure=False),
+        ]
     return rounded_cost(gather(client, timings, [first, second]), 2 * link.latency)
 
 

@@ -13,6 +13,7 @@ from distributed import Client, Future
 from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
+from dsinga.cluster.run_span import run_span
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server, link_server
 from dsinga.cluster.supervision import Check, check_workers, gather, no_check
@@ -236,15 +237,18 @@ class Servers:
         self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
     ) -> Future:
         of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
-        return self._client.submit(
-            task,
-            *arguments,
-            actor=actor,
-            workers=[self._address(key)],
-            allow_other_workers=False,
-            pure=False,
-            key=task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what),
-        )
+        with run_span():
+            return self._client.submit(
+                task,
+                *arguments,
+                actor=actor,
+                workers=[self._address(key)],
+                allow_other_workers=False,
+                pure=False,
+                key=task_key(
+                    words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what
+                ),
+            )
 
     def _describe(self, key: ServerKey) -> str:
         return f"server {key.server} on the Dask worker {self._address(key)}"

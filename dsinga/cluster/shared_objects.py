@@ -7,27 +7,30 @@ it again and again, and meanwhile holds a lock for which the broadcasts of all c
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distributed import Client, Future
 
+from dsinga.cluster.task_keys import TaskKey
 from dsinga.cluster.worker_calls import wait_for
 
 # To how many Dask workers each one that has the object sends it, at the same time.
 COPIES = 2
 
 
-def share(client: Client, value: Any, addresses: Iterable[str]) -> Future:
+def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
     """Put an object into the memory of each of these Dask workers; return its future.
 
-    Raises RunError soon after one of them is lost.
+    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups the object with it. Raises
+    RunError soon after one of the Dask workers is lost.
     """
     addresses = sorted(set(addresses))
 
     async def shielded() -> Future:
         """Let the sending end by itself where the caller gives up, so that the scheduler learns of all copies."""
-        sending = asyncio.ensure_future(_send(client, value, addresses))
+        sending = asyncio.ensure_future(_send(client, (receiver[0], uuid.uuid4().hex), value, addresses))
         sending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(sending)
 
@@ -35,9 +38,9 @@ def share(client: Client, value: Any, addresses: Iterable[str]) -> Future:
     return future
 
 
-async def _send(client: Client, value: Any, addresses: Sequence[str]) -> Future:
+async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[str]) -> Future:
     scheduler: Any = client.scheduler
-    (future,) = await client.scatter([value], workers=addresses[:1], hash=False, asynchronous=True)
+    future: Future = (await client.scatter({key: value}, workers=addresses[:1], asynchronous=True))[key]
     holders, others = [*addresses[:1]], [*addresses[1:]]
     while others:
         receivers, others = others[: COPIES * len(holders)], others[COPIES * len(holders) :]

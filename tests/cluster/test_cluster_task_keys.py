@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import distributed
 import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream
 from distributed.utils import key_split_group
 
-from dsinga.api import train
+from dsinga.api import evaluate, train
+from dsinga.cluster.run_span import SPAN
 from dsinga.cluster.task_keys import task_key
 from dsinga.job import Job
 from tests.support.small_job import with_topology
@@ -29,3 +31,30 @@ def test_groups_and_workers_share_the_names_of_tasks(job: Job, threads: Client) 
             train(job, threads, progress=False)
     names = {"start server", "start worker", "connect servers", "train round", "evaluate", "pull values"}
     assert {key_split(task["key"]) for task in stream.data} == names
+
+
+@pytest.mark.parametrize("grain", ["round", "graph"])
+def test_runs_share_a_span_and_leave_no_task_groups(grain: str, job: Job, threads: Client) -> None:
+    """Dask's scheduler keeps spans for as long as it lives, with their groups of tasks."""
+    scheduler = threads.cluster.scheduler  # type: ignore[union-attr]
+    spans = scheduler.extensions["spans"].spans
+    job = with_topology(job, 2).replace(train_steps=4, test_freq=2, test_steps=1)
+    params = train(job, threads, progress=False, grain=grain).params
+    before = len(spans)
+    for _ in range(3):
+        train(job, threads, progress=False, grain=grain)
+        evaluate(job, params, client=threads, phase="test")
+    assert len(spans) == before
+    span = spans[SPAN]
+    runs = {group.name.rpartition("-")[2] for group in span.groups}
+    assert len(runs) <= 2, "the last run, and the evaluation after it"
+    assert len(span._metadata["collections"]) <= 10
+
+
+def test_a_span_of_the_caller_stays(job: Job, threads: Client) -> None:
+    scheduler = threads.cluster.scheduler  # type: ignore[union-attr]
+    with distributed.span("study") as name:
+        train(with_topology(job, 1).replace(train_steps=2), threads, progress=False)
+    assert {"start server", "start worker", "train round"} <= {
+        group.prefix.name for group in scheduler.extensions["spans"].spans[name].groups
+    }

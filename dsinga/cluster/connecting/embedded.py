@@ -119,8 +119,8 @@ def connect(
             # Where Dask's settings require encryption, it would let threads send each other messages by TLS.
             protocol=None if separate_processes else "inproc://",
             security=embedded_credentials(security) if separate_processes else None,
-            # Any free port, so that two runs at once do not warn about each other; for this machine only. Dask has a web
-            # server without a dashboard, too.
+            # Any free port, so that two runs at once do not warn about each other; for this machine only. Dask has
+            # a web server without a dashboard, too.
             dashboard_address=f"{LOOPBACK}:0",
             worker_class=Nanny if separate_processes else ThreadWorker,
             silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user

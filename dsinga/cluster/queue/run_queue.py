@@ -15,6 +15,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsinga.cluster.queue.departures import Departures
 from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
+from dsinga.cluster.run_span import trim_span
 
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
@@ -133,6 +134,7 @@ class RunQueue(SchedulerPlugin):
             event = self._begun.pop(name, None)
             if event is not None:
                 event.set()
+        trim_span(self._scheduler)
         self._advance()
 
     def _advance(self) -> None:

@@ -16,6 +16,7 @@ from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
 from dsinga.cluster.dask_workers import available_workers, staying_workers
+from dsinga.cluster.run_span import run_span
 from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.errors import RunError
 from dsinga.rl.agent import Agent
@@ -131,10 +132,11 @@ class ActorPool:
     async def _create(self, number: int) -> tuple[str, Any, Any]:
         """Create an actor on a Dask worker; return its address, the actor and its future."""
         address = await self._choose(number)
-        future = self._client.submit(
-            RolloutActor, self._first + number, *self._arguments, self._seed, self._states.get(number), actor=True,
-            workers=[address], pure=False, key=f"{self._name}-{number}-{next(self._serials)}",
-        )  # fmt: skip
+        with run_span():
+            future = self._client.submit(
+                RolloutActor, self._first + number, *self._arguments, self._seed, self._states.get(number), actor=True,
+                workers=[address], pure=False, key=f"{self._name}-{number}-{next(self._serials)}",
+            )  # fmt: skip
         actor = await self._wait(future._result(), [address], f"actor {number}")
         if address not in self._is_direct:
             self._is_direct[address] = await self._reaches(address)
