@@ -15,6 +15,8 @@ import threading
 import weakref
 from typing import Any
 
+from dask.utils import key_split
+
 # Environment of worker processes. Dask's default returns freed memory to the system at once, so that each iteration has
 # to fault its pages in again. These limits, in bytes, are those that glibc arrives at by itself. A variable that is set
 # in the user's environment takes precedence.
@@ -48,6 +50,7 @@ def give_back_soon() -> None:
 
 def _give_back() -> None:
     _scheduled.release()
+    key_split.cache_clear()  # the names of the last 100,000 tasks, which Dask keeps by their keys
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         _libc().malloc_trim(0)
 

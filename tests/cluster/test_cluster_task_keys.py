@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import distributed
 import pytest
 from dask.utils import key_split
@@ -58,3 +61,16 @@ def test_a_span_of_the_caller_stays(job: Job, threads: Client) -> None:
     assert {"start server", "start worker", "train round"} <= {
         group.prefix.name for group in scheduler.extensions["spans"].spans[name].groups
     }
+
+
+def test_names_of_tasks_of_ended_runs_go(job: Job, processes: Client) -> None:
+    """Dask caches the name of each task by its key in every process."""
+    train(with_topology(job, 2).replace(train_steps=4), processes, progress=False)
+    deadline = time.monotonic() + 20
+    while max(processes.run(cached_names).values()) or processes.run_on_scheduler(cached_names):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+
+
+def cached_names() -> int:
+    return key_split.cache_info().currsize

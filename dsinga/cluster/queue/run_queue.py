@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dsinga.cluster.process_memory import give_back_soon
 from dsinga.cluster.queue.departures import Departures
 from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 from dsinga.cluster.run_span import trim_span
@@ -135,6 +136,7 @@ class RunQueue(SchedulerPlugin):
             if event is not None:
                 event.set()
         trim_span(self._scheduler)
+        give_back_soon()
         self._advance()
 
     def _advance(self) -> None:
