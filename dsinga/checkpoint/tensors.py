@@ -68,7 +68,15 @@ def read_safetensors(path: Path) -> Arrays:
             names = file.keys()
             in_order = order if sorted(order) == sorted(names) else names
             return {name: file.get_tensor(name) for name in in_order}
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (
+        safetensors.SafetensorError,
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
 
 

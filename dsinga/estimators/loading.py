@@ -20,6 +20,7 @@ from dsinga.estimators.transformer import Transformer
 from dsinga.job import Job
 from dsinga.job import load as load_job
 from dsinga.monitor import History
+from dsinga.regular_files import read_regular_text
 
 KINDS: dict[str, Any] = {cls.__name__: cls for cls in (Classifier, Regressor, Transformer)}
 
@@ -32,7 +33,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             raise UserError(f"{folder} is no saved estimator: it lacks {name}")
     arrays, job = read_safetensors(folder / "params.safetensors"), load_job(folder / "job.conf")
     try:
-        described = json.loads((folder / "estimator.json").read_text(encoding="utf-8"))
+        described = json.loads(read_regular_text(folder / "estimator.json"))
         return _restored(described, arrays, job)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"

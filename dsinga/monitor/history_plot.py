@@ -11,7 +11,7 @@ from dsinga.errors import UserError
 from dsinga.monitor.curve import NAMES, lines_by_phase
 from dsinga.monitor.matplotlib_axes import new_axes, single_axes
 from dsinga.monitor.rows import metric_names
-from dsinga.registry import nearest
+from dsinga.registry import listed, nearest
 
 COLUMNS, WIDTH, HEIGHT = 3, 4.0, 3.0  # axes in a row, and inches of each of the axes
 FEW_POINTS = 40  # of a line: then each has a dot, because a line of one point would not be seen
@@ -77,11 +77,11 @@ def _check_columns(rows: Rows, name: str, x: str) -> None:
     metrics = metric_names(rows)
     if name not in metrics:
         raise UserError(
-            f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {', '.join(metrics) or 'none'})"
+            f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {listed(metrics)})"
         )
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if x not in columns:
-        raise UserError(f"the history has no column {x!r}{nearest(x, columns)} (columns: {', '.join(columns)})")
+        raise UserError(f"the history has no column {x!r}{nearest(x, columns)} (columns: {listed(columns)})")
 
 
 def _plot_metric(axis: Any, rows: Rows, name: str, x: str, label: str, options: Mapping[str, Any]) -> None:
