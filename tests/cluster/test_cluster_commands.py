@@ -76,17 +76,6 @@ def test_no_port_is_open_to_other_machines(folder: Path) -> None:
         assert open_addresses(cluster_processes(client)) == [[], [], []]
 
 
-@pytest.mark.parametrize("separate_processes", [False, True])
-def test_no_port_of_an_embedded_cluster_is_open_to_other_machines(separate_processes: bool) -> None:
-    before = set(psutil.Process().net_connections("inet"))
-    with connect(workers=1, separate_processes=separate_processes, dashboard=True) as client:
-        here = set(psutil.Process().net_connections("inet")) - before
-        addresses = {connection.laddr.ip for connection in here if connection.status == psutil.CONN_LISTEN}
-        assert addresses == {"127.0.0.1"}
-        workers = [psutil.Process(pid) for pid in client.run(os.getpid).values() if separate_processes]
-        assert open_addresses(workers) == [[] for _ in workers]
-
-
 def test_logs_have_no_error_after_good_ends(folder: Path, job: Job, caplog: pytest.LogCaptureFixture) -> None:
     with connected(folder) as client:
         processes = cluster_processes(client)
@@ -102,4 +91,15 @@ def test_logs_have_no_error_after_good_ends(folder: Path, job: Job, caplog: pyte
     assert "End worker" in logs["workers"]
     for name, text in logs.items():
         assert not [word for word in ("Traceback", " - ERROR", " - CRITICAL") if word in text], f"{name}:\n{text}"
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("separate_processes", [False, True])
+def test_no_port_of_an_embedded_cluster_is_open_to_other_machines(separate_processes: bool) -> None:
+    before = set(psutil.Process().net_connections("inet"))
+    with connect(workers=1, separate_processes=separate_processes, dashboard=True) as client:
+        here = set(psutil.Process().net_connections("inet")) - before
+        addresses = {connection.laddr.ip for connection in here if connection.status == psutil.CONN_LISTEN}
+        assert addresses == {"127.0.0.1"}
+        workers = [psutil.Process(pid) for pid in client.run(os.getpid).values() if separate_processes]
+        assert open_addresses(workers) == [[] for _ in workers]
