@@ -76,9 +76,7 @@ def _check_columns(rows: Rows, name: str, x: str) -> None:
     """Raise UserError unless a line of the metric ``name`` by the column ``x`` can be drawn."""
     metrics = metric_names(rows)
     if name not in metrics:
-        raise UserError(
-            f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {listed(metrics)})"
-        )
+        raise UserError(f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {listed(metrics)})")
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if x not in columns:
         raise UserError(f"the history has no column {x!r}{nearest(x, columns)} (columns: {listed(columns)})")

@@ -88,7 +88,7 @@ def test_an_empty_chunk(tmp_path: Path, zarr_format: int, options: dict[str, Any
     path = write(tmp_path / "g", zarr_format, **options)
     key = "x/1.0" if zarr_format == 2 else "x/c/1/0"
     os.truncate(path / key, 0)
-    with pytest.raises(UserError, match=rf"g: rows 0 to 89 of 'x' cannot be read .*{key} has 0 bytes"):
+    with pytest.raises(UserError, match=rf"g: rows 30 to 59 of 'x' cannot be read .*{key} has 0 bytes"):
         open_store(path).read([0])
     with pytest.raises(UserError, match=rf"1 of 4 chunks are damaged(.|\n)*{key} has 0 bytes"):
         verify_store(path)
