@@ -52,9 +52,12 @@ def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) 
     Returns the axes. Raises UserError where Matplotlib is missing, or in a history no episode has ended.
     """
     by_name = results if isinstance(results, Mapping) else {"": results}
+    if not by_name:
+        raise UserError("there are no results to draw; give what rl.train returns")
     histories = {name: r if isinstance(r, Sequence) else getattr(r, "history", r) for name, r in by_name.items()}
     for name, rows in histories.items():
-        if not isinstance(rows, Sequence) or RETURN not in metric_names(rows):
+        are_rows = isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
+        if not are_rows or RETURN not in metric_names(rows):
             which = f"{name!r}" if name else "what is given"
             raise UserError(f"{which} has no returns of episodes: give what rl.train returns, after an episode's end")
     axis = single_axes(ax, 6.0, HEIGHT)
@@ -76,7 +79,9 @@ def _check_columns(rows: Rows, name: str, x: str) -> None:
     """Raise UserError unless a line of the metric ``name`` by the column ``x`` can be drawn."""
     metrics = metric_names(rows)
     if name not in metrics:
-        raise UserError(f"the history has no metric {name!r}{nearest(name, metrics)} (metrics: {listed(metrics)})")
+        phase, _, metric = name.partition("_")
+        hint = f"; it is the line {phase!r} of {metric!r}" if metric in metrics else nearest(name, metrics)
+        raise UserError(f"the history has no metric {name!r}{hint} (metrics: {listed(metrics)})")
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if x not in columns:
         raise UserError(f"the history has no column {x!r}{nearest(x, columns)} (columns: {listed(columns)})")

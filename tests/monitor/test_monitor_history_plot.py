@@ -131,7 +131,17 @@ def test_returns_of_several_agents_have_their_names():
     assert list(lines(axis)) == ["PPO, train", "PPO, test", "DQN"]
 
 
-@pytest.mark.parametrize("given", [History(ROWS), {"PPO": History(RETURNS[:1])}, 3])
+@pytest.mark.parametrize("given", [History(ROWS), {"PPO": History(RETURNS[:1])}, 3, [History(RETURNS)] * 2])
 def test_a_history_without_returns_is_refused(given):
     with pytest.raises(UserError, match="no returns of episodes: give what rl.train returns"):
         plotting.returns(given)
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(UserError, match="there are no results to draw"):
+        plotting.returns({})
+
+
+def test_the_name_that_keras_gives_a_metric_is_answered_by_its_line():
+    with pytest.raises(UserError, match="no metric 'val_loss'; it is the line 'val' of 'loss'"):
+        History(ROWS).plot("val_loss")

@@ -88,6 +88,20 @@ def test_classes_with_names_and_given_axes():
         assert [text.get_text() for text in axis.get_xticklabels()] == ["ant", "bee", "cow"]
 
 
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_classes_order_names_as_they_are_given(kind):
+    classes = kind(["cow", "ant", "bee"])
+    names = np.array(["cow", "ant", "bee"])
+    by_name = plotting.confusion_matrix(names[LABELS], names[PREDICTED], classes=classes)
+    by_scores = plotting.confusion_matrix(names[LABELS], SCORES, classes=classes)
+    assert cells(by_name) == cells(by_scores) == cells(plotting.confusion_matrix(LABELS, PREDICTED))
+    assert [text.get_text() for text in by_name.get_xticklabels()] == ["cow", "ant", "bee"]
+
+
+def test_a_colour_that_is_the_same_everywhere_is_drawn():
+    assert not plotting.images(np.full((1, 3, 4, 4), 5.0))[0, 0].images[0].get_array().any()
+
+
 def test_counts_of_many_classes_are_colours_only():
     numbers = np.arange(100)
     axis = plotting.confusion_matrix(numbers, numbers[::-1])
@@ -105,6 +119,11 @@ def test_counts_of_many_classes_are_colours_only():
         (lambda: plotting.confusion_matrix(np.eye(3)[LABELS], SCORES), r"labels must be class numbers \(N,\)"),
         (lambda: plotting.confusion_matrix(LABELS - 1, PREDICTED), "from -1 to 2"),
         (lambda: plotting.confusion_matrix(LABELS, PREDICTED, classes=["a", "b"]), "2 classes have names"),
+        (lambda: plotting.confusion_matrix(["a", "b"], ["a", "c"], classes=["a", "b"]), "'c' is not among the classes"),
+        (lambda: plotting.confusion_matrix([10**9], [1]), "numbered up to 1,000,000,000"),
+        (lambda: plotting.wrong_predictions(IMAGES, LABELS, PREDICTED, count=0), "count is 0"),
+        (lambda: plotting.images(IMAGES, columns=0), "columns is 0"),
+        (lambda: plotting.images([np.zeros((2, 2)), np.zeros((3, 3))]), "images must have one size"),
         (lambda: plotting.confusion_matrix(np.array(["a"]), np.array([0])), "give both as class numbers, or as names"),
     ],
 )
