@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster import forward_rounds, inference
 from dsinga.cluster.forward_rounds import RoundResult, as_records
+from dsinga.cluster.round_length import RoundLength
 from dsinga.data import open_store
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
@@ -79,16 +80,6 @@ def test_batches_of_any_shapes_are_joined_and_split_again() -> None:
         np.testing.assert_array_equal(features["ip"].labels, batches[number].labels)
 
 
-def forward_tasks(client: Client) -> int:
-    """Return how many tasks of forward passes the scheduler has seen end."""
-
-    def count(dask_scheduler: Any) -> int:
-        prefix = dask_scheduler.task_prefixes.get("forward pass")
-        return prefix.state_counts["memory"] if prefix else 0
-
-    return client.run_on_scheduler(count)
-
-
 @pytest.mark.parametrize("most_bytes", [inference.ROUND_BYTES, 1])
 def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, params, monkeypatch, most_bytes: int):
     rng = np.random.default_rng(0)
@@ -98,10 +89,17 @@ def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, para
     features = local.predict(params, x, "ip", batchsize=2)
     monkeypatch.setattr(inference, "ROUND_BYTES", most_bytes)
     monkeypatch.setattr(inference, "ROUND_SECONDS", 3600)  # whatever else the machine does meanwhile
-    before = forward_tasks(threads)
+    rounds: list[int] = []
+
+    class RecordedLength(RoundLength):
+        def learn(self, seconds: Sequence[float]) -> None:
+            rounds.append(len(seconds))
+            super().learn(seconds)
+
+    monkeypatch.setattr(inference, "RoundLength", RecordedLength)
     np.testing.assert_array_equal(predict(job, params, "ip", client=threads, data=x), features)
-    tasks = forward_tasks(threads) - before
-    assert tasks >= 200 if most_bytes == 1 else tasks < 100, tasks
+    assert sum(rounds) == 200
+    assert rounds == [1] * 200 if most_bytes == 1 else len(rounds) < 20
     assert evaluate(job, params, client=threads, data=(x, y)) == local.evaluate(params, x, y, batchsize=2)
 
 
