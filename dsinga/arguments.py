@@ -20,10 +20,21 @@ T = TypeVar("T")
 Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
 
 
+def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number of at least ``least``, and not True or False."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def check_whole(name: str, value: Any, least: int) -> None:
     """Raise UserError unless an argument is a whole number of at least ``least``."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+    if not is_whole(value, least):
         raise UserError(f"{name} is {value!r}; give a whole number of at least {least}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raise UserError unless an argument is True or False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} is {value!r}; give True or False")
 
 
 def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
@@ -32,6 +43,11 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
         return
     bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
     raise UserError(f"{name} is {value!r}; give a number {bounds}")
+
+
+def shown(value: Any) -> str:
+    """Return the text of a value for a message: the name of a function or class, whose repr has an address."""
+    return getattr(value, "__name__", None) or repr(value)
 
 
 class MissingName(UserError, AttributeError):
@@ -46,7 +62,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
-    caller = sys._getframe(2)  # that of the ``__getattr__`` that calls this function
+    caller = sys._getframe(2)  # the frame that looks the name up, i.e. the caller of ``__getattr__``
     if remedy and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
         raise UserError(message)
     raise MissingName(message)

@@ -7,6 +7,7 @@ import math
 import numbers
 from typing import Any
 
+from dsinga.arguments import check_range
 from dsinga.errors import UserError
 from dsinga.job import MonitorMode
 from dsinga.registry import nearest
@@ -17,7 +18,12 @@ HIGHER = ("accuracy", "precision", "recall", "f1", "score", "reward")
 
 
 def metric_name(monitor: str) -> str:
-    """Return the name of a metric as phase/name: "val/loss" of "val_loss", as Keras writes it."""
+    """Return the name of a metric as phase/name: "val/loss" of "val_loss", as Keras writes it.
+
+    Raises UserError for what is no text.
+    """
+    if not isinstance(monitor, str):
+        raise UserError(f"monitor is {monitor!r}; give the name of a metric, as in 'val/loss'")
     phase, _, metric = monitor.partition("_")
     return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") and "/" not in monitor else monitor
 
@@ -48,8 +54,7 @@ class BestValue:
         modes = MonitorMode.__members__
         if mode not in modes:
             raise UserError(f"mode must be one of {', '.join(modes)}, not {mode!r}{nearest(str(mode), modes)}")
-        if not min_delta >= 0:
-            raise UserError(f"min_delta must be at least 0, not {min_delta}")
+        check_range("min_delta", min_delta, 0)
         self.monitor, self.mode, self.min_delta = metric_name(monitor), mode, min_delta
         self.value: float | None = None
 

@@ -24,14 +24,19 @@ ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
 DEFAULT_DISPLAYS = 100
 
 
-def create_extensions(job: Job, given: Iterable[ExtensionLike] = (), epoch: Fraction | None = None) -> list[Extension]:
+def create_extensions(
+    job: Job, given: ExtensionLike | Iterable[ExtensionLike] | None = (), epoch: Fraction | None = None
+) -> list[Extension]:
     """Return all extensions of a run in the order in which they run: SINGA's, then the job's, then those ``given``.
 
+    ``given`` may be a single one, or None.
     ``epoch`` is the length of an epoch in steps, for a job with ``epochs``.
 
     Raises UserError for one that is none, or whose configuration is wrong.
     """
     standard = _create_standard(job, epoch)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = [] if given is None else [given]
     return [
         *standard,
         *(create_extension(conf) for conf in job.extension),

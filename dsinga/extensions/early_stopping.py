@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsinga.arguments import check_bool
 from dsinga.extensions.best_value import metric_name
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.keep_best import KeepBest
@@ -35,6 +36,7 @@ class EarlyStopping(Extension):
         mode: str = "auto",
         restore_best_weights: bool = False,
     ):
+        check_bool("restore_best_weights", restore_best_weights)
         self._monitor = metric_name(monitor)
         self._plateau = Plateau(monitor, patience, mode, min_delta)
         self.trigger = OnMetric(monitor, self._plateau.best)

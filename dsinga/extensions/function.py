@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import Trigger
@@ -31,7 +33,8 @@ class FunctionExtension(Extension):
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Call the function, and end training if it returns True."""
         metrics = {f"{row['phase']}/{name}": value for name, value in row.items() if name not in NOT_METRICS}
-        if self._function(row["step"], metrics) is True:
+        result = self._function(row["step"], metrics)
+        if isinstance(result, (bool, np.bool_)) and result:
             loop.stop(f"the function {self.name} has returned True")
 
     def run(self, loop: LoopView) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.arguments import check_whole
 from dsinga.extensions.best_value import BestValue, checked_number
 
 
@@ -17,8 +17,7 @@ class Plateau:
     """
 
     def __init__(self, monitor: str, patience: int, mode: str = "auto", min_delta: float = 0.0):
-        if patience < 1:
-            raise UserError(f"patience must be at least 1, not {patience}")
+        check_whole("patience", patience, 1)
         self.best = BestValue(monitor, mode, min_delta)
         self.patience = patience
         self.count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, State
@@ -39,10 +40,11 @@ class ReduceOnPlateau(Extension):
         cooldown: int = 0,
         min_factor: float = 0.0,
     ):
-        if not 0 < factor < 1:
+        check_range("factor", factor, 0, 1)
+        if factor in (0, 1):
             raise UserError(f"factor must be in (0, 1), not {factor}")
-        if cooldown < 0 or min_factor < 0:
-            raise UserError(f"cooldown and min_factor must be at least 0, not {cooldown} and {min_factor}")
+        check_whole("cooldown", cooldown, 0)
+        check_range("min_factor", min_factor, 0)
         self._monitor = metric_name(monitor)
         self._factor, self._min_factor, self._cooldown = factor, min_factor, cooldown
         self._plateau = Plateau(monitor, patience, mode, min_delta)

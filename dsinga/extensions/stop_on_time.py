@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Real
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
@@ -51,7 +52,7 @@ class StopOnTime(Extension):
 
 def parse_seconds(time: float | str) -> float:
     """Return the seconds that a number, or a text such as "1h 30m", stands for. Raises UserError for others."""
-    seconds = _sum_parts(time) if isinstance(time, str) else float(time)
+    seconds = _sum_parts(time) if isinstance(time, str) else float(time) if isinstance(time, Real) else 0.0
     if not seconds > 0:
         raise UserError(f'{time!r} is no time to stop after; give seconds above 0, or a text such as "2h" or "90 min"')
     return seconds

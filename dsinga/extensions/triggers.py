@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from dsinga.arguments import check_range, is_whole
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.registry import nearest_or_listed
@@ -78,8 +79,10 @@ class EverySteps(Trigger):
     """
 
     def __init__(self, freq: int, after: int | None = None):
-        if freq < 1 or (after or 0) < 0:
-            raise UserError(f"EverySteps takes a freq of at least 1 and an after of at least 0, not {freq} and {after}")
+        if not is_whole(freq, 1) or not is_whole(after or 0, 0):
+            raise UserError(
+                f"EverySteps takes a freq of at least 1 and an after of at least 0, not {freq!r} and {after}"
+            )
         self.freq, self.after = freq, freq if after is None else after
 
     def due(self, moment: Moment) -> bool:
@@ -125,8 +128,9 @@ class EverySeconds(Trigger):
     by_clock = True
 
     def __init__(self, seconds: float):
-        if not seconds > 0:
-            raise UserError(f"EverySeconds takes a number of seconds above 0, not {seconds}")
+        check_range("EverySeconds: seconds", seconds, 0)
+        if seconds == 0:
+            raise UserError("EverySeconds takes a number of seconds above 0, not 0")
         self.seconds = seconds
         self._last = 0.0
 

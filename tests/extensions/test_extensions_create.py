@@ -121,6 +121,15 @@ def test_objects_and_functions_come_after_those_of_the_job() -> None:
     assert names(job, [Counting(), look]) == expected
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_single_extension_or_none_needs_no_list(count: int) -> None:
+    def look(step, metrics):
+        pass
+
+    for extension in (look, Counting()):
+        assert len(names(Job(train_steps=10), extension if count else None)) == 2 + count
+
+
 class WithoutTrigger(Extension):
     def run(self, loop) -> None:
         pass
@@ -135,8 +144,9 @@ class WithoutTrigger(Extension):
     ],
 )
 def test_what_is_no_extension_is_refused(extension, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        create_extensions(Job(train_steps=10), [extension])
+    for given_ in (extension, [extension]):
+        with pytest.raises(UserError, match=message):
+            create_extensions(Job(train_steps=10), given_)
 
 
 @register("extension", "NotOne")

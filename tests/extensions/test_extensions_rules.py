@@ -195,9 +195,17 @@ class TestTriggersInARun:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EarlyStopping("val/loss", patience=0), "patience must be at least 1, not 0"),
-        (lambda: ReduceOnPlateau("val/loss", factor=1.5), r"factor must be in \(0, 1\), not 1.5"),
-        (lambda: ReduceOnPlateau("val/loss", cooldown=-1), "cooldown and min_factor must be at least 0, not -1"),
+        (lambda: EarlyStopping("val/loss", patience=0), "patience is 0; give a whole number of at least 1"),
+        (lambda: ReduceOnPlateau("val/loss", factor=1.5), "factor is 1.5; give a number between 0 and 1"),
+        (lambda: ReduceOnPlateau("val/loss", factor=1), r"factor must be in \(0, 1\), not 1"),
+        (lambda: ReduceOnPlateau("val/loss", factor="a"), "factor is 'a'; give a number between 0 and 1"),
+        (lambda: ReduceOnPlateau("val/loss", patience="3"), "patience is '3'; give a whole number of at least 1"),
+        (lambda: ReduceOnPlateau("val/loss", min_factor="a"), "min_factor is 'a'; give a number of at least 0"),
+        (lambda: EarlyStopping(min_delta="a"), "min_delta is 'a'; give a number of at least 0"),
+        (lambda: EarlyStopping(restore_best_weights="no"), "restore_best_weights is 'no'; give True or False"),
+        (lambda: EarlyStopping(5), "monitor is 5; give the name of a metric"),
+        (lambda: StopOnTime([]), "is no time to stop after; give seconds above 0"),
+        (lambda: ReduceOnPlateau("val/loss", cooldown=-1), "cooldown is -1; give a whole number of at least 0"),
     ],
 )
 def test_what_makes_no_rule_is_refused(make, message: str) -> None:

@@ -153,9 +153,11 @@ def test_the_name_of_a_metric_says_which_values_are_better(monitor: str, higher:
     [
         (lambda: BestValue("val/oddness").higher, "say whether lower or higher values of 'val/oddness' are better"),
         (lambda: BestValue("val/loss", "mix"), "mode must be one of auto, min, max, not 'mix'; did you mean"),
-        (lambda: BestValue("val/loss", min_delta=-1), "min_delta must be at least 0, not -1"),
+        (lambda: BestValue("val/loss", min_delta=-1), "min_delta is -1; give a number of at least 0"),
         (lambda: EverySteps(0), "a freq of at least 1"),
+        (lambda: EverySteps("5"), "an after of at least 0, not '5' and None"),
         (lambda: EverySeconds(0), "a number of seconds above 0, not 0"),
+        (lambda: EverySeconds("5"), "EverySeconds: seconds is '5'; give a number of at least 0"),
     ],
 )
 def test_what_makes_no_trigger_is_refused(make, message: str) -> None:
