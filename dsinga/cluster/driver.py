@@ -34,7 +34,7 @@ from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost, UserErro
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
-from dsinga.training import initial_values
+from dsinga.training import check_start, initial_values
 from dsinga.training.divergence import first_not_finite
 from dsinga.worker.param_slices import Arrays
 
@@ -210,6 +210,7 @@ def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mappin
         shapes = {name: array.shape for name, array in values.items()}
         states = [name for name, param in prepared.net.params.items() if param.spec.by_rows]  # of another run's batches
         values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    check_start(values, params)
     for name in values.keys() & params.keys():
         if params[name].shape != values[name].shape:
             raise UserError(

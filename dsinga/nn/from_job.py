@@ -13,10 +13,15 @@ from dsinga.job import Job, LayerConf, Phase
 from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.nn.keras_arguments import checked
+from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.trainable import Trainable
+
+_FREEZE = (
+    "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
+    'nn.Sequential, freeze its layers, and set model.params = "FOLDER/params.safetensors"'
+)
 
 
 class JobModel(Trainable):
@@ -25,9 +30,12 @@ class JobModel(Trainable):
     ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
     """
 
+    _attributes = {**MODEL_ATTRIBUTES, **dict.fromkeys(("layers", "get_layer"), _FREEZE)}
+
     def __init__(self, job: Job):
         super().__init__(job.name)
         self.base = job
+        self._default_epochs = None if job.train_steps else 1
 
     def _train_inputs(self) -> list[LayerConf]:
         return input_layers(self.base.neuralnet, Phase.kTrain)
@@ -89,8 +97,8 @@ class JobModel(Trainable):
         return None
 
     def default_epochs(self) -> int | None:
-        """Return None where the job has steps, else 1."""
-        return None if self.base.train_steps else 1
+        """Return None where the job has steps, else 1; of a loaded model 1."""
+        return self._default_epochs
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the job names. Raises UserError where it names none."""
@@ -104,10 +112,7 @@ class JobModel(Trainable):
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
-        raise UserError(
-            "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
-            'nn.Sequential, freeze its layers, and set model.params = "FOLDER/params.safetensors"'
-        )
+        raise UserError(_FREEZE)
 
     def __repr__(self) -> str:
         return f"<model of the job {self.name!r}>"
@@ -130,5 +135,5 @@ def load(folder: str | os.PathLike[str]) -> JobModel:
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
     model = from_job(path / "job.conf")
     model.params = path / "params.safetensors"
-    model._complete = True
+    model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
     return model

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
+from dsinga.arguments import is_whole
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
@@ -35,7 +36,7 @@ def Input(
     """
     check_names("Input", ["shape", "name", "type", *field_types(StoreConf)], store)
     sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
-    if shape is not None and not all(isinstance(size, Integral) and size > 0 for size in sizes):
+    if shape is not None and not all(is_whole(size, 1) for size in sizes):
         raise UserError(
             f"Input: shape is that of one record, a whole number above 0 for each axis, not {shape!r}; leave shape out "
             "to take that of the data, and fill sequences of several lengths to one length"

@@ -162,6 +162,7 @@ METRICS = {  # that losses report besides the loss, by the name of the layer's f
     "SampledLoss": (),
 }
 LOSSES = {*METRICS, *TARGETS}
+WITHOUT_PARAMS = {*TARGETS, "SoftmaxLoss", "HingeLoss"}
 
 
 def loss_kind(loss: Any) -> str:
@@ -171,6 +172,8 @@ def loss_kind(loss: Any) -> str:
     name = loss if isinstance(loss, str) else ""
     if name in NAMES:
         return NAMES[name].__name__
+    if callable(loss) and getattr(loss, "__name__", "") in LOSSES:
+        raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
     if callable(loss):
         raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending-layers.md)")
     if name in LOSS_NAMES:

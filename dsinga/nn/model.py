@@ -7,13 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.arguments import shown
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import checked, checked_class
 from dsinga.nn.losses import LOSSES, loss_kind
-from dsinga.nn.net_conf import Objective, check_metric_names, layers_of_input, objective_of, write_net
+from dsinga.nn.net_conf import (
+    Objective,
+    check_metric_names,
+    layer_names,
+    layers_of,
+    layers_of_input,
+    layers_with_losses,
+    objective_of,
+    write_net,
+)
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -75,26 +85,28 @@ class Model(Trainable):
         self.metrics = flatten(names) if metrics is not None else ()
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
+        self._complete = False  # a loss may have params
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
 
     @property
     def layers(self) -> list[LayerBuilder]:
         """The layers between inputs and outputs, sources first, each once."""
-        builders = (symbol.builder for symbol in ancestors(self._outputs()) if symbol.builder.kind != INPUT)
-        return list({id(builder): builder for builder in builders}.values())
+        return layers_of(self._outputs())
 
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerBuilder:
         """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one."""
         layers = self.layers
+        if isinstance(name, int):
+            raise UserError(f"get_layer takes a name; write get_layer(index={name})")
         if index is not None:
             if not -len(layers) <= index < len(layers):
                 raise UserError(f"the model has {len(layers)} layers; there is no layer {index}")
             return layers[index]
         if not any(layer.name == name for layer in layers):
-            written = self._write(PhaseRecords()).names
-            by_name = {written[id(layer)]: layer for layer in layers}
+            names = layer_names([*self._inputs(), *self._outputs()])
+            by_name = {names[id(layer)]: layer for layer in layers}
         else:
             by_name = {layer.name or "": layer for layer in layers}
         if name not in by_name:
@@ -104,12 +116,15 @@ class Model(Trainable):
 
     @property
     def trainable(self) -> bool:
-        """Whether training moves the params of any layer. Setting it sets that of all layers, from the next ``fit``."""
-        return any(layer.trainable for layer in self.layers)
+        """Whether training moves the params of any layer, or of a loss.
+
+        Setting it sets that of all layers and losses that the model has then, from the next ``fit``.
+        """
+        return any(layer.trainable for layer in layers_with_losses(self._outputs(), self.objective))
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
-        for layer in self.layers:
+        for layer in layers_with_losses(self._outputs(), self.objective):
             layer.trainable = trainable
 
     def _inputs(self) -> list[Symbol]:
@@ -183,7 +198,8 @@ class Model(Trainable):
         )
 
     def __repr__(self) -> str:
-        return f"<Model {self.name!r} from {', '.join(self.input_names())}>"
+        inputs = f" from {', '.join(self.input_names())}" if self._outputs() else ""
+        return f"<Model {self.name!r}{inputs}>"
 
 
 @checked_class
@@ -212,10 +228,10 @@ class Sequential(Model):
         if isinstance(layer, Trainable):
             raise UserError("a model is no layer; give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])")
         if not isinstance(layer, LayerBuilder):
-            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {layer!r}")
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
         if self._chain is None:
             self._start = self._chain = Input()
-        self._chain = layer(self._chain)
+        self._chain, self._complete = layer(self._chain), False
 
     def _inputs(self) -> list[Symbol]:
         if self._start is None:

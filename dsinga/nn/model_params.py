@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
-from dsinga.training import check_params
+from dsinga.training import check_params, check_start
 from dsinga.worker.local_net import LocalNet
 
 
@@ -33,6 +33,8 @@ class ModelParams(ABC):
         result: the result of the last ``fit``, None before.
         record_shapes: the shapes of records by input, as far as they are known.
     """
+
+    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
 
     def __init__(self, name: str):
         self.name = name
@@ -95,9 +97,9 @@ class ModelParams(ABC):
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for those that the model was not given."""
         given = self._params or {}
-        if not self._complete and any(name not in given for name in net.net.params):
-            self._params = net.initial_params() | given
-            self._complete = True
+        if not self._complete:
+            check_start(net.net.params, given)
+            self._params, self._complete = net.initial_params() | given, True
         return self._params or {}
 
     def _require_params(self) -> dict[str, np.ndarray]:
@@ -119,8 +121,12 @@ class ModelParams(ABC):
     @params.setter
     def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
         arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
+        if not isinstance(arrays, Mapping):
+            raise UserError(
+                f"model.params takes arrays by name, or the path of a checkpoint, not {type(params).__name__}"
+            )
+        self._params = {name: _float32(name, array) for name, array in arrays.items()}
         self._complete = False
-        self._params = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
 
     def _shaped(self) -> LocalNet:
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
@@ -129,7 +135,7 @@ class ModelParams(ABC):
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
     def __getattr__(self, name: str) -> NoReturn:
-        fail_for_name("a model", name, [each for each in dir(type(self)) if each[0].isalpha()], MODEL_ATTRIBUTES)
+        fail_for_name("a model", name, [each for each in dir(type(self)) if each[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise UserError: a model is no layer."""
@@ -191,9 +197,13 @@ class ModelParams(ABC):
         """Return copies of the params in the order of the layers, frozen ones among them."""
         return [array.copy() for array in self._ordered_params().values()]
 
-    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+    def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
-        params = self._ordered_params()
+        if isinstance(weights, Mapping):
+            raise UserError("set_weights takes arrays in order; set model.params for arrays by name")
+        if isinstance(weights, str) or not isinstance(weights, Iterable):
+            raise UserError(f"set_weights takes a list of arrays, as get_weights returns it, not {weights!r}")
+        params, weights = self._ordered_params(), list(weights)
         if len(params) != len(weights):
             raise UserError(f"the model has {len(params)} params ({', '.join(params)}), but {len(weights)} are given")
         for number, ((name, param), array) in enumerate(zip(params.items(), weights, strict=True)):
@@ -215,3 +225,10 @@ class ModelParams(ABC):
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / "job.conf", job)
             export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
+
+
+def _float32(name: str, array: Any) -> np.ndarray:
+    try:
+        return np.ascontiguousarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the param {name!r} is no array of numbers: {error}") from None

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import values_by_name
+from dsinga.arguments import shown, values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.job.phases import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.losses import METRICS, TARGETS, loss_builder
+from dsinga.nn.inputs import INPUT
+from dsinga.nn.losses import CRF, METRICS, TARGETS, WITHOUT_PARAMS, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
@@ -42,7 +43,6 @@ class WrittenNet:
         outputs: the names of the layers of the outputs.
         label_inputs: the names of the inputs that give the labels of each output that has a loss.
         label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
-        names: the names of the layers, by the id of what wrote them.
     """
 
     layers: list[LayerConf]
@@ -50,7 +50,6 @@ class WrittenNet:
     outputs: list[str]
     label_inputs: list[str]
     label_examples: dict[str, np.ndarray]
-    names: dict[int, str]
 
 
 def write_net(
@@ -98,7 +97,32 @@ def write_net(
         net.layers = [part for conf in net.layers for part in weighted(conf)]
         net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
     layers = [feature(symbol).layer for symbol in outputs]
-    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.names)
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples)
+
+
+def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
+    """Return the layers that compute ``outputs``, without inputs, sources first, each once."""
+    builders = (symbol.builder for symbol in ancestors(outputs) if symbol.builder.kind != INPUT)
+    return list({id(builder): builder for builder in builders}.values())
+
+
+def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[LayerBuilder]:
+    """Return the layers that compute ``outputs``, and the losses that may have params."""
+    losses = objective.losses
+    builders = layers_of([*outputs, *(loss for loss in losses if isinstance(loss, Symbol))])
+    builders += [loss for loss in losses if isinstance(loss, LayerBuilder)]
+    return [builder for builder in builders if builder.kind not in WITHOUT_PARAMS]
+
+
+def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
+    """Return the names of layers in the job, by the id of the builder; they do not depend on shapes."""
+    net = NetWriter()
+    names: dict[int, str] = {}
+    for symbol in ancestors(symbols):
+        name = net.unused_name(symbol.builder)
+        names.setdefault(id(symbol.builder), name)
+        net.layers.append(make_conf(name, "kDummy", []))
+    return names
 
 
 def weighted(conf: LayerConf) -> list[LayerConf]:
@@ -157,6 +181,7 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     """
     names = [output.builder.name or "" for output in outputs]
     losses = _in_order("loss", loss, names)
+    losses = [CRF() if each == "crf" else each for each in losses]  # a layer remembers whether its params are frozen
     count = len(losses)
     if count > len(outputs) and not all(isinstance(each, Symbol) for each in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
@@ -180,6 +205,8 @@ def check_metric_names(metrics: Sequence[str], kinds: Set[str]) -> None:
     known = {"loss", *(name for kind, names in METRICS.items() if kind in kinds for name in names)}
     aliases = {"acc": "accuracy", "sparse_categorical_accuracy": "accuracy", "categorical_accuracy": "accuracy"}
     for metric in metrics:
+        if not isinstance(metric, str):
+            raise UserError(f'metrics are names, as in metrics=["accuracy"], not {shown(metric)}')
         if kinds & {"Accuracy", "EntityF1"} or aliases.get(metric, metric) in known:
             continue
         raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dsinga.arguments import shown
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.nn.keras_arguments import checked
@@ -204,7 +205,10 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return UpdaterConf(type=UpdaterType[optimizer])
     if isinstance(optimizer, str) and optimizer in registered("updater"):
         return UpdaterConf(type="kUserUpdater", user_type=optimizer)  # type: ignore[arg-type]
-    keras = {key.lower(): f"; {remedy}" for key, remedy in NAMES.items()}
+    if callable(optimizer):
+        remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in OPTIMIZERS.values() else "give what it returns"
+        raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
+    keras = {key.lower(): f"; {remedy.removeprefix('there is none; ')}" for key, remedy in NAMES.items()}
     hint = keras.get(str(name)) or nearest(str(name), OPTIMIZERS) or f"; these are {', '.join(OPTIMIZERS)}"
     raise UserError(f"there is no optimizer {optimizer!r}{hint}")
 

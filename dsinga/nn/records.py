@@ -40,8 +40,9 @@ class PhaseRecords:
         return {name: source for name, source in self.sources.items() if name not in self.paths}
 
     def described(self) -> PhaseRecords:
-        """Return the paths and shapes without the opened records."""
-        return PhaseRecords(paths=self.paths, shapes=self.shapes, label_shapes=self.label_shapes)
+        """Return the paths and shapes without the opened records, and without weights, which belong to these."""
+        shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
+        return PhaseRecords(paths=self.paths, shapes=shapes, label_shapes=self.label_shapes)
 
     def assume_labels(self) -> None:
         """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import fail_for_name
+from dsinga.arguments import check_bool, fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, check_names
@@ -51,8 +51,7 @@ class LayerBuilder:
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
-        if not isinstance(trainable, bool):
-            raise UserError(f"trainable of {self.name or self.kind} is True or False, not {trainable!r}")
+        check_bool(f"trainable of {self.name or self.kind}", trainable)
         if self.wrapped is None:
             self.settings = {**self.settings, "trainable": trainable}
         else:

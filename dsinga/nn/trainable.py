@@ -95,6 +95,8 @@ class Trainable(ModelParams):
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
         phases = {phase: open_inputs(self._pairs(*two(source))) for phase, source in data.items() if has_data(source)}
         if sample_weight is not None:
+            if "train" not in phases:
+                raise UserError("sample_weight needs x, the records that it weighs")
             add_weights(phases["train"], sample_weight)
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
@@ -146,7 +148,7 @@ class Trainable(ModelParams):
         train_steps: int | None = None,
         sample_weight: Any = None,
         validation_data: Any = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Any = (),
         client: Client | None = None,
         workers: int | None = None,
         seed: int | None = None,
@@ -164,7 +166,7 @@ class Trainable(ModelParams):
             batch_size: rows of a batch, by default 32, and at most the number of records.
             train_steps: the number of batches, in place of ``epochs``.
             validation_data: (x, y), with which the model is validated after each epoch.
-            callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics).
+            callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics); a list, or a single one.
             client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.

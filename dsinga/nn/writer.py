@@ -29,8 +29,7 @@ class NetWriter:
     """The layers of a job while a model is written.
 
     ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share; ``names`` are the names of first calls,
-    likewise. ``record_shapes`` are the shapes of records
+    that was written, by the id of its builder, for further calls to share. ``record_shapes`` are the shapes of records
     by input layer, for inputs that do not say theirs.
     """
 
@@ -40,12 +39,10 @@ class NetWriter:
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
         self.named: dict[str, Writable] = {}
-        self.names: dict[int, str] = {}
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
         name = self.unused_name(builder)
-        self.names.setdefault(id(builder), name)
         return builder.write(LayerWriter(self, builder, name, sources))
 
     def unused_name(self, builder: Writable) -> str:

@@ -7,7 +7,7 @@ from dsinga.training.bleu import BleuCounts, bleu, bleu_counts
 from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
-from dsinga.training.initialisers import check_params, initial_values, initialise
+from dsinga.training.initialisers import check_params, check_start, initial_values, initialise
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
 from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
@@ -33,6 +33,7 @@ __all__ = [
     "check_algorithm_metrics",
     "check_params",
     "check_patterns",
+    "check_start",
     "create_updater",
     "declared_metrics",
     "describe_settings",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from dsinga.errors import UserError
 from dsinga.job import ParamGenConf
 from dsinga.layers.base import Shape
 from dsinga.net import NeuralNet, Param
-from dsinga.registry import register
+from dsinga.registry import listed, register
 from dsinga.training.resolve import error_note, resolve
 
 Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
@@ -129,6 +129,12 @@ def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Gen
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·U[low, high)·√(6 / (rows + columns)). Factor and name are those of SINGA's Param page."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
+
+
+def check_start(known: Collection[str], params: Mapping[str, Any]) -> None:
+    """Raise UserError where none of ``params`` to start from is among the ``known`` params of a net; some may be."""
+    if params and known and not any(name in known for name in params):
+        raise UserError(f"none of the given params ({listed(params)}) is a param of the net, which has {listed(known)}")
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:

@@ -213,7 +213,7 @@ class LocalNet:
         net, rows = self._nets.net(Phase.kTest), length_of(x)
         size = batchsize or batch_rows(net)
         parts: list[Metrics] = []
-        for start in range(0, rows, size):
+        for start in range(0, max(rows, 1), size):  # of no records, a batch is refused
             labels = None if y is None else part_of_batch(y, start, start + size)
             batch = part_of_batch(x, start, start + size)
             parts.append(self._forward(params, batch, labels, first=start).metrics.sums)

@@ -162,6 +162,25 @@ def test_params_can_be_set_and_saved(trained, tmp_path):
     assert params.name == "blobs"
 
 
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"train_steps": 3}], ids=str)
+def test_a_model_that_was_trained_with_weights_is_usable_after_load(tmp_path, length):
+    model = blobs()
+    weights = np.arange(1, 151)
+    model.fit(X, Y, sample_weight=weights, validation_data=(X, Y), batch_size=50, progress=False, **length)
+    assert "sample_weight" not in str(model)
+    model.save(tmp_path)
+    loaded = nn.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
+    loaded.fit(X[:120], Y[:120], progress=False)
+    assert loaded.result.step == 3  # an epoch of batches of 50
+
+
+def test_a_model_without_layers_has_a_repr():
+    assert repr(nn.Sequential()) == "<Model 'model'>"
+    assert str(nn.Sequential()) == "<Model 'model'>: the model has no layers; add some, as in model.add(nn.Dense(10))"
+
+
 def test_a_saved_model_of_numbers_predicts(tmp_path):
     model = nn.Sequential([nn.Dense(3)])
     model.compile("sgd", "mse")
@@ -266,6 +285,8 @@ def test_images_that_are_cropped_and_mirrored():
 FAULTS = {
     "nothing": (lambda: blobs().fit(), "the shape that 'data' gives; begin with nn.Input(shape=...)"),
     "weights": (lambda: blobs().fit(X, Y, sample_weight=np.ones((150, 2))), "has a number for each record, not"),
+    "alone": (lambda: blobs().fit(sample_weight=np.ones(150)), "sample_weight needs x, the records that it weighs"),
+    "rows": (lambda: blobs().evaluate(X[:0], Y[:0]), "the batch is empty; give it at least 1 record"),
     "hinge": (
         lambda: nn.from_job(blobs().job(X, Y)).fit(X, Y, sample_weight=np.ones(150)),
         "the job has no input layer 'sample_weight'",

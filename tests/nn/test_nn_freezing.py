@@ -48,6 +48,59 @@ def test_a_frozen_layer_and_a_frozen_model_keep_their_params():
     assert moved(model) == set(model.params)
 
 
+@pytest.mark.parametrize("loss", [nn.ClassSoftmaxLoss(9, [0, 3, 6]), nn.SampledLoss(9), nn.CRF(), "crf"], ids=str)
+def test_a_frozen_model_keeps_the_params_of_its_loss(loss):
+    steps = loss == "crf" or loss.kind == "CRF"
+    model = nn.Sequential([nn.Input(5), nn.Embedding(7, 4), *([] if steps else [nn.GlobalMaxPooling1D()]), nn.Dense(3)])
+    model.compile("sgd", loss)
+    model.trainable = False
+    assert not model.trainable
+    assert moved(model, WORDS, WORDS % 3 if steps else WORDS[:, 0]) == set()
+    model.trainable = True
+    assert moved(model, WORDS, WORDS % 3 if steps else WORDS[:, 0]) > {"dense_weight"}
+
+
+def test_a_frozen_model_keeps_the_params_of_a_loss_with_sources():
+    words = nn.Input(5)
+    scores = nn.Dense(3, trainable=False)(nn.Embedding(7, 4, trainable=False)(words))
+    model = nn.Model(words, scores)
+    model.compile("sgd", nn.CRF(name="crf")(scores, labels=words))
+    model.fit(WORDS, WORDS % 3, progress=False)
+    assert model.trainable
+    model.trainable = False
+    assert moved(model, WORDS, WORDS % 3) == set()
+
+
+def test_an_added_layer_and_a_new_loss_get_initial_values(tmp_path):
+    model = dense()
+    model.fit(X, Y, progress=False)
+    before = model.get_weights()
+    model.add(nn.Dense(3, name="new"))
+    after = model.get_weights()
+    assert len(after) == len(before) + 2
+    for old, array in zip(before, after, strict=False):
+        np.testing.assert_array_equal(old, array)
+    model.compile("sgd", nn.ClassSoftmaxLoss(3, [0, 1]))
+    assert len(model.get_weights()) > len(after)
+    model.save(tmp_path)
+    np.testing.assert_array_equal(nn.load(tmp_path).predict(X), model.predict(X))
+
+
+def test_params_of_which_the_net_has_none_are_refused():
+    for use in (nn.Sequential.get_weights, lambda model: model.predict(X), moved):
+        model = dense()
+        model.params = {"nonsense": np.ones(3)}
+        with pytest.raises(
+            UserError, match=r"^none of the given params \(nonsense\) is a param of the net, which has "
+        ):
+            use(model)
+
+
+def test_a_layer_is_named_without_the_shapes_of_inputs():
+    model = nn.Sequential([nn.Dense(3), nn.Flatten(), nn.Dense(2)])
+    assert model.get_layer("dense_1") is model.layers[2]
+
+
 def test_layers_of_a_model_within_another_one_are_frozen_in_both():
     image = nn.Input(4)
     code = nn.Dense(5, activation="tanh", name="code")(image)
@@ -133,7 +186,7 @@ def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
         for array, name in zip(trained.get_weights(), names, strict=True):
             np.testing.assert_array_equal(array, model.params[name])
     fresh = nn.Sequential([nn.Input(4), nn.Dense(4), nn.Dense(4), nn.Dense(3)])
-    fresh.set_weights(loaded.get_weights())
+    fresh.set_weights(array for array in loaded.get_weights())
     np.testing.assert_array_equal(fresh.predict(X), model.predict(X))
 
 
@@ -149,21 +202,44 @@ def test_weights_of_another_number_or_shape_are_refused(tmp_path):
         model.save(tmp_path)
 
 
-def test_the_printed_model_is_a_job_that_the_command_trains_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("names", [["data"], ["data,kTrain", "data,kVal"]], ids=["train", "val"])
+def test_the_printed_model_is_a_job_that_the_command_trains_to_the_same_bits(tmp_path, names):
     model = dense()
     model.layers[0].trainable = False
-    model.fit(X, Y, batch_size=7, epochs=2, progress=False)
+    val = {} if len(names) == 1 else {"validation_data": (X, Y)}
+    model.fit(X, Y, batch_size=7, epochs=2, progress=False, **val)
     write_store(tmp_path / "train.zarr", [(X, Y)])
     (tmp_path / "job.conf").write_text(str(model), encoding="utf-8")
-    path = ["--set", f"neuralnet.layer[data].store_conf.path={tmp_path / 'train.zarr'}"]
-    arguments = ["train", str(tmp_path / "job.conf"), "--workspace", str(tmp_path / "run"), *path]
+    settings = [f"neuralnet.layer[{name}].store_conf.path={tmp_path / 'train.zarr'}" for name in names]
+    paths = [argument for setting in settings for argument in ("--set", setting)]
+    arguments = ["train", str(tmp_path / "job.conf"), "--workspace", str(tmp_path / "run"), *paths]
     main_group(arguments, prog_name="dsinga", standalone_mode=False)
     assert_same(read_params(tmp_path / "run"), model.params)
 
 
 FAULTS = {
-    "flag": (lambda: setattr(nn.Dense(3, name="a"), "trainable", "no"), "trainable of a is True or False, not 'no'"),
+    "flag": (lambda: setattr(nn.Dense(3, name="a"), "trainable", "no"), "trainable of a is 'no'; give True or False"),
     "name": (lambda: dense().get_layer("dense_2"), "the model has no layer 'dense_2'; did you mean 'dense_1'?"),
+    "number": (lambda: dense().get_layer(0), "get_layer takes a name; write get_layer(index=0)"),
+    "none": (
+        lambda: dense().set_weights(None),
+        "set_weights takes a list of arrays, as get_weights returns it, not None",
+    ),
+    "text": (
+        lambda: dense().set_weights("a"),
+        "set_weights takes a list of arrays, as get_weights returns it, not 'a'",
+    ),
+    "dict": (lambda: dense().set_weights({}), "set model.params for arrays by name"),
+    "params": (
+        lambda: setattr(dense(), "params", None),
+        "takes arrays by name, or the path of a checkpoint, not NoneType",
+    ),
+    "words": (
+        lambda: setattr(dense(), "params", {"a": "b"}),
+        "the param 'a' is no array of numbers: could not convert",
+    ),
+    "layers": (lambda: nn.from_job(dense().job()).layers, "param { static: true } in its layers"),
+    "layer": (lambda: nn.from_job(dense().job()).get_layer("dense"), "param { static: true } in its layers"),
     "index": (lambda: dense().get_layer(index=2), "the model has 2 layers; there is no layer 2"),
     "job": (lambda: setattr(nn.from_job(dense().job()), "trainable", False), "param { static: true } in its layers"),
     "model": (lambda: nn.Sequential([dense()]), "give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])"),

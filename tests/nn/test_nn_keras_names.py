@@ -63,6 +63,7 @@ STATEMENTS = {
     "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
     "nn.Input((3,), batch_size=3)": "write shape=, that of one record; fit has batch_size",
     "nn.Input((None,))": "Input: shape is that of one record, a whole number above 0 for each axis, not (None,)",
+    "nn.Input(True)": "above 0 for each axis, not True",
     "nn.Input(0)": "above 0 for each axis, not 0",
     "nn.Rescaling(0)": "Rescaling: scale is a number other than 0 and offset a number, not 0 and 0.0",
     "nn.Normalization(variance=0)": "Normalization: mean is a number and variance a number above 0, not None and 0",
@@ -79,8 +80,12 @@ STATEMENTS = {
     "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; did you mean",
     "model(loss=lambda y, p: 0)": "a loss is a name or a layer, not a function",
     "model(metrics=['mae'])": "there is no metric 'mae': the layers report accuracy, loss; compute others",
+    "model(metrics=[model])": 'metrics are names, as in metrics=["accuracy"], not model',
+    "model(optimizer=nn.Adam)": "the optimizer Adam is a function; call it: nn.Adam()",
+    "model(loss=nn.CRF)": "CRF is a function; call it: nn.CRF()",
+    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU",
     "model(metrics={'dense': ['auc']})": "there is no metric 'auc'",
-    "model(optimizer='nadam')": "there is no optimizer 'nadam'; there is none; nn.Adam",
+    "model(optimizer='nadam')": "there is no optimizer 'nadam'; nn.Adam, nn.RMSprop",
     "extensions.EarlyStopping(baseline=1)": "EarlyStopping has no argument 'baseline'; there is none; write a function",
     "extensions.TensorBoard('a', log_dir='b')": "folder and log_dir are one argument",
 }
@@ -145,3 +150,5 @@ def test_a_function_ends_training_at_the_step_whose_row_it_returns_true_for():
     other = model()
     other.fit(X, Y, epochs=2, batch_size=20, callbacks=[lambda *_: 1], progress=False)
     assert other.result.step == 6
+    other.fit(X, Y, epochs=2, batch_size=20, callbacks=lambda *_: np.True_, progress=False)
+    assert other.result.step == 3
