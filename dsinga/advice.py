@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from dsinga.redaction import redact
@@ -36,6 +37,13 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")
+
+
+def short_path(path: Path | str) -> Path | str:
+    """Return a path relative to the working directory, if it is below that; other paths, and URLs, as they are."""
+    with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
+        return Path(path).relative_to(Path.cwd())
+    return path
 
 
 def how_to_resume() -> str:

@@ -229,7 +229,7 @@ if __name__ == "__main__":
     job = dsinga.load("job.conf", ["train_steps=TRAIN_STEPS", "test_freq=100"])
     print("before", flush=False)
     try:
-        dsinga.train(job, workspace="work", resume="auto")
+        dsinga.train(job, OPTIONS)
     finally:
         print("after", flush=False)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -237,9 +237,13 @@ if __name__ == "__main__":
 """
 
 
-def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000) -> list[str]:
+IN_WORKSPACE = 'workspace="work", resume="auto"'
+
+
+def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, options: str = IN_WORKSPACE) -> list[str]:
     """Write a program that trains, and return its command."""
-    (folder / "program.py").write_text(PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)))
+    text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)).replace("OPTIONS", options)
+    (folder / "program.py").write_text(text)
     return [sys.executable, "program.py"]
 
 
@@ -281,3 +285,96 @@ def test_a_handler_of_the_program_is_left_to_it(folder):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "before\nmine\nafter\n"), err
     assert latest(folder / "work/checkpoint") is not None
+
+
+def test_the_error_of_the_run_is_raised_after_a_handler_that_returns(folder):
+    command = write_program(folder, "signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True))")
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_line(process, r"step [1-9]\d+/")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "before\nmine\nafter\n"), err
+    last = re.fullmatch(
+        r"dsinga\.errors\.Cancelled: the run was cancelled; (\d+) steps were done; "
+        r"go on from work/checkpoint/step(\d+) with resume=True",
+        err.splitlines()[-1],
+    )
+    assert last, err
+    assert last[1] == last[2]
+
+
+FINALIZED = """
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)  # Python discards the exception
+"""
+
+
+def test_a_signal_in_a_finalizer_ends_a_program(folder):
+    """Without a workspace, the signal is an exception at once."""
+    options = "progress=False, extensions=[lambda step, metrics: Finalized() and None]"
+    command = write_program(folder, FINALIZED, options=options)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "before\n"), ended.stderr
+    assert re.match(r"the run is ended: \d+ steps were done", ended.stderr.splitlines()[-1]), ended.stderr
+
+
+def run_script(text: str) -> str:
+    """Run a program that must succeed, and return what it prints."""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_a_signal_whose_exception_is_discarded_is_raised_at_the_end_and_blocks_no_others():
+    text = """
+import signal
+from dsinga.errors import Terminated
+from dsinga.termination import raised_terminations
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+try:
+    with raised_terminations():
+        Finalized()
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        except Terminated:
+            signal.raise_signal(signal.SIGTERM)
+            print("cleaned up")
+        print("went on")
+except Terminated as error:
+    print(error)
+"""
+    assert run_script(text) == "cleaned up\nwent on\nthe run was complete\n"
+
+
+def test_children_that_are_forked_during_a_run_are_ended_by_signals():
+    text = """
+import multiprocessing
+from dsinga.cluster.cancellation import Cancellation
+from dsinga.cluster.interrupts import deferred_interrupts
+from dsinga.termination import raised_terminations
+
+context = multiprocessing.get_context("fork")
+started = context.Event()
+
+def spin():
+    started.set()
+    while True:
+        pass
+
+cancellation = Cancellation()
+with raised_terminations(), deferred_interrupts(cancellation):
+    cancellation.ends_in_order = True
+    child = context.Process(target=spin)
+    child.start()
+    started.wait(20)
+    child.terminate()
+    child.join(20)
+    print(child.exitcode)
+    child.kill()
+"""
+    assert run_script(text) == "-15\n"

@@ -181,7 +181,7 @@ class Execution:
                     saved=remote.save if remote else None,
                     check_workspace=observer.check_workspace,
                 )
-            for sentence in (outcome.stopped, *outcome.remarks, monitor.lost):
+            for sentence in (outcome.stopped, *outcome.remarks, monitor.workspace_fault):
                 if sentence:
                     monitor.remark(sentence)
         return Result(
@@ -192,7 +192,7 @@ class Execution:
             outcome.step,
             self.workspace,
             outcome.stopped,
-            (*outcome.remarks, *([monitor.lost] if monitor.lost else [])),
+            (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
             outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
         )
 
@@ -214,7 +214,8 @@ class Execution:
         job = resolve_epochs(job, roots(job, options.data_root))
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps
-        self.workspace = None if not named else str(named) if is_url(str(named)) else Path(named)
+        if named and self.workspace is None:  # once, as the program may change its working directory
+            self.workspace = str(named) if is_url(str(named)) else Path(named).absolute()
         return job
 
 
@@ -278,13 +279,13 @@ class _Observer:
 
     def _end_if_lost(self) -> None:
         """Let the run end in order, with a checkpoint, where its workspace was moved or deleted."""
-        if self._monitor.lost:
+        if self._monitor.workspace_fault:
             self._execution.cancelled.set()
 
     @property
     def unsaved(self) -> str:
         """Why the last checkpoint is not in the workspace: it was moved or deleted, and could not be made again."""
-        return "" if self._monitor.has_workspace else self._monitor.lost
+        return "" if self._monitor.has_workspace else self._monitor.workspace_fault
 
     @contextlib.contextmanager
     def naming_lost_workspace(self) -> Iterator[None]:
@@ -297,11 +298,11 @@ class _Observer:
             with contextlib.suppress(RunError):
                 self._monitor.check_workspace()
         except Cancelled as error:
-            lost = self._monitor.lost
-            if not lost:
+            fault = self._monitor.workspace_fault
+            if not fault:
                 raise
             way_on = str(error).partition("; ")[2] if self._monitor.has_workspace else "no checkpoint was written"
-            raise RunError(f"{lost}; {way_on}") from error
+            raise RunError(f"{fault}; {way_on}") from error
 
     def progress(self, row: Row) -> None:
         self._execution.latest, self._execution.waiting = row, ""

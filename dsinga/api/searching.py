@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dsinga import cluster
-from dsinga.advice import option
+from dsinga.advice import option, short_path
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import roots, wanted_workers
@@ -95,7 +95,7 @@ def search(
     if folder is not None and is_url(str(folder)):
         raise UserError(f"a search writes to a local folder, not to {folder}; give {option('workspace', 'FOLDER')}")
     best = BestValue(monitor, mode)
-    result = SearchResult(best.monitor, best.higher, Path(folder) if folder else None)
+    result = SearchResult(best.monitor, best.higher, Path(folder).absolute() if folder else None)
     plan = SearchPlan(settings, jobs, given, mode, median_stopping, resume)
     cancelled = threading.Event()
 
@@ -125,7 +125,7 @@ def _execute(
         show_search(len(plan.jobs), first.name, quiet=not progress) as display,
     ):
         if kept is not None:
-            display.event(f"the earlier search in {result.workspace} is kept in {kept}")
+            display.event(f"the earlier search in {short_path(kept.parent)} is kept in {short_path(kept)}")
         try:
             SearchRuns(plan, client, result, display, cancelled).execute()
         finally:

@@ -87,5 +87,5 @@ def train(
     execution = Execution(job, source, options)
     if source.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
-    with deferred_terminations():
+    with deferred_terminations(execution.cancelled):
         return execution.execute()

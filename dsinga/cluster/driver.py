@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dsinga.advice import job_field, option
+from dsinga.advice import job_field, option, short_path
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.interrupts import deferred_interrupts
-from dsinga.cluster.loop_state import check_loop_state, describe_last_good, describe_way_on, read_rate_factors
+from dsinga.cluster.loop_state import (
+    check_loop_state,
+    describe_last_good,
+    describe_last_good_in,
+    describe_way_on,
+    read_rate_factors,
+)
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.held_threads import HeldThreads
@@ -163,7 +169,7 @@ def _train(
         params = loop.run(begin.step, begin.loop)
     except Diverged as error:
         run.close(str(error))
-        raise Diverged(f"{error}; {describe_last_good(workspace and workspace / 'checkpoint')}") from error
+        raise Diverged(f"{error}; {describe_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
         if not isinstance(error, Cancelled) or prepared.cancellation.ends_in_order:
@@ -199,7 +205,7 @@ def _outcome(prepared: PreparedRun, loop: TrainingLoop, begin: int, params: Arra
         raise Cancelled(f"{CANCELLED}; {describe_way_on(workspace, step)}")
     remarks = [_nothing_left(job)] if begin == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
-    unsaved = f"{loop.unsaved}; {describe_last_good(workspace and workspace / 'checkpoint')}" if loop.unsaved else ""
+    unsaved = f"{loop.unsaved}; {describe_last_good(workspace)}" if loop.unsaved else ""
     remarks += loop.view.remarks
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, remarks, unsaved)
 
@@ -231,10 +237,10 @@ def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path,
         raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
     newest = read_newest_checkpoint(workspace / "checkpoint")
     if newest is None:
-        raise UserError(f"there is no checkpoint to resume from in {workspace}; {_another_run(workspace)}")
+        raise UserError(f"there is no checkpoint to resume from in {short_path(workspace)}; {_another_run(workspace)}")
     path, checkpoint, faults = newest
     for fault in faults:
-        _log.warning("%s; the run goes on from the checkpoint before it, %s", fault, path)
+        _log.warning("%s; the run goes on from the checkpoint before it, %s", fault, short_path(path))
     return path, checkpoint
 
 
@@ -256,7 +262,7 @@ def _resumed(prepared: PreparedRun, workspace: Path | None, resume: bool | Path)
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
     if lost := first_not_finite(checkpoint.params):
-        good = describe_last_good(path.parent)
+        good = describe_last_good_in(path.parent)
         raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")
     return checkpoint
 
@@ -266,7 +272,7 @@ def _another_run(workspace: Path) -> str:
     kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
     runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
     if runs:
-        return f"resume the earlier run that is kept there with {option('workspace', str(runs[-1]))}"
+        return f"resume the earlier run that is kept there with {option('workspace', str(short_path(runs[-1])))}"
     return f"train without {option('resume')} first"
 
 

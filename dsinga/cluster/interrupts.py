@@ -13,7 +13,7 @@ from typing import Any
 from dsinga.advice import is_command
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.errors import RunError
-from dsinga.termination import TERMINATIONS
+from dsinga.termination import TERMINATIONS, installed_handler
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +29,16 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
 
     A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
     ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
-    handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. A second
-    SIGINT, and a signal at another time, take effect at once. A further SIGTERM or SIGHUP changes nothing: batch
-    systems send it to several processes, which may pass it on.
+    handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. Where the
+    handler returns, the error with which the run has ended is raised. A second SIGINT, and a signal at another time,
+    take effect at once. A further SIGTERM or SIGHUP changes nothing: batch systems send it to several processes, which
+    may pass it on.
 
     Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
     signals, this does nothing.
     """
     deferred: list[int] = []
+    raised: list[int] = []
     handlers: dict[int, Handler] = {}
 
     def handle(number: int, frame: Any) -> None:
@@ -45,7 +47,12 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         if deferred and is_command():
             os._exit(INTERRUPTED_STATUS)  # the end in order waits for threads, perhaps in a step that takes minutes
         if deferred or not cancellation.ends_in_order:
-            handlers[number](number, frame)
+            try:
+                handlers[number](number, frame)
+            except BaseException:
+                raised.append(number)
+                cancellation.event.set()  # ends the run where Python discards the exception, as in a finalizer
+                raise
             return
         deferred.append(number)
         cancellation.event.set()
@@ -55,20 +62,18 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         numbers = (signal.SIGINT, *TERMINATIONS)
         handlers = {number: handler for number in numbers if callable(handler := _of(number))}
-    for number in handlers:
-        signal.signal(number, handle)
-    failure = "the run was complete"
-    try:
-        yield
-    except RunError as error:
-        if not deferred:
-            raise
-        failure = str(error).removeprefix(f"{CANCELLED}; ")
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if deferred:
-        _take_effect(handlers[deferred[0]], deferred[0], failure)
+    failure: RunError | None = None
+    with installed_handler(handlers, handle):
+        try:
+            yield
+        except RunError as error:
+            if not (deferred or raised):
+                raise
+            failure = error
+    for number in (deferred or raised)[:1]:
+        _take_effect(handlers[number], number, str(failure or "the run was complete").removeprefix(f"{CANCELLED}; "))
+    if failure:
+        raise failure
 
 
 def _of(number: int) -> Any:

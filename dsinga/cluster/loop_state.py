@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsinga.advice import how_to_resume, job_field
+from dsinga.advice import how_to_resume, job_field, short_path
 from dsinga.checkpoint import latest, latest_finite
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import BAD_STATE, checked_number
+
+NO_CHECKPOINT = "no checkpoint was written"
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
@@ -40,13 +42,20 @@ def describe_way_on(workspace: Path | None, step: int) -> str:
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None:
         some = job_field("checkpoint_freq", "100")
-        return f"{step} steps were done and no checkpoint was written; have some with {some}"
-    return f"{step} steps were done; go on from {path} with {how_to_resume()}"
+        return f"{step} steps were done and {NO_CHECKPOINT}; have some with {some}"
+    return f"{step} steps were done; go on from {short_path(path)} with {how_to_resume()}"
 
 
-def describe_last_good(folder: Path | None) -> str:
+def describe_last_good(workspace: Path | None) -> str:
+    """Return a text that names the newest checkpoint of ``workspace`` that is intact and has finite numbers only."""
+    return describe_last_good_in(workspace / "checkpoint") if workspace else NO_CHECKPOINT
+
+
+def describe_last_good_in(folder: Path) -> str:
     """Return a text that names the newest checkpoint in ``folder`` that is intact and has finite numbers only."""
-    if folder is None or latest(folder) is None:
-        return "no checkpoint was written"
+    if latest(folder) is None:
+        return NO_CHECKPOINT
     path = latest_finite(folder)
-    return f"the last good checkpoint is {path}" if path else f"no checkpoint in {folder} is intact and finite"
+    if path is None:
+        return f"no checkpoint in {short_path(folder)} is intact and finite"
+    return f"the last good checkpoint is {short_path(path)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsinga.advice import short_path
 from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def search(
             workers=workers, only=only or None, **options,
         )  # fmt: skip
     _print(result)
-    click.echo(f"metrics and checkpoints are in {result.workspace}{os.sep}setting-*")
+    click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}{os.sep}setting-*")
     failed = sum(row["state"] == "failed" for row in result)
     if failed:
         click.echo(f"{failed} of {len(result)} settings failed, for the reasons in the column remark")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.advice import join_resume
+from dsinga.advice import join_resume, short_path
 from dsinga.commands.agent_options import refuse_without_effect
 from dsinga.commands.options import (
     CHECKPOINT,
@@ -98,7 +98,7 @@ def train(
     click.echo(repr(result)[1:-1])
     if result.unsaved:
         raise RunError(result.unsaved)
-    click.echo(f"metrics and checkpoints are in {result.workspace}")
+    click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}")
 
 
 def train_agent(job: Job, source: Any, workspace: str, resume: bool | str) -> None:
@@ -107,7 +107,7 @@ def train_agent(job: Job, source: Any, workspace: str, resume: bool | str) -> No
 
     result = rl.train(job, client=source, workspace=workspace, resume=resume)
     click.echo(repr(result)[1:-1])
-    click.echo(f"metrics and checkpoints are in {result.workspace}")
+    click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history_plot import plot_history
-from dsinga.monitor.rows import NOT_METRICS, RECOVERY, Row
+from dsinga.monitor.rows import NOT_METRICS, Row, rows_of_metrics
 from dsinga.registry import listed, nearest
 
 
@@ -44,11 +44,8 @@ class History(Sequence[Row]):
     def history(self) -> dict[str, list[Any]]:
         """The values of each metric in the order of the rows, by the names of Keras, such as "loss" and "val_loss"."""
         values: dict[str, list[Any]] = {}
-        for row in self._rows:
-            if row.get("phase") == RECOVERY:
-                continue
-            phase = row.get("phase", "train")  # rows of estimators have none
-            prefix = "" if phase == "train" else f"{phase}_"
+        for row in rows_of_metrics(self._rows):
+            prefix = "" if row["phase"] == "train" else f"{row['phase']}_"
             for name, value in row.items():
                 if name not in NOT_METRICS:
                     values.setdefault(prefix + name, []).append(value)

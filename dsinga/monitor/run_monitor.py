@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dsinga.advice import short_path
 from dsinga.errors import RunError, UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
@@ -37,7 +38,7 @@ class RunMonitor(contextlib.ExitStack):
 
     Attributes:
         history: the rows so far.
-        lost: a sentence that says that the workspace was moved or deleted meanwhile, "" if it was not.
+        workspace_fault: a sentence that says that the workspace was moved or deleted meanwhile, "" if it was not.
     """
 
     def __init__(self, name: str, steps: int, workspace: Path | None, resume: bool, progress: bool):
@@ -46,9 +47,9 @@ class RunMonitor(contextlib.ExitStack):
         self._workspace, self._resume, self._progress = workspace, resume, progress
         self._file: MetricsFile | None = None
         self._lock: WorkspaceLock | None = None
-        self.lost = ""
+        self.workspace_fault = ""
         self._warned = False  # of rows that cannot be written
-        self._kept: Path | None = None
+        self._earlier_run: Path | None = None
         self._display: Progress | None = None
         self.history = History()
 
@@ -62,17 +63,17 @@ class RunMonitor(contextlib.ExitStack):
                 self._lock = self.enter_context(locked_workspace(self._workspace))
                 self._open(self._workspace / "metrics.jsonl", step)
             except OSError as error:
-                raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
-        kept = "" if self._kept is None else f"the earlier run in {self._workspace} is kept in {self._kept}"
+                raise UserError(f"the workspace {short_path(self._workspace)} cannot be written: {error}") from error
         if self._progress:
-            self._display = show_progress(self._steps, self._name, earlier=self.history)
+            with contextlib.suppress(OSError, ValueError):  # a closed terminal or stream
+                self._display = show_progress(self._steps, self._name, earlier=self.history)
             self.callback(self._show, "close")
-        if kept:
-            self.remark(kept)
+        if folder := self._earlier_run:
+            self.remark(f"the earlier run in {short_path(folder.parent)} is kept in {short_path(folder)}")
 
     def _open(self, path: Path, step: int) -> None:
         if not self._resume:
-            self._kept = keep_earlier_run(path.parent)
+            self._earlier_run = keep_earlier_run(path.parent)
         self._open_file(path, step if self._resume else None)
         self.history = read_metrics(path)
 
@@ -84,27 +85,27 @@ class RunMonitor(contextlib.ExitStack):
     def check_workspace(self) -> None:
         """See whether the workspace was moved or deleted since :meth:`begin`; make it again with all rows, if so.
 
-        ``lost`` says so then. A metrics file that was deleted is written again. Raises RunError where the workspace
-        cannot be made again, as where another run has begun in its place.
+        ``workspace_fault`` says so then. A metrics file that was deleted is written again. Raises RunError where the
+        workspace cannot be made again, as where another run has begun in its place.
         """
         if self._workspace is None or self._lock is None:
             return
         path, is_in_place = self._workspace / "metrics.jsonl", self._lock.is_in_place()
         if is_in_place and path.exists():
             return
-        gone = path if is_in_place else f"the workspace {self._workspace}"
-        fault = f"{gone} was moved or deleted while the run was writing it"
+        subject = short_path(path) if is_in_place else f"the workspace {short_path(self._workspace)}"
+        fault = f"{subject} was moved or deleted while the run was writing it"
         try:
             if not is_in_place:
-                self.lost = fault
+                self.workspace_fault = fault
                 self._lock = self.enter_context(locked_workspace(self._workspace))
                 keep_earlier_run(self._workspace)
             self._open_file(path, None).extend(self.history)
         except (OSError, UserError) as error:
             raise RunError(f"{fault}, and it cannot be made again: {error}") from error
         if not is_in_place:
-            self.lost = f"{fault}; it is made again, with all metrics and without the earlier checkpoints"
-        _log.warning("%s", self.lost or f"{fault}; it is written again")
+            self.workspace_fault = f"{fault}; it is made again, with all metrics and without the earlier checkpoints"
+        _log.warning("%s", self.workspace_fault or f"{fault}; it is written again")
 
     @property
     def has_workspace(self) -> bool:
@@ -122,14 +123,14 @@ class RunMonitor(contextlib.ExitStack):
         if self._display:
             self._show("remark", sentence)
         elif self._progress:
-            with contextlib.suppress(OSError):  # the terminal is gone
+            with contextlib.suppress(OSError, ValueError):  # a closed terminal or stream
                 print(sentence, file=sys.stderr, flush=True)
         else:
             _log.info(sentence)
 
     def record(self, row: dict[str, Any]) -> None:
         """Add a row to the history and the metrics file, and show it."""
-        with contextlib.suppress(RunError):  # what ``lost`` says
+        with contextlib.suppress(RunError):  # what ``workspace_fault`` says
             self.check_workspace()
         self.history.append(row)
         if self._file:
@@ -150,11 +151,13 @@ class RunMonitor(contextlib.ExitStack):
         self._show("remark", sentence)
 
     def _show(self, method: str, *arguments: Any) -> None:
-        """Call a method of the display. One whose terminal is gone, as after SIGHUP, must not end the run."""
+        """Call a method of the display. A closed terminal, as after SIGHUP, or stream must not end the run."""
         if self._display is not None:
             try:
                 getattr(self._display, method)(*arguments)
-            except OSError:
+            except BlockingIOError:  # a pipe that is full now
+                pass
+            except (OSError, ValueError):
                 self._display = None
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dsinga.advice import short_path
 from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 
@@ -103,10 +104,10 @@ def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "")
         with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
             who = f": process {holder['pid']} on {holder.get('host')}, since {since}"
-    advice = f"; if that process has ended, delete {file}" if file else ""
+    advice = f"; if that process has ended, delete {short_path(file)}" if file else ""
     return UserError(
-        f"another run is writing to the workspace {workspace}{who}; give another workspace, or wait until that ends"
-        f"{advice}"
+        f"another run is writing to the workspace {short_path(workspace)}{who}; give another workspace, or wait until "
+        f"that ends{advice}"
     )
 
 

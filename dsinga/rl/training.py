@@ -84,8 +84,9 @@ def train(
             agent, workspace = agent_of(job, one.spaces), workspace or workspace_of(job)
         if has_groups(job):
             return train_job_in_groups(job, agent, run, client, workspace, resume, progress)
-    with deferred_terminations(), _open_loop(agent, run, client) as loop:
-        return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
+    folder, cancellation = None if workspace is None else Path(workspace).absolute(), Cancellation()
+    with deferred_terminations(cancellation.event), _open_loop(agent, run, client) as loop:
+        return _Run(loop, run, folder, resume, progress).train(cancellation)
 
 
 class _Run:
@@ -102,13 +103,12 @@ class _Run:
         self.log_every = settings.log_every or max(1, settings.steps // 100)
         self.seconds_before = 0.0
 
-    def train(self) -> AgentResult:
+    def train(self, cancellation: Cancellation) -> AgentResult:
         """Learn up to the last step."""
         loop, settings, faults = self.loop, self.settings, list[str]()
         if self.source:
             state, faults = restore_checkpoint(self.source, loop, settings.layout())
             self.seconds_before = float(state["seconds"])
-        cancellation = Cancellation()
         with deferred_interrupts(cancellation), self.monitor:
             self.monitor.begin(loop.statistics.steps)
             for fault in faults:
@@ -130,12 +130,12 @@ class _Run:
                     self._save()
                 if at_end:
                     break
-                if cancellation.event.is_set() or self.monitor.lost:
+                if cancellation.event.is_set() or self.monitor.workspace_fault:
                     self._save()
-                    way_on = describe_way_on(self.workspace, step)
-                    raise RunError(f"{self.monitor.lost}; {way_on}" if self.monitor.lost else way_on)
-        if self.monitor.lost:
-            self.monitor.remark(self.monitor.lost)
+                    fault, way_on = self.monitor.workspace_fault, describe_way_on(self.workspace, step)
+                    raise RunError(f"{fault}; {way_on}" if fault else way_on)
+        if self.monitor.workspace_fault:
+            self.monitor.remark(self.monitor.workspace_fault)
         return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
 
     def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -67,6 +68,19 @@ def test_the_run_ends_with_a_checkpoint_and_all_rows(
         for name in ("work", "whole")
     )
     assert rows == expected
+
+
+def test_a_program_may_change_its_working_directory(
+    job: Job, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = job.replace(train_steps=60, disp_freq=10, checkpoint_freq=10)
+    extension = at_step(20, lambda: os.chdir("below"))
+    result = train(job, client, workspace="work", progress=False, extensions=[extension])
+    assert (result.step, result.unsaved, result.workspace) == (60, "", tmp_path / "work")
+    assert latest(tmp_path / "work/checkpoint") == tmp_path / "work/checkpoint/step60"
+    assert not (tmp_path / "below/work").exists()
 
 
 def test_nothing_is_written_where_another_run_has_begun(job: Job, client: Client, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -325,6 +326,27 @@ def test_an_interrupted_run_goes_on_from_a_checkpoint_of_its_last_rollout(tmp_pa
     assert same_bits(resumed, rl.train(agent_of(), environment, **OPTIONS))
     with pytest.raises(KeyboardInterrupt):  # at once, since nothing is kept
         rl.train(agent_of(), cart_pole_with(interrupt, 1), **OPTIONS)
+
+
+def test_a_program_may_change_its_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    environment = cart_pole_with(lambda: os.chdir("below"), 150)
+    result = rl.train(agent_of(), environment, workspace="work", log_every=128, **OPTIONS)
+    assert result.workspace == tmp_path / "work"
+    assert (tmp_path / "work/checkpoint/step384").is_dir()
+    assert not (tmp_path / "below/work").exists()
+
+
+def test_a_handler_that_returns_ends_the_run_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    earlier = signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
+    try:
+        with pytest.raises(RunError, match=r"^256 steps were done; go on from .*step256 with resume=True"):
+            rl.train(agent_of(), cart_pole_with(interrupt, 150), workspace=tmp_path, **OPTIONS)
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    assert numbers == [signal.SIGINT]
 
 
 def test_a_run_whose_workspace_is_deleted_ends_with_a_checkpoint(tmp_path: Path) -> None:
