@@ -12,10 +12,10 @@ METADATA_BYTES = 256 << 20
 TABLE_BYTES = 4 << 30
 
 _KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe, not a file; write it to a file first",
+    stat.S_IFSOCK: "a socket, not a file",
+    stat.S_IFCHR: "a device, not a file",
+    stat.S_IFBLK: "a device, not a file",
 }
 
 
@@ -58,7 +58,7 @@ def _check(path: str | os.PathLike[str], status: os.stat_result, most_bytes: int
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if kind != stat.S_IFREG:
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a file", os.fspath(path))
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else than a file')}", os.fspath(path))
     if most_bytes is not None:
         _check_size(path, status.st_size, most_bytes)
 

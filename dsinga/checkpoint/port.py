@@ -92,7 +92,7 @@ def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
     locations = [Path(path).expanduser(), *(Path(root) / path for root in roots)]
     for location in locations:
         for candidate in (location, _without_worker(location)):
-            if candidate.is_file() or is_checkpoint(candidate):
+            if (candidate.exists() and not candidate.is_dir()) or is_checkpoint(candidate):  # reading refuses a pipe
                 return candidate
             if newest := latest(candidate) or latest(candidate / "checkpoint"):
                 return newest

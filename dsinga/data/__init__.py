@@ -8,7 +8,7 @@ from dsinga.data.blosc_lock import make_blosc_lock
 from dsinga.data.column import Column
 from dsinga.data.csv_writer import write_csv
 from dsinga.data.mean_file import read_mean
-from dsinga.data.open_records import open_records
+from dsinga.data.open_records import open_labels, open_records
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
 from dsinga.data.record_source import RecordSource, connect_sources
@@ -41,6 +41,7 @@ __all__ = [
     "connect_sources",
     "describe",
     "import_records",
+    "open_labels",
     "open_records",
     "open_store",
     "open_text",

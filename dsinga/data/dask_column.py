@@ -1,6 +1,6 @@
 """Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
 
-It knows Dask, as no other file of this folder but sendable.py does.
+Only this file and sendable.py import Dask.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 from dsinga.data.array_kinds import is_dask_array, is_data_array, is_dataset, is_frame
 from dsinga.data.array_source import array_source
 from dsinga.data.auto_import import open_store
+from dsinga.data.column import Column
 from dsinga.data.paths import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
@@ -53,7 +54,7 @@ def open_records(
     """
     if isinstance(source, RecordSource):
         return source
-    for path in source if isinstance(source, tuple) else (source,):
+    for path in source[:1] if isinstance(source, tuple) else (source,):
         _refuse_numpy_file(path)
     options = {"data": data, "label": label, "columns": columns, "dim": dim, "classes": classes}
     if isinstance(source, (str, os.PathLike)):
@@ -61,7 +62,7 @@ def open_records(
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
     if isinstance(y, (str, os.PathLike)):
-        y = open_zarr_labels(resolve(y, roots))
+        y = open_labels(y, roots)
     from dsinga.data.dataframe_source import frame_labels, frame_source
     from dsinga.data.xarray_source import data_array_source, dataset_source
 
@@ -86,6 +87,21 @@ def open_records(
         if is_dask_array(x) or hasattr(x, "__array__") or isinstance(x, list):
             return array_source(x, y, classes=classes)
     raise _refusal(x)
+
+
+def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Column:
+    """Return the labels (n,) or (n, K) that are the zarr array at a path or URL.
+
+    A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
+    array, or it has no numbers that can be labels.
+    """
+    _refuse_numpy_file(path)
+    if os.fspath(path).endswith((".csv", ".tsv", ".txt")):
+        raise UserError(
+            f"labels beside records are an array or the path of a zarr array, and {os.fspath(path)} is a file of text; "
+            "give its column of labels, as pandas.read_csv returns it"
+        )
+    return open_zarr_labels(resolve(path, roots))
 
 
 def _refuse_numpy_file(path: Any) -> None:

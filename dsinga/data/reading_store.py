@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import math
 import os
@@ -66,7 +67,12 @@ class ReadingStore(WrapperStore["Store"]):
         else:
             path = os.path.join(self._location, key)
             most_bytes = METADATA_BYTES if is_metadata else limits.most_bytes if limits else None
-            buffer = await asyncio.to_thread(_read_file, path, prototype, byte_range, most_bytes)
+            try:
+                buffer = await asyncio.to_thread(_read_file, path, prototype, byte_range, most_bytes)
+            except NotADirectoryError:
+                if not is_metadata:  # where zarr looks for metadata, it may find any file
+                    raise
+                return None
         if buffer is not None and not is_metadata:
             _check_length(key, buffer, byte_range, limits)
         return buffer
@@ -98,7 +104,10 @@ def check_lengths(array: zarr.Array) -> None:
 def _read_file(
     path: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most_bytes: int | None
 ) -> Buffer | None:
-    """Return the bytes of a file or a range of them, None where there is no file, as zarr's own store for files."""
+    """Return the bytes of a file or a range of them, None where there is no file, as zarr's own store for files.
+
+    Raises OSError where a link leads to nothing, and NotADirectoryError where a file is in place of a folder.
+    """
     try:
         with open_regular(path, most_bytes) as file:
             size = file.seek(0, io.SEEK_END)
@@ -111,8 +120,14 @@ def _read_file(
                 start = max(0, size - byte_range.suffix)
             file.seek(min(start, size))
             return prototype.buffer.from_bytes(file.read(max(0, min(stop, size) - start)))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except IsADirectoryError:
         return None
+    except FileNotFoundError:
+        while not os.path.lexists(path):
+            path = os.path.dirname(path)
+        if os.path.exists(path):
+            return None
+        raise OSError(errno.EINVAL, "it is a link to a file that is not there", path) from None
 
 
 def _check_length(key: str, buffer: Buffer, byte_range: ByteRequest | None, limits: _ChunkLimits | None) -> None:

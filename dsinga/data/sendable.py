@@ -73,7 +73,7 @@ def naming_unsendable(arrays: Mapping[str, Any]) -> Iterator[None]:
                 raise
             for name, array in _named(arrays):
                 if is_dask_collection(array) and (why := why_graph_unsendable(dict(array.__dask_graph__()))):
-                    raise unsendable(f"the {_kind(array)} {name!r}", why) from None
+                    raise unsendable(f"{_kind(array)}: {name!r}", why) from None
             raise
 
 

@@ -1,4 +1,4 @@
-"""Stores that appear at their destinations when all of them are complete; an error or an interrupt leaves nothing."""
+"""Stores that appear at their destinations when all of them are complete; an error before that leaves nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ class StagedStores:
     """A context manager for stores that are written together.
 
     On a local path a store is written beside its destination, as ``<name>.partial-<random>``, and renamed at the end of
-    the context. At a URL, which cannot be renamed, it is written in place. Where the context ends by an exception, all
-    of them are removed, and the folders that were created for them.
+    the context, when all destinations have been checked again. At a URL, which cannot be renamed, it is written in
+    place. Where the context ends by an exception, all of them are removed, and the folders that were created for them.
+    Each rename is atomic, but not all together: where a destination is taken between the check and its rename, the
+    stores that were renamed before stay.
 
     Args:
         overwrite: whether existing stores are replaced; a function is called when all records are written.
@@ -49,10 +51,14 @@ class StagedStores:
         is_complete = False
         try:
             if error is None:
-                for destination, staging in self._stagings.items():
-                    if staging != destination:
-                        with naming_destination(destination):
-                            _rename(staging, destination, self._may_replace)
+                destinations = [
+                    destination for destination, staging in self._stagings.items() if staging != destination
+                ]
+                for destination in destinations:
+                    self.check(destination)
+                for destination in destinations:
+                    with naming_destination(destination):
+                        _rename(self._stagings[destination], destination, self._may_replace)
                 is_complete = True
         finally:
             if not is_complete:
@@ -131,18 +137,20 @@ def _is_empty_folder(location: str) -> bool:
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
     """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
-    replaced = f"{staging}.old"
+    old_store = f"{staging}.old"
     try:
         while not _try_rename(staging, destination):
-            remove(replaced)  # from an earlier attempt, in which another process was faster
+            remove(old_store)  # from an earlier attempt, in which another process was faster
             if not may_replace():
                 raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
             # Checked after the rename, when no other process can change it.
-            if _try_rename(destination, replaced) and not is_store(replaced):
+            if _try_rename(destination, old_store) and not is_store(old_store):
                 raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
     finally:
-        if not _try_rename(replaced, destination):  # restores the old store after an error; fails if a new one is there
-            remove(replaced)
+        if not _try_rename(
+            old_store, destination
+        ):  # restores the old store after an error; fails if a new one is there
+            remove(old_store)
 
 
 def _try_rename(source: str, destination: str) -> bool:

@@ -53,6 +53,8 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
         writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
+        if known and data is not None and not store and math.prod(known) != math.prod(data):
+            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         return Feature(writer.name, known if known is not None else data, is_input=True)
 
     return write

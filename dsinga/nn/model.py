@@ -165,9 +165,10 @@ class Model(Trainable):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def _write(self, train: PhaseRecords) -> Any:
-        self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         shapes = self.record_shapes | train.shapes
-        return write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes)
+        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes)
+        self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
+        return written
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.arguments import values_by_name
-from dsinga.data import open_records
+from dsinga.data import open_labels, open_records
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 
@@ -144,6 +146,8 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
         if len(x) != 2:
             raise UserError(f"data are a pair (x, y), not {len(x)} things")
         x, y = x
+    if x is None and y is not None:
+        raise UserError("labels y are given without records; give x, too")
     records = {} if x is None else by_name("x", x, inputs)
     labels = {} if y is None else labels_by_input(y, label_inputs or inputs[:1])
     pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
@@ -151,6 +155,21 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
         rows = np.asarray(label)
         pairs[name] = (rows.reshape(len(rows), -1).astype(np.float32), rows)
     return pairs
+
+
+def read_label_paths(y: Any, outputs: int) -> Any:
+    """Return labels that are given by the path of a zarr array as a numpy array, or a column where it has over 128 MiB.
+
+    With several outputs ``y`` may be a list of such paths. Labels of other kinds are returned as they are. Raises
+    UserError for a path that cannot be read.
+    """
+    if outputs > 1 and isinstance(y, list):
+        return [read_label_paths(labels, 1) for labels in y]
+    if not isinstance(y, (str, os.PathLike)):
+        return y
+    column = open_labels(y)
+    is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES
+    return column.load(0, column.length) if is_small else column
 
 
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
@@ -216,11 +235,11 @@ def labels_by_input(y: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, y, strict=True))
 
 
-def two(data: Any) -> tuple[Any, Any]:
+def split_pair(data: Any) -> tuple[Any, Any]:
     """Return (x, y) of data that are a pair, else (data, None)."""
     return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
 
 
 def has_data(data: Any) -> bool:
-    """Whether data are given: not None, and not a pair without records."""
-    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is None)
+    """Whether data are given: not None, and not a pair of None."""
+    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is data[1] is None)

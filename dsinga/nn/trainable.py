@@ -27,8 +27,9 @@ from dsinga.nn.records import (
     naming_shapes,
     open_inputs,
     pair_up,
+    read_label_paths,
     shapes_of,
-    two,
+    split_pair,
 )  # fmt: skip
 from dsinga.worker.bind_records import bind_records
 
@@ -93,7 +94,9 @@ class Trainable(ModelParams):
     ) -> JobArguments:
         """Return the arguments of a job on ``data``, opened, by phase."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
-        phases = {phase: open_inputs(self._pairs(*two(source))) for phase, source in data.items() if has_data(source)}
+        phases = {
+            phase: open_inputs(self._pairs(*split_pair(source))) for phase, source in data.items() if has_data(source)
+        }
         if sample_weight is not None:
             if "train" not in phases:
                 raise UserError("sample_weight needs x, the records that it weighs")
@@ -131,7 +134,9 @@ class Trainable(ModelParams):
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
             x, y = x
-        return pair_up(x, self.as_labels(y), self.input_names(), self.label_inputs())
+        label_inputs = self.label_inputs()
+        y = self.as_labels(read_label_paths(y, len(label_inputs)))
+        return pair_up(x, y, self.input_names(), label_inputs)
 
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take."""
@@ -183,7 +188,9 @@ class Trainable(ModelParams):
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
-        pairs, held_out = (self._pairs(*two(data)) if has_data(data) else {} for data in ((x, y), validation_data))
+        pairs, held_out = (
+            self._pairs(*split_pair(data)) if has_data(data) else {} for data in ((x, y), validation_data)
+        )
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
             arguments = self._job_arguments(

@@ -78,14 +78,15 @@ def measure_machine(
 
     def time_alone(work: LayerWork) -> LayerTime:
         key = f"{kernels}: {describe(work)}"
-        (time,) = _layer_times(store.get(key, lambda: time_layer(work, ops, threads, workers)))
+        what = f"the layer {work.layer.conf.type_name}, {_sizes((work.rows, *work.layer.shape[1:]))}, {at_once}"
+        (time,) = _layer_times(store.get(key, lambda: time_layer(work, ops, threads, workers), what))
         return time
 
     def net_times(local: NeuralNet) -> list[LayerTime]:
         descriptions = [describe_work(work_of(stage)) for stage in local.stages]
         digest = hashlib.blake2b("\n".join(descriptions).encode(), digest_size=8).hexdigest()
         measure = partial(_net_figures, local, ops, threads, workers)
-        times = _layer_times(store.get(f"{kernels}: net {digest}", measure))
+        times = _layer_times(store.get(f"{kernels}: net {digest}", measure, f"the net of a worker, {at_once}"))
         for description, time in zip(descriptions, times, strict=True):
             times_in_net.setdefault(description, time)
         return times
@@ -96,11 +97,12 @@ def measure_machine(
         return _total(net_times(local)) / _total(time_alone(work_of(stage)) for stage in local.stages)
 
     kernels = f"{ops.name}, {workers} at once x{threads}"
+    at_once = f"in {workers * threads} thread{'s' if workers * threads > 1 else ''}"
     settings = "; ".join(lines(message_fields(updater.conf.replace(learning_rate=LRGenConf()))))
 
     def arithmetic(concurrent: int) -> Sequence[float]:
         key = f"numbers, {concurrent} at once: {type(updater).__name__}: {settings}"
-        return store.get(key, lambda: time_arithmetic(updater, concurrent))
+        return store.get(key, lambda: time_arithmetic(updater, concurrent), f"the updater {type(updater).__name__}")
 
     update, add, copy, keep = arithmetic(1)
     rates = Rates(update, add, copy, keep, update_contended=arithmetic(process_workers)[0])
@@ -129,6 +131,10 @@ def work_of(stage: Stage, parts: int = 1) -> LayerWork:
     return LayerWork(stage.layer, rows, sources, stage.needs, stage.backward)
 
 
+def _sizes(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape))
+
+
 def describe_work(work: LayerWork) -> str:
     """Return a line that identifies a layer's work, without the names of layers and params."""
     layer = work.layer
@@ -136,7 +142,7 @@ def describe_work(work: LayerWork) -> str:
         name="", srclayers=[], include=[], exclude=[], param=[], partition_dim=None, location=None, store_conf=None
     )
     conf = "; ".join(lines(message_fields(nameless)))
-    shapes = " ".join("x".join(map(str, shape)) for shape in (*work.sources, (work.rows, *layer.shape[1:])))
+    shapes = " ".join(map(_sizes, (*work.sources, (work.rows, *layer.shape[1:]))))
     gradients = "".join("d" if need else "-" for need in work.needs) if work.backward else "no gradient"
     part = f" columns {layer.columns.stop - layer.columns.start} of {layer.columns.total}" if layer.columns else ""
     return f"{layer.conf.type_name} {shapes}{part} {gradients} {{ {conf} }}"

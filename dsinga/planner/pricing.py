@@ -68,11 +68,11 @@ def make_plan(
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch]
     curve: list[Alternative] = []
-    priced = f"{_count(count)}, all strategies"
+    subject = f"{_count(count)}, all strategies"
 
     def announce_step(sentence: str) -> None:
         if announce:
-            announce(f"step {step} of {1 + len(numbers)}, {priced}: {sentence}")
+            announce(f"step {step} of {1 + len(numbers)}, {subject}: {sentence}")
 
     step = 1
     models = _CostModels(job, net, cores, RateStore(rates_file(cache), announce_step))
@@ -84,7 +84,7 @@ def make_plan(
     remote = models.create(_on_machines(conf, cores), per_process, links)
     alternatives = _alternatives(job, local if in_one_process else remote, count)
     for number in numbers:
-        step, priced = step + 1, _count(number)
+        step, subject = step + 1, _count(number)
         curve += _curve(remote, number)
     models.store.save()
     machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
@@ -102,7 +102,9 @@ class _CostModels:
 
     def barrier(self) -> BarrierCost:
         """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
-        return BarrierCost(*self.store.get("barrier", measure_barrier)) if self._cores > 1 else FREE_BARRIER
+        return (
+            BarrierCost(*self.store.get("barrier", measure_barrier, "a barrier")) if self._cores > 1 else FREE_BARRIER
+        )
 
     def create(self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links) -> CostModel:
         """Return a cost model for up to ``per_machine`` workers on each machine with as many cores as this one."""

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
@@ -51,13 +50,16 @@ class RateStore:
         self.doubtful: set[str] = set()  # keys whose figures were measured while the machine was busy
         self._figures = _read(path) if path else {}
 
-    def get(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
-        """Return the figures of ``key``; call ``measure`` to get them if they are missing."""
+    def get(self, key: str, measure: Callable[[], Sequence[float]], what: str = "") -> Figures:
+        """Return the figures of ``key``; call ``measure`` to get them if they are missing.
+
+        ``what`` says what is measured, for ``announce``, by default ``key``.
+        """
         if key not in self._figures:
             self.measured += 1
             if time.monotonic() - self._announced_at >= ANNOUNCE_SECONDS:
                 self._announced_at = time.monotonic()
-                self._announce(f"measuring {_described(key)}, measurement {self.measured}")
+                self._announce(f"measuring {what or key}, measurement {self.measured}")
             self._figures[key] = self._measure(key, measure)
         return self._figures[key]
 
@@ -93,11 +95,6 @@ class RateStore:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             certain = {key: figures for key, figures in self._figures.items() if key not in self.doubtful}
             _write(self.path, {**_read(self.path), **certain})
-
-
-def _described(key: str) -> str:
-    """Return what a key says of a measurement, without the configuration: "onednn, 2 at once x1: kReLU 64x128"."""
-    return re.sub(r": net \w+$", ": the net of a worker", re.split(r" \{|: type:", key)[0])
 
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:

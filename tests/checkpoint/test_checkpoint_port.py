@@ -1,6 +1,7 @@
 """Loading the params of one net into another: by name, later paths first, with errors for differing shapes."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -86,6 +87,14 @@ def test_files_of_another_kind_are_named(tmp_path, suffix, data):
     path = tmp_path / f"w{suffix}"
     path.write_bytes(data)
     with pytest.raises(UserError, match=f"{path} cannot be read as {suffix[1:]}"):
+        read_params(path)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".bin"])
+def test_a_pipe_is_named(tmp_path, suffix):
+    path = tmp_path / f"w{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=rf"{path}.*it is a pipe, not a file; write it to a file first"):
         read_params(path)
 
 

@@ -62,5 +62,5 @@ def test_a_layer_that_cannot_be_sent_is_refused(job, threads: Client):
         def compute_feature(self, params, sources, ctx):
             return Output(sources[0])
 
-    with pytest.raises(UserError, match="layer 'own' cannot be sent to Dask workers: .*lock.*; keep no files or locks"):
+    with pytest.raises(UserError, match=r"layer 'own' cannot be sent to Dask workers \(.*lock.*\); open files and"):
         train(with_user_layer(job, "Locked"), threads, progress=False)

@@ -108,11 +108,11 @@ CALLS: dict[str, tuple[Callable[[Client, BinaryIO], Any], str]] = {
     ),
     "fit: labels": (
         lambda client, file: model().fit(lazy_x, locked(Y), client=client),
-        f"the dask array 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
+        f"dask array: 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "fit: frame": (
         lambda client, file: model().fit(locked_frame(), Y, client=client),
-        "the dask data frame 'x' cannot be sent to Dask workers (its task",
+        "dask data frame: 'x' cannot be sent to Dask workers (its task",
     ),
     "fit: netcdf": (
         lambda client, file: model().fit(xr.open_dataset(file, engine="scipy").x, Y, client=client),
@@ -120,15 +120,15 @@ CALLS: dict[str, tuple[Callable[[Client, BinaryIO], Any], str]] = {
     ),
     "estimator: records": (
         lambda client, file: Classifier().fit(locked(X), lazy_y, client=client),
-        f"the dask array 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
+        f"dask array: 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "estimator: targets": (
         lambda client, file: Regressor().fit(lazy_x, locked(Y * 1.0), client=client),
-        f"the dask array 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
+        f"dask array: 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "estimator: frame": (
         lambda client, file: Classifier().fit(locked_frame(), lazy_y, client=client),
-        "the dask data frame 'X' cannot be sent to Dask workers (its task",
+        "dask data frame: 'X' cannot be sent to Dask workers (its task",
     ),
     "estimator: validation": (
         lambda client, file: Regressor(epochs=1).fit(
@@ -138,11 +138,11 @@ CALLS: dict[str, tuple[Callable[[Client, BinaryIO], Any], str]] = {
     ),
     "estimator: score": (
         lambda client, file: Classifier(epochs=1).fit(X, Y).score(locked(X), lazy_y),
-        f"the dask array 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
+        f"dask array: 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "estimator: predict": (
         lambda client, file: Classifier(epochs=1).fit(X, Y).to_local().predict(locked(X)),
-        f"the dask array 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
+        f"dask array: 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
 }
 

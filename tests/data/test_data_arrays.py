@@ -181,6 +181,10 @@ NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
     [
         (3.5, "records cannot be read from a float; give an array, a pair"),
         (("x.zarr", [1, 2]), r"/x.zarr was not found; make a store with: dsinga data import KIND SOURCE x.zarr"),
+        ("x.csv", r"/x.csv was not found; make a store with: dsinga data import KIND SOURCE x.zarr$"),
+        ((X, "y.csv"), r"labels beside .*, and y.csv is a file of text; .* as pandas.read_csv returns it"),
+        ("zip://::x.zip", "zip://::x.zip is a zip archive, which is not read in place; unpack it first"),
+        ((X, "x.zarr.zip"), "x.zarr.zip is a zip archive, which is not read in place; unpack it first"),
         ((X, "y.zarr"), r"/y.zarr was not found; make a store with: dsinga data import KIND SOURCE y.zarr"),
         (("x.npy", "y.npy"), r"x.npy is a file of numpy, which is not read in place; give its arrays"),
         ((X, Path("y.npy")), r"y.npy is a file of numpy, which is not read in place; give its arrays"),

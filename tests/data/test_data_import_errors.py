@@ -18,8 +18,10 @@ from PIL import Image
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from dsinga.data import RecordStore, import_records
+from dsinga.data import RecordStore, import_records, write_store
 from dsinga.data.importers.protos import RecordProto
+from dsinga.data.staged_stores import DestinationExists, StagedStores
+from dsinga.data.writer import stage_store
 from dsinga.errors import UserError
 from tests.support.data_sources import cifar_rows, idx, pair, pixels, records
 
@@ -422,6 +424,23 @@ def test_a_second_store_that_fails_leaves_no_first_and_what_was_there_stays(tmp_
             import_records("cifar10", source, destination, overwrite=True)
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
     assert RecordStore(tmp_path / "out" / "train_data.zarr").digest == digest
+
+
+def test_a_second_destination_that_is_taken_meanwhile_leaves_no_first_store(tmp_path: Path) -> None:
+    rows = [(np.zeros((5, 3), np.float32), np.zeros(5, np.int32))]
+    write_store(tmp_path / "train.zarr", rows)
+    digest = RecordStore(tmp_path / "train.zarr").digest
+
+    def write_both() -> None:
+        with StagedStores(overwrite=True) as stores:
+            stage_store(stores, tmp_path / "train.zarr", rows + rows)
+            stage_store(stores, tmp_path / "test.zarr", rows)
+            (tmp_path / "test.zarr" / "other").mkdir(parents=True)
+
+    with pytest.raises(DestinationExists, match="test.zarr exists and is not a record store"):
+        write_both()
+    assert RecordStore(tmp_path / "train.zarr").digest == digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.zarr", "train.zarr"]
 
 
 def test_a_failed_import_leaves_the_folders_that_have_other_files(tmp_path: Path) -> None:

@@ -42,6 +42,29 @@ def test_a_folder_in_place_of_a_chunk(tmp_path: Path) -> None:
         open_store(path).read([0])
 
 
+@pytest.mark.parametrize("link", ["x/c/1/0", "x/c"])
+def test_a_link_to_nothing(tmp_path: Path, link: str) -> None:
+    """Clones by git-annex have links in place of the files that were not fetched."""
+    path = write(tmp_path / "g")
+    (path / link).rename(tmp_path / "elsewhere")
+    (path / link).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=rf"cannot be read .*it is a link to a file that is not there: '.*g/{link}'"):
+        open_store(path).read([30])
+    with pytest.raises(UserError, match="it is a link to a file that is not there"):
+        verify_store(path)
+    (path / link).unlink()
+    (path / link).symlink_to(tmp_path / "elsewhere")
+    np.testing.assert_array_equal(open_store(path).read(range(90))[0], DATA)
+
+
+def test_a_file_in_place_of_the_folder_of_chunks(tmp_path: Path) -> None:
+    path = write(tmp_path / "g")
+    (path / "x/c").rename(tmp_path / "elsewhere")
+    (path / "x/c").touch()
+    with pytest.raises(UserError, match="rows 0 to 29 of 'x' cannot be read .*Not a directory: '.*x/c/0/0'"):
+        open_store(path).read([0])
+
+
 def test_a_chunk_that_may_have_the_fill_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "g", fill_value=0.0)
     (path / "x/c/2/0").unlink()

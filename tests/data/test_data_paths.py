@@ -62,6 +62,16 @@ class TestResolve:
         with pytest.raises(UserError, match=rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$"):
             resolve("x.zarr")
 
+    def test_the_message_lists_the_arrays_of_a_group(self, tmp_path: Path) -> None:
+        for place in (str(tmp_path / "x.zarr"), "memory://resolve-group/x.zarr"):
+            write_store(place, [(ONES, None)])
+            with pytest.raises(UserError, match=rf"^{place} has no array 'date'; did you mean 'data'\?$"):
+                resolve(f"{place}/date")
+            with pytest.raises(UserError, match=rf"^{place} has no array 'y'; its arrays are data$"):
+                resolve(f"{place}/y")
+        with pytest.raises(UserError, match="was not found"):
+            resolve(tmp_path / "x.zarr" / "data" / "y")
+
 
 def singa_sources(folder: Path) -> dict[str, tuple[str | None, Source]]:
     sources = {}

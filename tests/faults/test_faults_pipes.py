@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import zarr
-from safetensors.numpy import save_file
 
 from dsinga.api.search_folder import read_outcome
 from dsinga.api.search_text import read_space
@@ -180,8 +179,3 @@ def test_other_pipes_are_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "test_batch.bin")
     with pytest.raises(UserError, match="test_batch"):
         import_records("cifar10", tmp_path, tmp_path / "out")
-    save_file({"w": WEIGHT}, tmp_path / "w.safetensors")
-    (tmp_path / "w.safetensors").unlink()
-    os.mkfifo(tmp_path / "w.safetensors")
-    with pytest.raises(UserError, match="there is no checkpoint"):
-        read_params(tmp_path / "w.safetensors")

@@ -6,6 +6,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 
 import dsinga
 from dsinga import nn
@@ -282,6 +283,38 @@ def test_images_that_are_cropped_and_mirrored():
     assert model.predict(images).shape == (60, 2)
 
 
+def shaped(loss="sparse_categorical_crossentropy") -> nn.Sequential:
+    model = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    model.compile("sgd", loss)
+    return model
+
+
+def test_labels_by_path_are_those_of_an_array(tmp_path):
+    group = zarr.open_group(tmp_path / "g", mode="w")
+    for name, array in {"y": Y, "hot": np.eye(3)[Y], "float": Y.astype("f4")}.items():
+        group.create_array(name, data=array)
+    expected = shaped()
+    expected.fit(X, Y, progress=False)
+    for name, loss in (("y", "sparse_categorical_crossentropy"), ("hot", "categorical_crossentropy")):
+        model, path = shaped(loss), tmp_path / "g" / name
+        model.fit(X, path, validation_data=(X, str(path)), progress=False)
+        assert_same(model.params, expected.params)
+        assert model.evaluate(X, path) == expected.evaluate(X, Y)
+    with pytest.raises(UserError, match="takes classes, but y has the dtype float32"):
+        shaped().fit(X, tmp_path / "g" / "float")
+    with pytest.raises(UserError, match="g has no array 'hto'; did you mean 'hot'"):
+        shaped().fit(X, tmp_path / "g" / "hto")
+
+
+def test_labels_of_two_outputs_by_path(tmp_path):
+    for name, array in {"kind": Y, "size": X.sum(axis=1)}.items():
+        zarr.create_array(tmp_path / name, data=array)
+    x = nn.Input(4)
+    model = nn.Model(x, [nn.Dense(3)(x), nn.Dense(1)(x)])
+    model.compile("sgd", ["sparse_categorical_crossentropy", "mse"])
+    assert len(model.fit(X, [tmp_path / "kind", tmp_path / "size"], progress=False)) == 1
+
+
 FAULTS = {
     "nothing": (lambda: blobs().fit(), "the shape that 'data' gives; begin with nn.Input(shape=...)"),
     "weights": (lambda: blobs().fit(X, Y, sample_weight=np.ones((150, 2))), "has a number for each record, not"),
@@ -307,6 +340,9 @@ FAULTS = {
     "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
     "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),
     "model": (lambda: nn.Model(nn.Dense(3), nn.Dense(3)), "inputs of nn.Model are features of layers"),
+    "shape": (lambda: shaped().fit(X[:, :3], Y), "records have shape (3,), but the model's input 'data' takes (4,)"),
+    "no records": (lambda: shaped().fit(None, Y), "labels y are given without records; give x, too"),
+    "evaluate": (lambda: shaped().evaluate(None, Y), "labels y are given without records; give x, too"),
 }
 
 

@@ -27,8 +27,8 @@ class RecordingStore(RateStore):
         super().__init__()
         self.figures: dict[str, Figures] = {}
 
-    def get(self, key, measure):
-        self.figures[key] = super().get(key, measure)
+    def get(self, key, measure, what=""):
+        self.figures[key] = super().get(key, measure, what)
         return self.figures[key]
 
 

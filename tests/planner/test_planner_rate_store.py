@@ -111,16 +111,16 @@ def test_what_is_measured_is_announced_at_once_and_that_the_machine_is_busy(monk
 
     def measure() -> Sequence[float]:
         if not store.doubtful:
-            assert sentences[-1] == "measuring onednn, 1 at once x1: kReLU 64x8, measurement 1"
+            assert sentences[-1] == "measuring the layer kReLU, 64x8, in 1 thread, measurement 1"
         return next(figures)
 
     for key in ("onednn, 1 at once x1: kReLU 64x8 { layer { } }", "a", "b"):
-        store.get(key, measure)
+        store.get(key, measure, "the layer kReLU, 64x8, in 1 thread")
     assert sentences[1:] == [BUSY], "once, as soon as it is known"
     monkeypatch.setattr("dsinga.planner.rate_store.ANNOUNCE_SECONDS", 0.0)
     monkeypatch.setattr("dsinga.planner.rate_store.start_watching", lambda: lambda: False)
-    store.get("onednn, 1 at once x1: net 0123456789abcdef", measure)
-    assert sentences[2:] == ["measuring onednn, 1 at once x1: the net of a worker, measurement 4"]
+    store.get("barrier", measure)
+    assert sentences[2:] == ["measuring barrier, measurement 4"]
 
 
 def test_second_attempts_end_where_they_have_taken_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def _pickled(name: str, value: Any) -> bytes:
         with pickling_not_logged():
             return dumps(value)
     except Exception as error:
-        raise UserError(f"{name} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
+        raise unsendable(name, f"{type(error).__name__}: {error}", instead="") from error
 
 
 def _stores(readers: Iterable[BatchReader]) -> dict[str, Any]:

@@ -113,16 +113,16 @@ class LmdbPages:
     def _read_page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
         """Return a page, and the offsets of its nodes."""
         page = self._read(number * self._page_bytes, self._page_bytes, f"page {number}")
-        stored, _, flags, end, _ = _PAGE.unpack_from(page)
-        if stored != number or not flags & kind or not _PAGE.size <= end <= len(page):
+        page_number, _, flags, end, _ = _PAGE.unpack_from(page)
+        if page_number != number or not flags & kind or not _PAGE.size <= end <= len(page):
             raise LmdbError(f"page {number} is not the {'leaf' if kind == _LEAF else 'branch'} page of a tree")
         return page, struct.unpack_from(f"<{(end - _PAGE.size) // 2}H", page, _PAGE.size)
 
     def _read_big(self, number: int, length: int) -> bytes:
         """Return the value of ``length`` bytes in the overflow pages from ``number`` on."""
         content = self._read(number * self._page_bytes, _PAGE.size + length, f"page {number}")
-        stored, _, flags, _, _ = _PAGE.unpack_from(content)
-        if stored != number or not flags & _OVERFLOW:
+        page_number, _, flags, _, _ = _PAGE.unpack_from(content)
+        if page_number != number or not flags & _OVERFLOW:
             raise LmdbError(f"page {number} has no large value")
         return content[_PAGE.size :]
 

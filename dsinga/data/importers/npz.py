@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shutil
 import tempfile
 import zipfile
@@ -104,28 +103,28 @@ def _fortran_blocks(file: IO[bytes], source: str, name: str, header: _Header, ro
     length, size = header.shape[0], header.shape[0] * header.row_bytes
     columns, itemsize = math.prod(header.shape[1:]), header.dtype.itemsize
     band = rows * max(1, BAND_BYTES // (rows * header.row_bytes))
-    with tempfile.TemporaryFile() as unpacked:
-        _unpack(file, unpacked, source, name, size)
+    with tempfile.TemporaryFile() as copy:
+        _unpack(file, copy, source, name, size)
         for start in range(0, length, band):
-            gathered = np.empty((columns, min(band, length - start)), header.dtype)
+            rows_of_columns = np.empty((columns, min(band, length - start)), header.dtype)
             for column in range(columns):
-                os.preadv(unpacked.fileno(), [gathered[column]], (column * length + start) * itemsize)
-            block = gathered.reshape(*header.shape[:0:-1], -1).T
+                copy.seek((column * length + start) * itemsize)
+                copy.readinto(rows_of_columns[column])
+            block = rows_of_columns.reshape(*header.shape[:0:-1], -1).T
             yield from (block[row : row + rows] for row in range(0, len(block), rows))
 
 
-def _unpack(file: IO[bytes], unpacked: IO[bytes], source: str, name: str, size: int) -> None:
+def _unpack(file: IO[bytes], copy: IO[bytes], source: str, name: str, size: int) -> None:
     """Copy the ``size`` bytes of an array into a temporary file; raise UserError where one of them is too short."""
     try:
-        shutil.copyfileobj(file, unpacked, 1 << 20)
-        unpacked.flush()
+        shutil.copyfileobj(file, copy, 1 << 20)
     except OSError as error:
         raise UserError(
             f"{source}: array {name!r} is in Fortran order, so that it is unpacked into a temporary file of {size} "
             f"bytes: {error.strerror or error}; save numpy.ascontiguousarray of it, or set TMPDIR to another folder"
         ) from None
-    if unpacked.tell() < size:
-        raise UserError(f"{source}: array {name!r} has {unpacked.tell()} of {size} bytes; write it again")
+    if copy.tell() < size:
+        raise UserError(f"{source}: array {name!r} has {copy.tell()} of {size} bytes; write it again")
 
 
 def _header(archive: zipfile.ZipFile, source: str, name: str) -> _Header:
