@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,9 @@ from dsinga.job import Job
 
 X, Y = np.zeros((400, 4), np.float32), np.arange(400) % 2
 LOCK = "TypeError: cannot pickle '_thread.lock' object"
-FILE = "TypeError: cannot pickle '_io.BufferedReader' object"
+# Python 3.12 has other words.
+READER = "'BufferedReader' instances" if sys.version_info >= (3, 12) else "'_io.BufferedReader' object"
+FILE = f"TypeError: cannot pickle {READER}"
 lock = threading.Lock()
 
 

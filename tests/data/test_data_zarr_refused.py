@@ -110,8 +110,9 @@ def test_chunks_without_rows_are_refused(tmp_path: Path, zarr_format: int, name:
     metadata = path / name / (".zarray" if zarr_format == 2 else "zarr.json")
     document = json.loads(metadata.read_text())
     chunks = document["chunks"] if zarr_format == 2 else document["chunk_grid"]["configuration"]["chunk_shape"]
-    messages = {0: rf"own: '{name}' has chunks of shape \(0,", -1: r"no arrays that can be listed \(ValueError"}
-    for rows, message in messages.items():
+    # zarr 3.4, for Python 3.12, warns of them itself, which is an error here.
+    no_rows = rf"own: '{name}' has chunks of shape \(0,|The stored chunk shape \[0"
+    for rows, message in {0: no_rows, -1: r"no arrays that can be listed \((ValueError|ZarrUserWarning)"}.items():
         chunks[0] = rows
         metadata.write_text(json.dumps(document))
         with pytest.raises(UserError, match=message):
@@ -175,5 +176,7 @@ def test_attributes_that_are_no_object(tmp_path: Path, attributes: Any, node: st
     group.create_array("x", data=np.zeros((4, 2), np.float32))
     file = tmp_path / "g.zarr" / node / "zarr.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"attributes": attributes}))
-    with pytest.raises(UserError, match="(cannot|can) be opened .*(its attributes are|Expected dict)"):
+    with pytest.raises(
+        UserError, match=r"be opened .*(its attributes are|Expected dict)|can be listed \((Type|Value)Error"
+    ):
         open_records(tmp_path / "g.zarr")
