@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.registry import nearest, nearest_or_listed
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def check_names(
     for name in given:
         if name in known:
             continue
-        remedy = nearest(name, known) or f"; it has {', '.join(known[:12])}{', ...' * (len(known) > 12)}"
+        remedy = nearest_or_listed(name, known, "it has")
         for key in (name, f"{function}.{name}"):
             remedy = f"; {instead[key]}" if key in instead else remedy
         raise UserError(f"{function} has no argument {name!r}{remedy}")

@@ -188,7 +188,7 @@ def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
     places = {name: number for number, name in enumerate(names)}
     for name in map(str, array):
         if name not in places:
-            raise UserError(f"{name!r} is not among the classes{nearest_or_listed(name, names, '; these are')}")
+            raise UserError(f"{name!r} is not among the classes{nearest_or_listed(name, names, 'these are')}")
     return np.array([places[name] for name in map(str, array)])
 
 

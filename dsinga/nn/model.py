@@ -28,7 +28,7 @@ from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
-from dsinga.registry import nearest
+from dsinga.registry import nearest_or_listed
 
 
 @checked_class
@@ -110,7 +110,7 @@ class Model(Trainable):
         else:
             by_name = {layer.name or "": layer for layer in layers}
         if name not in by_name:
-            hint = nearest(str(name), by_name) or f"; these are {', '.join(by_name)}"
+            hint = nearest_or_listed(str(name), by_name, "these are")
             raise UserError(f"the model has no layer {name!r}{hint}")
         return by_name[name]
 

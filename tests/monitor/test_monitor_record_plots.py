@@ -119,7 +119,10 @@ def test_counts_of_many_classes_are_colours_only():
         (lambda: plotting.confusion_matrix(np.eye(3)[LABELS], SCORES), r"labels must be class numbers \(N,\)"),
         (lambda: plotting.confusion_matrix(LABELS - 1, PREDICTED), "from -1 to 2"),
         (lambda: plotting.confusion_matrix(LABELS, PREDICTED, classes=["a", "b"]), "2 classes have names"),
-        (lambda: plotting.confusion_matrix(["a", "b"], ["a", "c"], classes=["a", "b"]), "'c' is not among the classes"),
+        (
+            lambda: plotting.confusion_matrix(["a", "b"], ["a", "c"], classes=["a", "b"]),
+            "'c' is not among the classes; these are a, b$",
+        ),
         (lambda: plotting.confusion_matrix([10**9], [1]), "numbered up to 1,000,000,000"),
         (lambda: plotting.wrong_predictions(IMAGES, LABELS, PREDICTED, count=0), "count is 0"),
         (lambda: plotting.images(IMAGES, columns=0), "columns is 0"),
