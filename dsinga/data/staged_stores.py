@@ -68,7 +68,7 @@ class StagedStores:
         """Raise DestinationExists if ``destination`` exists and may not be replaced."""
         if not exists(destination) or _is_empty_folder(destination):
             return
-        if not is_store(destination):
+        if _is_taken_by_another_kind(destination):
             raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
         if not self._may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
@@ -131,13 +131,36 @@ def _missing_folders(folder: str) -> list[str]:
     return missing
 
 
+def _is_taken_by_another_kind(destination: str) -> bool:
+    """Return whether there is something at ``destination`` that is not a record store, although others replace it."""
+    if is_url(destination):
+        return not is_store(destination)
+    while (identity := _identity(destination)) is not None and not is_store(destination):
+        if identity == _identity(destination):
+            return True
+    return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return two numbers that change when the file or folder at ``path`` is replaced; None if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
 def _is_empty_folder(location: str) -> bool:
-    return not is_url(location) and os.path.isdir(location) and not os.listdir(location)
+    try:
+        return not is_url(location) and not os.listdir(location)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
     """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
     old_store = f"{staging}.old"
+    is_renamed = False
     try:
         while not _try_rename(staging, destination):
             remove(old_store)  # from an earlier attempt, in which another process was faster
@@ -146,10 +169,10 @@ def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> 
             # Checked after the rename, when no other process can change it.
             if _try_rename(destination, old_store) and not is_store(old_store):
                 raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
+        is_renamed = True
     finally:
-        if not _try_rename(
-            old_store, destination
-        ):  # restores the old store after an error; fails if a new one is there
+        # After an error the old store is put back, unless a new one is there.
+        if is_renamed or not _try_rename(old_store, destination):
             remove(old_store)
 
 

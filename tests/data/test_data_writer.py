@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.data import RecordStore, write_store
+from dsinga.data.staged_stores import StagedStores
 from dsinga.errors import UserError
 
 ONES = np.ones((4, 2), np.float32)
@@ -136,6 +137,28 @@ class TestDestination:
         assert sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes) == 5
         assert (RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0] == int(wrote[0].split()[1])).all()
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+    def test_a_store_that_others_replace_meanwhile_is_no_other_kind_of_folder(self, tmp_path: Path) -> None:
+        folders = [tmp_path / "x.zarr", tmp_path / "y.zarr", tmp_path / "z.zarr"]
+        for folder in folders[:2]:
+            write_store(folder, [(ONES, None)])
+        stopped = threading.Event()
+
+        def replace() -> None:
+            present, absent, free = folders
+            while not stopped.is_set():
+                present.rename(free)
+                absent.rename(present)
+                absent, free = free, absent
+
+        thread = threading.Thread(target=replace)
+        thread.start()
+        try:
+            for _ in range(300):
+                StagedStores(overwrite=True).check(str(folders[0]))
+        finally:
+            stopped.set()
+            thread.join(30)
 
     def test_several_writers_may_replace_a_store_concurrently(self, tmp_path: Path) -> None:
         write_store(tmp_path / "x.zarr", [(ONES, None)])
