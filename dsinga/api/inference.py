@@ -14,7 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
-from dsinga.cluster import text_generation, translation
+from dsinga.cluster.inference import text_generation, translation
 from dsinga.job import Job, load
 from dsinga.job.phases import find_phase
 
@@ -91,7 +91,7 @@ def predict_lazily(
     Dask computes it chunk by chunk wherever it computes, in bounded memory. Other arguments are those of
     :func:`predict`. Numbers that are not finite are not refused: their records give what the net computes from them.
     """
-    from dsinga.cluster import lazy_prediction  # imports dask.array, which only this function needs
+    from dsinga.cluster.inference import lazy_prediction
 
     each = find_phase(phase)
     job = job_with_data(job, x, each, data_root)

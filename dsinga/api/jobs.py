@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.arguments import check_whole
+from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
-from dsinga.worker.bind_records import bind_records
 
 
 def job_with_data(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:

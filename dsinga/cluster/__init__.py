@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsinga.cluster.connecting.embedded import check_client, connect
-    from dsinga.cluster.dask_workers import available_workers
-    from dsinga.cluster.driver import Outcome, train
-    from dsinga.cluster.grain import Grain
-    from dsinga.cluster.grain_by_name import find_grain
-    from dsinga.cluster.inference import evaluate, predict
-    from dsinga.cluster.prepare import PreparedRun, prepare_run
+    from dsinga.cluster.dask.dask_workers import available_workers
+    from dsinga.cluster.graph_grain import find_grain
+    from dsinga.cluster.inference.inference import evaluate, predict
+    from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
-    from dsinga.cluster.training_loop import Observer
+    from dsinga.cluster.run.driver import Outcome, train
+    from dsinga.cluster.run.grain import Grain
+    from dsinga.cluster.run.training_loop import Observer
     from dsinga.worker.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
@@ -40,21 +40,21 @@ __all__ = [
 
 _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
-    "Grain": "dsinga.cluster.grain",
-    "Observer": "dsinga.cluster.training_loop",
-    "Outcome": "dsinga.cluster.driver",
-    "PreparedRun": "dsinga.cluster.prepare",
+    "Grain": "dsinga.cluster.run.grain",
+    "Observer": "dsinga.cluster.run.training_loop",
+    "Outcome": "dsinga.cluster.run.driver",
+    "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
-    "available_workers": "dsinga.cluster.dask_workers",
+    "available_workers": "dsinga.cluster.dask.dask_workers",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",
     "check_client": "dsinga.cluster.connecting.embedded",
     "connect": "dsinga.cluster.connecting.embedded",
-    "evaluate": "dsinga.cluster.inference",
-    "find_grain": "dsinga.cluster.grain_by_name",
-    "predict": "dsinga.cluster.inference",
-    "prepare_run": "dsinga.cluster.prepare",
-    "train": "dsinga.cluster.driver",
+    "evaluate": "dsinga.cluster.inference.inference",
+    "find_grain": "dsinga.cluster.graph_grain",
+    "predict": "dsinga.cluster.inference.inference",
+    "prepare_run": "dsinga.cluster.placing.prepare",
+    "train": "dsinga.cluster.run.driver",
 }
 
 

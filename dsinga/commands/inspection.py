@@ -86,7 +86,7 @@ def bench(
 
     from dsinga.api import roots
     from dsinga.cluster import WorkerSelection
-    from dsinga.cluster.benchmark import measure
+    from dsinga.cluster.run.benchmark import measure
     from dsinga.planner.profile import print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)

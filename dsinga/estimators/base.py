@@ -17,6 +17,8 @@ from dsinga.api.jobs import roots
 from dsinga.arguments import check_range, check_whole
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
 from dsinga.estimators.cluster_training import compute, running_client, train_on_cluster
 from dsinga.estimators.estimator_records import EstimatorRecords
@@ -26,8 +28,6 @@ from dsinga.estimators.saving import save
 from dsinga.job import Job
 from dsinga.monitor import History, Row
 from dsinga.net.sample_weights import takes_weights
-from dsinga.worker.local_net import LocalNet
-from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 
 BATCHSIZE = 200

@@ -135,7 +135,7 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     Each chunk of records is one task. The estimator is one object in the graph, or scattered to a client's workers,
     which Dask sends to each worker once.
     """
-    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
+    from dsinga.cluster.inference.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
 
     collection = open_collection(data)
     array = collection.array

@@ -11,15 +11,15 @@ import numpy as np
 
 from dsinga.data import Sampler
 from dsinga.data.store_format import block_rows
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.local_results import Means
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet
 from dsinga.job import Job
 from dsinga.monitor import Row
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.training import Metrics, add_metrics
-from dsinga.worker.local_net import LocalNet
-from dsinga.worker.local_results import Means
-from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 
 

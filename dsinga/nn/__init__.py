@@ -4,6 +4,7 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+from dsinga.engine.local_net import LocalNet
 from dsinga.nn.activations import GELU, Activation, LeakyReLU, ReLU, Softmax
 from dsinga.nn.attention import Attention, MultiHeadAttention, PositionalEncoding
 from dsinga.nn.cluster import Cluster
@@ -51,7 +52,6 @@ from dsinga.nn.steps import (
     MaxPooling1D,
     SequenceLength,
 )
-from dsinga.worker.local_net import LocalNet
 
 __all__ = [
     "CD", "CRF", "GELU", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",

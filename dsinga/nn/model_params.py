@@ -16,13 +16,13 @@ import dsinga.api as api
 from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.durable_files import explained_writing, replace_file
+from dsinga.engine.local_net import LocalNet
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
 from dsinga.training import check_params, check_start
-from dsinga.worker.local_net import LocalNet
 
 
 class ModelParams(ABC):

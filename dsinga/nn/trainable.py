@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dsinga.api as api
 from dsinga.arguments import check_whole
+from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.message import field_types
@@ -31,7 +32,6 @@ from dsinga.nn.records import (
     shapes_of,
     split_pair,
 )  # fmt: skip
-from dsinga.worker.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

@@ -10,6 +10,9 @@ import numpy as np
 
 from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
+from dsinga.engine.bind_records import bind_records
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.local_results import Means
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.checks import check_model_and_spaces
@@ -17,9 +20,6 @@ from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.setting_names import check_settings
 from dsinga.rl.spaces import DiscreteSpace, Spaces
-from dsinga.worker.bind_records import bind_records
-from dsinga.worker.local_net import LocalNet
-from dsinga.worker.local_results import Means
 
 
 class Algorithm(ABC):

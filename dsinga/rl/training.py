@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api import find_cluster
-from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.interrupts import deferred_interrupts
-from dsinga.cluster.loop_state import describe_way_on
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
+from dsinga.loop.cancellation import Cancellation
+from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.loop_state import describe_way_on
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_result import AgentResult

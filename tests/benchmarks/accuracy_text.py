@@ -26,7 +26,7 @@ import numpy as np
 import dsinga
 from dsinga import models
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.data import import_records, open_store
 from dsinga.job import Job
 

@@ -26,12 +26,12 @@ import click
 from distributed import Client
 
 from dsinga.api import with_workers
-from dsinga.cluster.automatic import machine_of, process_map_of
-from dsinga.cluster.benchmark import with_synthetic_records
-from dsinga.cluster.dask_workers import available_workers
-from dsinga.cluster.driver import train
-from dsinga.cluster.link_probe import measure_links
-from dsinga.cluster.placement import Placement, place
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.dask.placement import Placement, place
+from dsinga.cluster.placing.automatic import machine_of, process_map_of
+from dsinga.cluster.placing.link_probe import measure_links
+from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads
 from dsinga.job.topology import topology
 from dsinga.net import NeuralNet

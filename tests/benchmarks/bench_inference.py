@@ -19,9 +19,9 @@ from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga.api.jobs import job_with_data
-from dsinga.cluster.inference import open_inference
+from dsinga.cluster.inference.inference import open_inference
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Phase
-from dsinga.worker.local_net import LocalNet
 from tests.benchmarks.__main__ import processor
 
 BATCH = 20

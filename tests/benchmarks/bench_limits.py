@@ -24,7 +24,7 @@ from distributed import Client
 from torch.profiler import ProfilerActivity, profile
 
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.ours import job
 from tests.benchmarks.torch_nets import loss_of, peer

@@ -24,7 +24,7 @@ import zarr
 
 from dsinga.api import roots
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.data import Prefetch, Sampler, open_store, write_store
 from dsinga.job import load
 from tests.support.old_stores import remove_checksums

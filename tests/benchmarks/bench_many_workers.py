@@ -16,7 +16,7 @@ import time
 import click
 
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.job import ClusterConf, loads
 
 COMMAND = "from tests.benchmarks.bench_many_workers import turn; turn({}, {})"

@@ -18,7 +18,7 @@ import dask
 from distributed import Client
 
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.job import Job, loads
 
 NET = """

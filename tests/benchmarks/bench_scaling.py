@@ -26,7 +26,7 @@ import click
 
 from dsinga.api import with_workers
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.registry import register
 from dsinga.training import Metrics, bp

@@ -21,8 +21,8 @@ from distributed import Client
 
 from dsinga.api import with_workers
 from dsinga.cluster import connect, train
-from dsinga.cluster import snapshots as snapshots_module
-from dsinga.cluster.benchmark import SilentObserver, with_synthetic_records, without_tests
+from dsinga.cluster.run import snapshots as snapshots_module
+from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records, without_tests
 from dsinga.job import ClusterConf, Job
 from tests.benchmarks.__main__ import processor
 from tests.benchmarks.cases import CASES

@@ -24,7 +24,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.data import import_records, open_store, write_store
 from dsinga.job import ClusterConf, Job, LayerType, Phase, loads
 from dsinga.layers.embedding import Embedding

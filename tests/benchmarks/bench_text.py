@@ -25,12 +25,12 @@ import torch
 from torch.nn import functional
 
 from dsinga import models
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, initial_values
-from dsinga.worker.local_updater import LocalUpdater
 from tests.benchmarks import torch_text
 
 REVIEWS, RATINGS = ("lstm", "convolution"), ("cosine", "product")

@@ -28,13 +28,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.models import transformer
 from dsinga.net import create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, initial_values
-from dsinga.worker.local_updater import LocalUpdater
 
 BATCH, STEPS, WORDS = 64, 32, 8000
 BLOCKS, WIDTH, HEADS = 3, 256, 4

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.cluster.benchmark import with_synthetic_records
+from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.context import PassObserver

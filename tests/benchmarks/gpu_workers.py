@@ -18,7 +18,7 @@ import numpy as np
 import dsinga
 from dsinga.api import with_workers
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import with_synthetic_records
+from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.job import ClusterConf, Job
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of

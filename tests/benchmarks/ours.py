@@ -8,7 +8,7 @@ import sys
 from dsinga import models
 from dsinga.api import with_workers
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, load
 from tests.benchmarks.cases import CASES
 

@@ -12,9 +12,9 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train, with_workers
-from dsinga.cluster.dask_workers import available_workers
-from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
-from dsinga.cluster.prepare import prepare_run
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.placing.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
+from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.net.cut import LayerCut
 from dsinga.planner.barrier import BarrierCost
@@ -72,7 +72,7 @@ def test_automatic_cuts_train_to_the_params_of_one_worker(
     stores: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     single = train(with_workers(automatic(stores), 1), client, progress=False)
-    with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
+    with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
         result = train(automatic(stores, CUT), client, progress=False)
     assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
@@ -83,9 +83,9 @@ def test_one_worker_trains_where_it_is_the_fastest(
 ) -> None:
     second = BarrierCost(1e-3, 1e-2, 1.0, 1.0)  # so that waiting for each other decides
     slow = Links(INSIDE, ENDS, LOOPBACK, barrier_inside=second, barrier_between=second)
-    monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: slow)
+    monkeypatch.setattr("dsinga.cluster.placing.automatic.measure_links", lambda *_: slow)
     single = train(with_workers(automatic(stores), 1), threads, progress=False)
-    with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
+    with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
         result = train(automatic(stores), threads, progress=False)
     assert "partition: auto trains with one worker, which is faster than 2" in caplog.text
     for name, value in single.params.items():
@@ -103,7 +103,7 @@ def test_the_same_rates_give_the_same_cuts(
 ) -> None:
     # Measured once: a second measurement would differ on a busy machine.
     links = measure_links(threads, list(available_workers(threads)))
-    monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
+    monkeypatch.setattr("dsinga.cluster.placing.automatic.measure_links", lambda *_: links)
     job = automatic(stores, CUT)
     first, second = (cuts_of(job, threads, stores) for _ in range(2))
     assert first == second

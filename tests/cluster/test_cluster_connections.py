@@ -9,7 +9,7 @@ import dask
 import pytest
 from distributed import Client
 
-from dsinga.cluster.connections import connection_to
+from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.errors import RunError, WorkerLost
 
 

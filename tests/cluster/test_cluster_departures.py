@@ -20,8 +20,9 @@ from distributed import Client, LocalCluster, Status
 
 from dsinga import cluster
 from dsinga.api import roots
-from dsinga.cluster import connect, recovery
-from dsinga.cluster.dask_workers import ask_scheduler
+from dsinga.cluster import connect
+from dsinga.cluster.dask.dask_workers import ask_scheduler
+from dsinga.cluster.run import recovery
 from dsinga.job import ClusterConf, Job
 from tests.cluster.test_cluster_recovery import Recorder, of_phase
 from tests.support.executed_pages import ROOT

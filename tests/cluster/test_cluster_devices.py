@@ -17,7 +17,7 @@ from distributed import Client
 
 import dsinga.ops
 from dsinga import api, models
-from dsinga.cluster import devices
+from dsinga.cluster.placing import devices
 from dsinga.data import import_records
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace

@@ -14,7 +14,7 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
-from dsinga.cluster.grain_by_name import find_grain
+from dsinga.cluster.graph_grain import find_grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Connection, Layer, Output

@@ -17,8 +17,9 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import training_loop, worker_actor
 from dsinga.cluster.connecting import embedded
+from dsinga.cluster.on_workers import worker_actor
+from dsinga.cluster.run import training_loop
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp

@@ -13,14 +13,14 @@ import pytest
 from distributed import Client, LocalCluster, Status, Worker
 
 from dsinga.api import evaluate, train
-from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.connecting import expected_workers, slurm_jobs
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
-from dsinga.cluster.dask_workers import available_workers, require_workers
+from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
+from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor import RunMonitor
 
 GATE = threading.Event()

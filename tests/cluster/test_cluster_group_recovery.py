@@ -13,7 +13,7 @@ from distributed import Client
 from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
-from dsinga.cluster.worker_actor import WORKERS
+from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.job import ClusterConf, Job
 from dsinga.transport.endpoints import endpoint_names
 from tests.cluster.test_cluster_recovery import Recorder, of_phase

@@ -13,15 +13,15 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, roots, train
-from dsinga.cluster import forward_rounds, inference
-from dsinga.cluster.forward_rounds import RoundResult, as_records
-from dsinga.cluster.round_length import RoundLength
+from dsinga.cluster.inference import forward_rounds, inference
+from dsinga.cluster.inference.forward_rounds import RoundResult, as_records
 from dsinga.data import open_store
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
-from dsinga.worker.local_net import LocalNet
 from tests.support.small_job import with_topology
 
 

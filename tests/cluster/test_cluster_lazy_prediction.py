@@ -11,7 +11,7 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
-from dsinga.cluster.lazy_prediction import BlockForward
+from dsinga.cluster.inference.lazy_prediction import BlockForward
 from dsinga.data import open_store
 from dsinga.errors import UserError
 from dsinga.job import Job, loads

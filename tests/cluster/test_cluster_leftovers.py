@@ -101,7 +101,7 @@ def inference(job: Job, client: Client) -> None:
 # What Dask passed to a task that failed: it is in the frames of its error, until the collector runs.
 TASK_ARGUMENTS = ("dsinga.worker.config.RoundReport", "dsinga.worker.config.Timing", "dsinga.worker.config.WorkerKey")
 # Kept for as long as the client, and only made where a run is looked at.
-OF_THE_CLIENT = ("dsinga.cluster.heartbeats.Heartbeat", "dsinga.cluster.heartbeats.Heartbeats")
+OF_THE_CLIENT = ("dsinga.cluster.dask.heartbeats.Heartbeat", "dsinga.cluster.dask.heartbeats.Heartbeats")
 ENDS = [rounds, graphs, features_cut, groups, failing_task, interrupted, inference]
 all_ends = pytest.mark.parametrize("run", ENDS, ids=[end.__name__ for end in ENDS])
 # Memory is counted, so nothing else may have left work in this process: not a part of the default tests.

@@ -19,7 +19,7 @@ import pytest
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster import connect, prepare_run
-from dsinga.cluster.servers import Servers
+from dsinga.cluster.run.servers import Servers
 from dsinga.job import ClusterConf, Job
 from tests.support.small_job import assert_same, with_topology, without_restarts
 

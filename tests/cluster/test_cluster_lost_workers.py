@@ -15,9 +15,10 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError
 from dsinga.api import train
-from dsinga.cluster import automatic, cluster_run, devices
-from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.placing import automatic, devices
 from dsinga.cluster.preflight import check as preflight
+from dsinga.cluster.run import cluster_run
+from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.job import ClusterConf, Job, PartitionMethod
 from tests.support.small_job import with_topology, without_restarts
 from tests.support.worker_processes import worker_processes

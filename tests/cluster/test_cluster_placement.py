@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsinga import UserError
-from dsinga.cluster.placement import place
+from dsinga.cluster.dask.placement import place
 from dsinga.job.topology import Topology
 
 

@@ -16,8 +16,8 @@ from zarr.codecs import Crc32cCodec
 from dsinga import UserError
 from dsinga.api import roots
 from dsinga.cluster import build_net, evaluate, prepare_run
-from dsinga.cluster.round_length import RoundLength
 from dsinga.data import open_store, write_store
+from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
 from dsinga.training import initial_values

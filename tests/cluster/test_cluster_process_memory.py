@@ -11,7 +11,7 @@ import psutil
 import pytest
 from distributed import Client
 
-from dsinga.cluster.process_memory import MALLOC_SETTINGS, give_back_after
+from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS, give_back_after
 
 WAIT_SECONDS = 20
 PIECE, PIECES = 100_000, 1000  # bytes: small enough for an arena

@@ -17,12 +17,12 @@ from distributed import Client, LocalCluster
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.driver import Outcome
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
+from dsinga.cluster.run.driver import Outcome
 from dsinga.job import Job
 from dsinga.job.topology import Topology
+from dsinga.loop.cancellation import Cancellation
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.small_job import assert_same, with_topology
 

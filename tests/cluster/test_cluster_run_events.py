@@ -11,13 +11,12 @@ from distributed import Client
 
 from dsinga.api import train
 from dsinga.cluster import connect
-from dsinga.cluster.cancellation import CANCELLED
 from dsinga.cluster.events import run_events
-from dsinga.cluster.events.dashboard_loader import DashboardLoader
-from dsinga.cluster.events.event_sender import EventSender
+from dsinga.cluster.events.event_sender import DashboardLoader, EventSender
 from dsinga.cluster.events.run_events import MAX_ROWS, _state, _thinned
 from dsinga.errors import Cancelled, Diverged, RunError
 from dsinga.job import Job
+from dsinga.loop.cancellation import CANCELLED
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology
 

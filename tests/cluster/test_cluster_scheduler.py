@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga import cluster
 from dsinga.cluster import connect
-from dsinga.cluster.round_length import RoundLength
+from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga.cluster.connections import connection_to, serve_connections
-from dsinga.cluster.server_links import ServerLink
+from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.cluster.on_workers.server_links import ServerLink
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.remote import RemoteTransport
 from dsinga.worker.config import ServerKey

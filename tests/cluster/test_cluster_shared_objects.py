@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster, worker_client
 
 from dsinga import RunError
 from dsinga.cluster import available_workers
-from dsinga.cluster.shared_objects import share
+from dsinga.cluster.dask.shared_objects import share
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.cluster.snapshots import RunSnapshot, Snapshots
+from dsinga.cluster.run.snapshots import RunSnapshot, Snapshots
 from dsinga.errors import RunError
 
 
@@ -47,7 +47,7 @@ class Run:
 @pytest.fixture
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> Snapshots:
     """Snapshots that are due at once."""
-    monkeypatch.setattr("dsinga.cluster.snapshots.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dsinga.cluster.run.snapshots.LEAST_SECONDS", 0.0)
     return Snapshots(RunSnapshot(0, {"w": np.zeros(3, np.float32)}, None), 0.5)
 
 

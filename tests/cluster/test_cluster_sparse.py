@@ -11,7 +11,7 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import roots, train
-from dsinga.cluster.grain_by_name import find_grain
+from dsinga.cluster.graph_grain import find_grain
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.embedding import Embedding

@@ -15,11 +15,11 @@ from distributed import Client, LocalCluster, Status
 
 from dsinga import RunError, UserError, build_net, evaluate, train
 from dsinga.api import roots
+from dsinga.cluster.dask.shared_objects import share
+from dsinga.cluster.dask.worker_calls import run_on_workers
 from dsinga.cluster.preflight import worker_differences
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, find_lacks
-from dsinga.cluster.shared_objects import share
-from dsinga.cluster.worker_calls import run_on_workers
 from dsinga.job import Job, Phase
 from dsinga.ops import get_ops
 from dsinga.training import initial_values

@@ -12,8 +12,8 @@ from distributed import Client, LocalCluster, Worker, get_task_stream
 from dsinga import UserError, cluster
 from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster import WorkerSelection
-from dsinga.cluster.dask_workers import available_workers
-from dsinga.cluster.prepare import prepare_run
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.cluster.queue.usable_workers import usable_workers
 from dsinga.job import Job
 from tests.support.gated_runs import Gate

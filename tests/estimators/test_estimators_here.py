@@ -17,8 +17,8 @@ from sklearn.preprocessing import MinMaxScaler
 
 import dsinga
 from dsinga import UserError, nn
+from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import Classifier, Regressor, Transformer, load
-from dsinga.worker.local_net import LocalNet
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dsinga import models
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
-from dsinga.worker.local_net import LocalNet
 
 SMALL = {"batchsize": 8, "dropout": 0.2}
 JOBS = {

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import Context, Rows
 from dsinga.models import skip_gram, word_ngram
 from dsinga.ops import BACKENDS
-from dsinga.worker.local_net import LocalNet
 
 WORDS, ROWS, STEPS = 12, 20, 15
 COUNTS = [50, 30, 20, 9, 8, 7, 5, 4, 3, 2, 2, 1]

@@ -12,7 +12,7 @@ import pytest
 import rich.console
 
 from dsinga.cluster import connect
-from dsinga.cluster.benchmark import measure
+from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
 from dsinga.planner import profile as profiling

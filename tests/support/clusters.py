@@ -36,7 +36,9 @@ def forked() -> Iterator[None]:
 
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver", **QUIET}):
         get_mp_context()  # names modules of its own, the first time
-        multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny", "hypothesis", "pytest"])
+        multiprocessing.set_forkserver_preload(
+            ["dsinga.cluster.run.driver", "distributed.nanny", "hypothesis", "pytest"]
+        )
         yield
 
 

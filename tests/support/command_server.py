@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 CLIENT = Path(__file__).with_name("forked_command.py")
-PRELOAD = ["dsinga.cluster.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress"]
+PRELOAD = ["dsinga.cluster.run.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress"]
 REQUEST_BYTES = 1 << 17
 # What a command may have otherwise than the server: none of it is read when a module of PRELOAD is imported.
 OWN_VARIABLES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "PYTEST_CURRENT_TEST", "JPY_PARENT_PID"}

@@ -27,7 +27,7 @@ class ForkedCluster(NamedTuple):
 def forked_cluster(workers: int) -> Iterator[ForkedCluster]:
     """Start a scheduler and Dask workers with one thread each, forked from a process that has imported dsinga."""
     context = multiprocessing.get_context("forkserver")
-    multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny"])
+    multiprocessing.set_forkserver_preload(["dsinga.cluster.run.driver", "distributed.nanny"])
     processes: list[Any] = []
 
     def start(kind: str, *arguments: Any) -> str:

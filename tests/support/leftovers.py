@@ -23,7 +23,7 @@ SECONDS = 10.0
 BYTES = 9_000_000
 IGNORED = (
     *("dsinga.errors.", "dsinga.transport.handshake.", "dsinga.ops.onednn.", "dsinga.dashboard."),
-    "dsinga.cluster.heartbeats.",
+    "dsinga.cluster.dask.heartbeats.",
 )
 MEMORY = "bytes"
 # Letters of a process's cycles that are shown, and lines that have allocated most.

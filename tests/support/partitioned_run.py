@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.engine.thread_group import run_in_threads
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
-from dsinga.worker.thread_group import run_in_threads
 
 RATE = 0.05
 

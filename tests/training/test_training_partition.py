@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.engine.thread_group import Deadlock
 from dsinga.errors import UserError
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
@@ -21,7 +22,6 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import lookup
-from dsinga.worker.thread_group import Deadlock
 from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,

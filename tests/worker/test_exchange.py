@@ -17,8 +17,8 @@ import pytest
 from distributed import Client
 
 from dsinga import RunError, UserError
-from dsinga.cluster.connections import connection_to
-from dsinga.cluster.server_actor import ServerActor
+from dsinga.cluster.on_workers.connections import connection_to
+from dsinga.cluster.on_workers.server_actor import ServerActor
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param

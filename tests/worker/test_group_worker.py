@@ -16,7 +16,7 @@ from distributed import Client
 from dsinga import RunError, UserError, cluster
 from dsinga.api import Result, roots, train
 from dsinga.cluster import connect
-from dsinga.cluster.prepare import prepare_run
+from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, loads
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register

@@ -24,7 +24,7 @@ from dsinga.advice import option
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
 from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
 from dsinga.cluster.connecting.scheduler_version import check_version
-from dsinga.cluster.process_memory import MALLOC_SETTINGS
+from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
 from dsinga.errors import UserError
 from dsinga.regular_files import read_regular_text
 

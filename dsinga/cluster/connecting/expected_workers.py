@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
 
-from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.connecting.adaptive import minimum_workers
 from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
-from dsinga.cluster.dask_workers import Workers, available_workers, staying_workers
+from dsinga.cluster.dask.dask_workers import Workers, available_workers, staying_workers
 from dsinga.errors import RunError, UserError
+from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
 

@@ -12,7 +12,7 @@ from distributed.security import Security
 
 from dsinga.cluster.connecting.credentials import find_credentials
 from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
-from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.errors import SchedulerLost, UserError
 from dsinga.regular_files import read_regular_text
 

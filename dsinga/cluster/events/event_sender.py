@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import importlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol.pickle import dumps
-
-from dsinga.cluster.events.dashboard_loader import DashboardLoader
 
 # The topic of the events.
 TOPIC = "dsinga"
@@ -81,3 +81,15 @@ class EventSender:
     @property
     def _scheduler(self) -> Any:
         return self._client.scheduler
+
+
+class DashboardLoader(SchedulerPlugin):
+    """Installs :mod:`dsinga.dashboard`, which its name refers to: the cluster's modules do not import the pages."""
+
+    name = "dsinga-dashboard-loader"
+    idempotent = True
+
+    async def start(self, scheduler: Any) -> None:
+        """Install the pages. What is missing or wrong there, such as another version of bokeh, fails no run."""
+        with contextlib.suppress(Exception):
+            importlib.import_module("dsinga.dashboard").install(scheduler)

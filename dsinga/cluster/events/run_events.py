@@ -17,19 +17,18 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from distributed import Client
 
-from dsinga.cluster.cancellation import CANCELLED
 from dsinga.cluster.events.event_sender import EventSender
-from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.queue.claims import user_name
-from dsinga.cluster.recovery import RecoverableRun
 from dsinga.errors import Cancelled, Diverged
 from dsinga.job import Phase
+from dsinga.loop.cancellation import CANCELLED
 from dsinga.monitor import Row
 from dsinga.worker.config import RoundReport
 
@@ -44,12 +43,13 @@ END_SECONDS = 1.0
 class RunEvents:
     """Publishes the events of a run. Its methods return at once, and never fail a run.
 
-    Nothing is published where nobody could look: from an embedded cluster without a dashboard.
+    Nothing is published where nobody could look: from an embedded cluster without a dashboard. ``ask_servers`` calls a
+    method of all servers, by name, and returns their replies to come.
     """
 
-    def __init__(self, prepared: PreparedRun, run: RecoverableRun):
-        self._prepared, self._cluster_run = prepared, run
-        self._sender = None if _is_hidden(run.client) else EventSender(run.client)
+    def __init__(self, prepared: PreparedRun, client: Client, ask_servers: Callable[[str], Sequence[Future[Any]]]):
+        self._prepared, self._client, self._ask_servers = prepared, client, ask_servers
+        self._sender = None if _is_hidden(client) else EventSender(client)
         self._sent_at = -math.inf
         self._rows: list[Row] = []
         self._groups: dict[int, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ class RunEvents:
         batchsize = prepared.config.readers[Phase.kTrain].batchsize * prepared.topology.groups
         self._send(
             "begin",
-            client=self._cluster_run.client.id,
+            client=self._client.id,
             user=user_name(),
             step=step,
             train_steps=prepared.job.train_steps,
@@ -133,7 +133,7 @@ class RunEvents:
         replies, self._replies = self._replies, ()
         with contextlib.suppress(Exception):  # a lost server fails the run elsewhere
             counts = [tuple(group) for reply in replies for group in reply.result(0)]
-            self._replies = self._cluster_run.run.ask_servers("staleness")
+            self._replies = self._ask_servers("staleness")
             return counts
         return []
 

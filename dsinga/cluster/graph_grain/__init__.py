@@ -2,18 +2,19 @@
 
 The dashboard then shows which layers run where, and which arrays go from worker to worker. Each task costs
 milliseconds, so rounds are the default; both compute the same numbers. The graph is created in the driver's process,
-its tasks run in the processes of Dask workers. Other code gets this grain from
-:func:`dsinga.cluster.grain_by_name.find_grain` and does not import it.
+its tasks run in the processes of Dask workers. Other code gets it by its name
+(:func:`find_grain`).
 """
 
 from __future__ import annotations
 
 from distributed import Future
 
-from dsinga.cluster.cluster_run import ClusterRun
-from dsinga.cluster.grain import Grain
 from dsinga.cluster.graph_grain.graph import send_iterations
 from dsinga.cluster.graph_grain.plan import plan_iteration
+from dsinga.cluster.run.cluster_run import ClusterRun
+from dsinga.cluster.run.grain import ROUNDS, Grain
+from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase
 
 # The largest number of iterations in one graph.
@@ -38,3 +39,11 @@ def _check(job: Job) -> None:
 
 
 GRAPHS = Grain(_send_round, _check, MAX_STEPS)
+_GRAINS = {"round": ROUNDS, "graph": GRAPHS}
+
+
+def find_grain(name: str) -> Grain:
+    """Return the grain of that name: "round" or "graph". Raises UserError for any other name."""
+    if name not in _GRAINS:
+        raise UserError(f"grain must be one of {', '.join(_GRAINS)}, not {name!r}")
+    return _GRAINS[name]

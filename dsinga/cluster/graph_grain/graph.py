@@ -9,8 +9,8 @@ from dask._task_spec import Task, parse_input  # as in https://docs.dask.org/en/
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
+from dsinga.cluster.dask.task_keys import TaskKey, steps_words, task_key, worker_words
 from dsinga.cluster.graph_grain.tasks import report_round, run_segment
-from dsinga.cluster.task_keys import TaskKey, steps_words, task_key, worker_words
 from dsinga.net.segments import Segment
 from dsinga.worker.config import WorkerKey
 

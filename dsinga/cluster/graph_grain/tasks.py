@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.cluster.error_frames import cleared_frames
+from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.graph_grain.plan import plan_iteration, positions
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
-from dsinga.cluster.worker_actor import find_worker
+from dsinga.cluster.on_workers.worker_actor import find_worker
 from dsinga.job import Phase
 from dsinga.net.segments import Segment
 from dsinga.transport.message import flatten, restore

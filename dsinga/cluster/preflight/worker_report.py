@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any
 
 # What a run imports first on a Dask worker: a missing dependency shows here.
-MODULES = ("dsinga.cluster.tasks", "dsinga.cluster.server_actor")
+MODULES = ("dsinga.cluster.on_workers.tasks", "dsinga.cluster.on_workers.server_actor")
 # Packages whose objects travel between processes, or that compute.
 PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz", "numpy", "zarr")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.arguments import check_range
+from dsinga.engine.local_results import Means
 from dsinga.job import EntropyLossConf, EuclideanLossConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
@@ -16,7 +17,6 @@ from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
-from dsinga.worker.local_results import Means
 
 # The input layers that these algorithms add to the net of a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"

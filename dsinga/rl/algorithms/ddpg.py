@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.arguments import check_range, check_whole
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.local_results import Means
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
 from dsinga.nn.optimizers import Adam
@@ -18,8 +20,6 @@ from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
 from dsinga.training.target_params import copy_params, follow
-from dsinga.worker.local_net import LocalNet
-from dsinga.worker.local_results import Means
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"

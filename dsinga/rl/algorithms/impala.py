@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dsinga import nn
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, NetConf, StoreConf, UpdaterConf, VTraceLossConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
@@ -21,7 +22,6 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
-from dsinga.worker.local_net import LocalNet
 
 # The input layers of the learner besides those of other algorithms.
 REWARD, DISCOUNT = "rl_reward", "rl_discount"

@@ -15,8 +15,8 @@ from distributed import Client
 from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
-from dsinga.cluster.dask_workers import available_workers, staying_workers
-from dsinga.cluster.run_span import run_span
+from dsinga.cluster.dask.dask_workers import available_workers, staying_workers
+from dsinga.cluster.dask.run_span import run_span
 from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.errors import RunError
 from dsinga.rl.agent import Agent

@@ -29,7 +29,7 @@ def process_cluster(workers: int) -> Iterator[Client]:
     """
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         get_mp_context()  # names modules of its own, the first time
-        multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny"])
+        multiprocessing.set_forkserver_preload(["dsinga.cluster.run.driver", "distributed.nanny"])
         with connect(workers=workers, separate_processes=True) as client:
             yield client
 

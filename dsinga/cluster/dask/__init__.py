@@ -1,0 +1,1 @@
+"""What a run asks of Dask: its workers, tasks, waits, and where the parts of a run are placed."""

@@ -1,0 +1,90 @@
+"""Which Dask workers have been silent: their processes are stopped, or the network to them is cut."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client
+
+from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, process
+from dsinga.errors import RunError, SchedulerLost
+
+# Seconds without a heartbeat after which a Dask worker counts as lost. Dask sends one every 0.5 to 5 s, by the number
+# of Dask workers. A process that is stopped for 5 s is not lost.
+SILENCE_SECONDS = 7.5
+# The same for a process that runs, as its nanny says: garbage collection, or a library that holds the interpreter's
+# lock, keeps it from sending heartbeats. And seconds between two questions, and until the answer.
+BUSY_SECONDS = 60.0
+QUESTION_SECONDS = 5.0
+ANSWER_SECONDS = 1.0
+# The most seconds that count between two looks: those during which this process itself was stopped do not.
+LOOK_SECONDS = 1.0
+
+
+@dataclass
+class Heartbeat:
+    """The last heartbeat of a Dask worker.
+
+    Attributes:
+        last: when it came, by the clock of the scheduler.
+        seconds: the seconds since, by the clock of this process.
+        busy_until: up to how many seconds the Dask worker counts as busy.
+    """
+
+    last: float
+    seconds: float = 0.0
+    busy_until: float = SILENCE_SECONDS
+
+
+class Heartbeats:
+    """How long Dask workers have been silent, by the clock of this process."""
+
+    def __init__(self) -> None:
+        self._looked_at = time.monotonic()
+        self._last: dict[str, Heartbeat] = {}
+
+    def look(self, client: Client, workers: Workers) -> None:
+        """Take the scheduler's information on all Dask workers; ask the nannies of silent ones what they do."""
+        now = time.monotonic()
+        passed, self._looked_at = min(now - self._looked_at, LOOK_SECONDS), now
+        self._last = {address: self._last.get(address, Heartbeat(0.0)) for address in workers}
+        for address, info in workers.items():
+            heartbeat = self._last[address]
+            if heartbeat.last != info["last_seen"]:
+                self._last[address] = Heartbeat(info["last_seen"])
+                continue
+            heartbeat.seconds += passed
+            is_due = heartbeat.busy_until < heartbeat.seconds < heartbeat.busy_until + 2 * LOOK_SECONDS
+            if is_due and heartbeat.seconds < BUSY_SECONDS and _is_busy(client, address):
+                heartbeat.busy_until = heartbeat.seconds + QUESTION_SECONDS
+
+    def silent(self) -> dict[str, float]:
+        """Return the seconds of silence of the Dask workers that count as lost, by address."""
+        return {
+            address: heartbeat.seconds
+            for address, heartbeat in self._last.items()
+            if heartbeat.seconds > heartbeat.busy_until and process(address) != "inproc"
+        }
+
+
+_heartbeats: weakref.WeakKeyDictionary[Client, Heartbeats] = weakref.WeakKeyDictionary()
+
+
+def heartbeats(client: Client) -> Heartbeats:
+    """Return the heartbeats of the Dask workers of a client's cluster."""
+    return _heartbeats.setdefault(client, Heartbeats())
+
+
+def _is_busy(client: Client, address: str) -> bool:
+    """Whether the nanny of a Dask worker answers soon that the process runs."""
+    question: dict[str, Any] = {"msg": {"op": "dsinga_is_busy"}, "workers": [address], "nanny": True}
+    try:
+        answers = ask_scheduler(client, "broadcast", limit=ANSWER_SECONDS, on_error="ignore", **question)
+    except SchedulerLost:
+        raise
+    except (RunError, KeyError, TypeError, ValueError):  # no answer in time, or no nanny
+        return False
+    return list(answers.values()) == [True]

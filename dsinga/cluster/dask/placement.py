@@ -1,0 +1,175 @@
+"""Assigns partitions and servers to Dask workers, and the cores of each host to its partitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.advice import option
+from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process, require_workers
+from dsinga.errors import UserError
+from dsinga.job.topology import Topology
+
+# The address of a Dask worker for each member of each group: [group][member].
+Groups = tuple[tuple[str, ...], ...]
+# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+Devices = tuple[tuple[int | None, ...], ...]
+
+
+class Placement(NamedTuple):
+    """The Dask workers on which the partitions and servers of a run live.
+
+    Attributes:
+        partitions: the address of the Dask worker of each partition: [group][partition].
+        servers: the address of the Dask worker of each server: [server group][server].
+        threads: the number of kernel threads of each partition: [group][partition].
+        devices: the GPU of each partition, None for CPU cores: [group][partition]; empty where all compute on cores.
+    """
+
+    partitions: Groups
+    servers: Groups
+    threads: tuple[tuple[int, ...], ...]
+    devices: Devices = ()
+
+    def device(self, group: int, number: int) -> int | None:
+        """Return the GPU that a partition computes on, None for CPU cores."""
+        return self.devices[group][number] if self.devices else None
+
+    def with_threads(self, usable: int) -> Placement:
+        """Return the placement with at most ``usable`` kernel threads for each partition."""
+        return self._replace(threads=tuple(tuple(min(count, usable) for count in group) for group in self.threads))
+
+    @property
+    def most_partitions(self) -> int:
+        """The largest number of partitions that a process has."""
+        return max(Counter(process(address) for group in self.partitions for address in group).values())
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses of all Dask workers that the run needs."""
+        return {address for group in (*self.partitions, *self.servers) for address in group}
+
+
+def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
+    """Assign partitions to the threads of Dask workers, and servers to their processes.
+
+    A partition occupies a thread of its Dask worker during a round, because it waits there for other partitions. So
+    each gets a thread of its own. Partitions are assigned in order, group by group: one to each Dask worker (or a block
+    of ``nworkers_per_procs`` partitions, as far as it has threads), then the next one to each.
+
+    A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
+    With ``server_worker_separate`` it lives in processes without partitions, ``nservers_per_procs`` servers in each.
+    This has no effect where all Dask workers are threads of one process.
+
+    Where there are too few threads, or processes, it raises UserError; if ``crowded``, threads get several partitions,
+    and servers live beside them.
+    """
+    require_workers(workers)
+    apart = processes_apart(topology, workers)
+    if apart and not (crowded and apart >= len(workers)):
+        remaining_workers, servers = _place_servers_apart(topology, workers)
+        partitions = _place_partitions(topology, remaining_workers, crowded)
+    else:
+        partitions = _place_partitions(topology, workers, crowded)
+        servers = tuple(_place_servers_beside(topology, group, partitions) for group in range(topology.server_groups))
+    return Placement(partitions, servers, _threads(partitions, workers))
+
+
+def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
+    """Return a placement with its partitions and servers of Dask workers that are not among ``workers`` on others.
+
+    Partitions go to the Dask workers with the fewest partitions for each of their threads, servers beside workers of
+    their group. All else stays where it is.
+    """
+    load = Counter(address for group in placement.partitions for address in group)
+
+    def replaced(address: str) -> str:
+        if address in workers:
+            return address
+        address = min(workers, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
+        load[address] += 1
+        return address
+
+    partitions = tuple(tuple(map(replaced, group)) for group in placement.partitions)
+    beside = [
+        [a for g in topology.worker_groups(group) for a in partitions[g]] for group in range(topology.server_groups)
+    ]
+    servers = tuple(
+        tuple(
+            address if address in workers else beside[group][n % len(beside[group])]
+            for n, address in enumerate(addresses)
+        )
+        for group, addresses in enumerate(placement.servers)
+    )
+    return placement._replace(partitions=partitions, servers=servers)
+
+
+def processes_apart(topology: Topology, workers: Workers) -> int:
+    """Return the number of processes that a job's separate servers need; 0 where all workers are in one process."""
+    if not topology.separate or count_processes(workers) < 2:
+        return 0
+    return -(-topology.server_groups * topology.servers // topology.servers_per_process)
+
+
+def _place_partitions(topology: Topology, workers: Workers, crowded: bool) -> Groups:
+    """Return the Dask worker of each partition; if ``crowded``, threads may get several."""
+    block = topology.workers_per_process
+    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
+    threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
+    needed = topology.groups * topology.workers
+    if crowded:
+        threads = list(itertools.islice(itertools.cycle(threads), needed))
+    if needed > len(threads):
+        fewer = "" if topology.groups == 1 else "cluster.nworker_groups or "
+        available = f"{len(threads)} worker thread{'' if len(threads) == 1 else 's'}"
+        apart = " beside those of the servers" if topology.separate else ""
+        raise UserError(
+            f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
+            f"request fewer with {option('workers', 'N')} or {fewer}cluster.nworkers_per_group"
+        )
+    return _grouped([address for _, address in threads[:needed]], topology.workers)
+
+
+def _place_servers_beside(topology: Topology, server_group: int, partitions: Groups) -> tuple[str, ...]:
+    """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
+    addresses = [address for group in topology.worker_groups(server_group) for address in partitions[group]]
+    if len(addresses) == topology.servers:
+        return tuple(addresses)
+    places = [address for address in dict.fromkeys(addresses) for _ in range(topology.servers_per_process)]
+    first = server_group * topology.servers  # spreads server groups that share processes
+    return tuple(places[(first + server) % len(places)] for server in range(topology.servers))
+
+
+def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
+    """Return the Dask workers that remain for partitions, and those of the servers: the last ones."""
+    per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
+    needed = processes_apart(topology, workers)
+    if needed >= len(workers):
+        raise UserError(
+            f"server_worker_separate: the job's {count} servers, {per_process} a process, need {needed} processes of "
+            f"their own, but the Dask cluster has {len(workers)} processes, and the workers need some, too; start more "
+            "Dask worker processes, or leave server_worker_separate out"
+        )
+    remaining, reserved = list(workers)[:-needed], list(workers)[-needed:]
+    servers = _grouped([reserved[server // per_process] for server in range(count)], topology.servers)
+    return {address: workers[address] for address in remaining}, servers
+
+
+def _grouped(addresses: Sequence[str], size: int) -> Groups:
+    return tuple(tuple(addresses[start : start + size]) for start in range(0, len(addresses), size))
+
+
+def _threads(partitions: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
+    """Return the kernel threads of each partition: those of its host that no other run holds, shared out evenly.
+
+    Where ``workers`` do not say how many these are ("host_threads"), they are the threads of all of them on the host.
+    """
+    partitions_on = Counter(host(address) for group in partitions for address in group)
+    threads_on: dict[str, int] = Counter()
+    for address, info in workers.items():
+        threads_on[host(address)] += info["nthreads"]
+    threads_on |= {host(address): info["host_threads"] for address, info in workers.items() if "host_threads" in info}
+    share = {name: max(1, threads_on[name] // count) for name, count in partitions_on.items()}
+    return tuple(tuple(share[host(address)] for address in group) for group in partitions)

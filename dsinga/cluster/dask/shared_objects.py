@@ -1,0 +1,59 @@
+"""Objects that several Dask workers keep in memory: sent to one of them, and copied from there to the others.
+
+``Client.scatter(broadcast=True)`` waits without end for a Dask worker that has just died: the scheduler tries to reach
+it again and again, and meanwhile holds a lock for which the broadcasts of all clients wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from distributed import Client, Future
+
+from dsinga.cluster.dask.task_keys import TaskKey
+from dsinga.cluster.dask.worker_calls import wait_for
+
+# To how many Dask workers each one that has the object sends it, at the same time.
+COPIES = 2
+
+
+def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:
+    """Put an object into the memory of each of these Dask workers; return its future.
+
+    ``receiver`` is the key, or its beginning, of a task that gets the object: Dask groups the object with it. Raises
+    RunError soon after one of the Dask workers is lost.
+    """
+    addresses = sorted(set(addresses))
+
+    async def shielded() -> Future:
+        """Let the sending end by itself where the caller gives up, so that the scheduler learns of all copies."""
+        sending = asyncio.ensure_future(_send(client, (receiver[0], uuid.uuid4().hex), value, addresses))
+        sending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(sending)
+
+    future: Future = wait_for(client, shielded(), addresses, "Dask workers to receive an object")
+    return future
+
+
+async def _send(client: Client, key: TaskKey, value: Any, addresses: Sequence[str]) -> Future:
+    scheduler: Any = client.scheduler
+    future: Future = (await client.scatter({key: value}, workers=addresses[:1], asynchronous=True))[key]
+    holders, others = [*addresses[:1]], [*addresses[1:]]
+    while others:
+        receivers, others = others[: COPIES * len(holders)], others[COPIES * len(holders) :]
+        message = {"op": "gather", "who_has": {future.key: holders}}
+        replies = await scheduler.broadcast(msg=message, workers=receivers, on_error="return_pickle")
+        received = [address for address in receivers if _is_received(replies[address])]
+        await scheduler.update_data(who_has={future.key: received}, nbytes={}, client=client.id)
+        if len(received) < len(receivers):
+            raise OSError(f"{', '.join(sorted({*receivers} - {*received}))} did not receive it")
+        holders += received
+    return future
+
+
+def _is_received(reply: Any) -> bool:
+    """Whether a Dask worker has replied that it has fetched an object; an error is in pickled form."""
+    return isinstance(reply, dict) and reply["status"] == "OK"

@@ -1,0 +1,73 @@
+"""Functions called in the processes of Dask workers, with an error as soon as one of these workers is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from distributed import Client
+
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.dask.supervision import CHECK_SECONDS, check_workers, wait_for_loss
+from dsinga.errors import RunError
+from dsinga.settings import read_setting
+
+# A Dask worker sends heartbeats every second or so; one that the scheduler has not heard from for longer is in trouble.
+SILENT_SECONDS = 10.0
+
+
+def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in the processes of Dask workers, all at once and outside tasks; return the results by address.
+
+    ``Client.run`` waits half a minute for a Dask worker that has just died. This raises RunError soon after one is
+    lost, and where one does not answer for minutes; and the error of the function.
+    """
+    coroutine = call_on_workers(client, addresses, function, *arguments)
+    return wait_for(client, coroutine, addresses, "the answers of Dask workers")
+
+
+async def call_on_workers(
+    client: Client, addresses: Iterable[str], function: Callable[..., Any], *arguments: Any
+) -> dict[str, Any]:
+    """Return the results of a function in Dask workers, by address, to a coroutine of the client's event loop."""
+    results: dict[str, Any] = await client.run(function, *arguments, workers=list(addresses), asynchronous=True)
+    return results
+
+
+def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:
+    """Return the result of a coroutine that asks Dask workers, run on the client's event loop; ``what`` is its name.
+
+    Raises its error, and RunError soon after one of the Dask workers at ``addresses`` is lost, and after
+    ``dsinga.timeout``.
+    """
+    addresses, seconds = list(addresses), read_setting("timeout")
+    loop = client.loop.asyncio_loop  # type: ignore[union-attr]
+    # Without the context variables of the caller: in a task they name its Dask worker, to which Dask would then scatter
+    # objects, in place of the workers that it is given and even where the client is of another cluster.
+    future = contextvars.Context().run(asyncio.run_coroutine_threadsafe, coroutine, loop)
+    deadline = time.monotonic() + seconds
+    try:
+        while not concurrent.futures.wait([future], CHECK_SECONDS).done:
+            check_workers(client, addresses)
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {seconds:g} s for {what}{_describe_silent(client, addresses)}")
+        return future.result()
+    except (OSError, KeyError) as error:  # a connection was lost, or the scheduler does not know the address
+        wait_for_loss(client, addresses)
+        raise RunError(f"waited for {what}, but one did not answer: {error!r}") from error
+    finally:
+        future.cancel()
+
+
+def _describe_silent(client: Client, addresses: Iterable[str]) -> str:
+    """Return which of these Dask workers the scheduler has not heard from for longest, for an error."""
+    workers, now = available_workers(client), time.time()
+    silent = {address: now - workers[address]["last_seen"] for address in addresses if address in workers}
+    longest = max(silent, key=lambda address: silent[address], default=None)
+    if longest is None or silent[longest] < SILENT_SECONDS:
+        return ""
+    return f"; the scheduler has not heard from {longest} for {silent[longest]:.0f} s"

@@ -1,0 +1,1 @@
+"""Evaluation, predictions and generated text by the workers of a Dask cluster."""

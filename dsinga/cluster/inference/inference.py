@@ -1,0 +1,226 @@
+"""Evaluation and prediction: forward passes over all records of a store, spread over the Dask workers."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from distributed import Client, Future
+
+from dsinga.cluster.connecting.expected_workers import await_workers
+from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
+from dsinga.cluster.dask.error_frames import cleared_frames
+from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.shared_objects import share
+from dsinga.cluster.dask.supervision import gather
+from dsinga.cluster.dask.task_keys import task_key
+from dsinga.cluster.inference.forward_rounds import BatchResult, ForwardPass, RoundResult, forward_round
+from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
+from dsinga.cluster.preflight.check import check_workers_ready
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
+from dsinga.data import write_csv, write_store
+from dsinga.engine.round_length import RoundLength
+from dsinga.errors import RunError, UserError
+from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.layers import Records
+from dsinga.layers.composed_metrics import figures
+from dsinga.net import NeuralNet, create_net, without_labels
+from dsinga.registry import nearest_or_listed
+from dsinga.training import add_metrics, check_params
+from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.config import new_run_name
+from dsinga.worker.param_slices import Arrays
+from dsinga.worker.processor import Processor
+
+# Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
+ROUNDS_AHEAD = 3
+# How long a round should last: long beside the 5 ms that a task costs, and short beside the whole, so that the Dask
+# workers end together. An interruption waits for the rounds that have begun.
+ROUND_SECONDS = 0.25
+# The most bytes of features in a round of several batches: they stay in memory until the caller has taken them.
+ROUND_BYTES = 8 << 20
+OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
+
+
+@cleared_frames("dsinga")
+def evaluate(
+    job: Job,
+    client: Client,
+    params: Arrays,
+    phase: Phase,
+    roots: Sequence[str] = (),
+    where: WorkerSelection = ANYWHERE,
+) -> dict[str, float]:
+    """Return the figures of the metrics of ``params`` over every record of the stores of ``phase``, each record once.
+
+    The job's output layers of that phase write their files. ``where`` says which Dask workers compute.
+    """
+    net, reader = open_inference(job, params, phase, roots)
+    sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where))
+    write_outputs(job, client, net, reader, params, where=where)
+    return figures(sums)
+
+
+def output_layers(net: NeuralNet) -> list[LayerConf]:
+    """Return the layers of a net that write files."""
+    return [node.layer.conf for node in net.nodes if node.layer.conf.type in OUTPUT_LAYERS]
+
+
+def write_outputs(
+    job: Job,
+    client: Client,
+    net: NeuralNet,
+    reader: BatchReader,
+    params: Arrays,
+    batches: int = 0,
+    where: WorkerSelection = ANYWHERE,
+) -> None:
+    """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
+
+    This takes a forward pass for each output layer: a job seldom has one, and then no loss.
+    """
+    for conf in output_layers(net):
+        computed = _batches(job, client, net, reader, params, (conf.name,), batches, where)
+        _write_output(conf, (features[conf.name].data for features, _ in computed))
+
+
+def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
+    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as text, else as a store."""
+    conf = layer.store_conf
+    assert conf is not None, "checked when the layer was created"
+    assert conf.path, "checked when the layer was created"
+    if layer.type is LayerType.kCSVOutput:
+        write_csv(conf.path, batches, conf.separator)
+    else:
+        write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
+
+
+def predict(
+    job: Job,
+    client: Client,
+    params: Arrays,
+    layer: str,
+    phase: Phase = Phase.kTest,
+    roots: Sequence[str] = (),
+    where: WorkerSelection = ANYWHERE,
+) -> Iterator[Records]:
+    """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
+
+    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net. ``where`` says
+    which Dask workers compute. Raises UserError for an unknown layer, and for what is wrong with the job, stores or
+    params.
+    """
+    with cleared_frames("dsinga"):
+        yield from _predict(job, client, params, layer, phase, roots, where)
+
+
+def _predict(
+    job: Job,
+    client: Client,
+    params: Arrays,
+    layer: str,
+    phase: Phase,
+    roots: Sequence[str],
+    where: WorkerSelection,
+) -> Iterator[Records]:
+    net, reader = open_inference(job, params, phase, roots, layer)
+    names = [node.layer.name for node in net.nodes]
+    if layer not in names:
+        hint = nearest_or_listed(layer, names, "its layers are")
+        raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
+    for features, _ in _batches(job, client, net, reader, params, (layer,), where=where):
+        yield features[layer]
+        del features  # else they would stay while the next ones are computed
+
+
+def open_inference(
+    job: Job, params: Arrays, phase: Phase, roots: Sequence[str], layer: str | None = None
+) -> tuple[NeuralNet, BatchReader]:
+    """Return the net and the batch reader of a phase, when job and params have been checked.
+
+    With a ``layer``, the net may lack layers that this layer does not need.
+    """
+    check(job, [phase])
+    reader = open_batch_reader(job, phase, 1, roots)
+    conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
+    net = create_net(conf, phase, reader.infos)
+    check_params(net, params)
+    return net, reader
+
+
+def local_processor(job: Job, net: NeuralNet) -> Processor:
+    """Return the processor for forward passes in this process: a GPU if the job or the configuration asks for one."""
+    (processor,) = choose_processors(job, None, (THIS_PROCESS,), lambda: _bytes_needed(net, 1))
+    return processor
+
+
+def _bytes_needed(net: NeuralNet, threads: int) -> int:
+    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
+    from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # only a job with a GPU needs the planner
+
+    features = sum(size for stage in net.stages for size in feature_sizes(stage))
+    return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
+
+
+def _batches(
+    job: Job,
+    client: Client,
+    net: NeuralNet,
+    reader: BatchReader,
+    params: Arrays,
+    keep: Sequence[str],
+    count: int = 0,
+    where: WorkerSelection = ANYWHERE,
+) -> Iterator[BatchResult]:
+    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
+
+    A task computes a round of batches. ``count`` is the number of batches; 0 means all records. Where a Dask worker is
+    lost meanwhile, the others compute its rounds. Raises RunError where all are lost.
+    """
+
+    def choose(workers: Workers) -> Workers:
+        usable = usable_workers(client, where, workers)
+        if workers and not usable:
+            raise UserError(f"the Dask cluster has no workers {where}")
+        return require_workers(usable)
+
+    workers = await_workers(client, choose)
+    check_workers_ready(client, workers, [net], readers=[reader])
+    run = new_run_name()
+    threads = max(info["nthreads"] for info in workers.values())
+    processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
+    net_params = {name: params[name] for name in net.params}
+    forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
+    give_back_after(forward_pass)
+    shared = share(client, forward_pass, workers, task_key("forward pass", run))
+    in_flight: collections.deque[Future] = collections.deque()
+    length = RoundLength(workers=len(workers), seconds=ROUND_SECONDS)
+    sent, records = 0, min(len(reader), count * reader.batchsize) if count else len(reader)
+    while True:
+        while sent < records and len(in_flight) < ROUNDS_AHEAD * len(workers):
+            stop = min(records, sent + length.steps * reader.batchsize)
+            with run_span():
+                in_flight.append(
+                    client.submit(
+                        forward_round, shared, sent, stop, tuple(keep),
+                        workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
+                        pure=False, key=task_key("forward pass", run, f"records {sent} to {stop - 1}"),
+                    )
+                )  # fmt: skip
+            sent = stop
+        if not in_flight:
+            return
+        try:
+            result: RoundResult = gather(client, [in_flight.popleft()], ())[0]
+        except RunError as error:
+            if workers.keys() & available_workers(client).keys():
+                raise
+            raise RunError(
+                f"all Dask workers that had the net and its params were lost: {', '.join(workers)}"
+            ) from error
+        length.most = max(1, ROUND_BYTES * len(result.metrics) // max(1, result.nbytes))
+        length.learn(result.seconds)
+        yield from result.batches()
+        del result  # or the features of this round would stay while the next one is waited for

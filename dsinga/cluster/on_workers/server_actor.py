@@ -1,0 +1,144 @@
+"""A server as a Dask Actor: a shard, which workers reach directly, through shared memory or through a network."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping, Sequence
+
+from dsinga.cluster.dask.packed import Packed, unpacked
+from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.on_workers.connections import serve_connections
+from dsinga.errors import RunError
+from dsinga.ops import Array
+from dsinga.server import (
+    BackgroundExecutor,
+    Codec,
+    CooperativeExecutor,
+    GroupStaleness,
+    InlineExecutor,
+    Shard,
+    SliceSpec,
+)
+from dsinga.server.service import ShardService
+from dsinga.training import Updater
+from dsinga.transport.endpoints import Endpoint
+from dsinga.transport.shared_buffer import SharedArrays
+from dsinga.worker.config import ServerKey
+
+# Seconds that a server may take to reach the version of a snapshot.
+SNAPSHOT_SECONDS = 60.0
+
+
+class ServerActor:
+    """One server of a server group. It lives in the process of a Dask worker until Dask releases the Actor.
+
+    Its methods are the driver's; workers and other server groups call the service of its endpoint.
+
+    Args:
+        key: which server it is.
+        slices: the slices that it keeps.
+        updater: applies gradients to their values.
+        groups: the worker groups that it serves.
+        start: the step with which they begin.
+        staleness: how many steps a group may be ahead of the slowest; None for no bound.
+        timeout: seconds that a wait may last.
+        codec: decodes compressed gradients.
+        has_remote_clients: whether workers or servers of other processes call it.
+        single_worker_group: whether a single worker group pushes to it, and no other server group.
+        has_host_clients: whether some of those processes are on its host, so that it publishes values in shared memory.
+    """
+
+    def __init__(
+        self,
+        key: ServerKey,
+        slices: Sequence[SliceSpec],
+        updater: Updater | Packed[Updater],
+        groups: Sequence[int],
+        start: int,
+        staleness: int | None,
+        timeout: float,
+        codec: Codec | None = None,
+        has_remote_clients: bool = True,
+        single_worker_group: bool = False,
+        has_host_clients: bool = True,
+    ):
+        self._updater = unpacked(updater)
+        executor = InlineExecutor
+        if single_worker_group:
+            executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
+        self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
+        sizes = {spec.slice.id: spec.slice.size for spec in slices}
+        self._timeout = timeout
+        self._arrays = _shared_arrays(sizes) if has_host_clients else None
+        published = self._arrays.buffer if self._arrays else None
+        service = ShardService(self._shard, sizes, codec, published is not None)
+        clips, sparse = self._updater.conf.clips_norms, any(spec.slice.width for spec in slices)
+        slow = clips or sparse or executor is InlineExecutor
+        endpoint = Endpoint(key.name, service, published, has_remote_clients, slow, key.secret)
+        if has_remote_clients:
+            serve_connections()
+        give_back_after(self._shard)
+        # Dask releases an Actor when its client is gone, even if that was killed.
+        weakref.finalize(self, endpoint.close, "the driver of the run is gone")
+
+    def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
+        """Set the values, and the updater's state where a run is resumed."""
+        self._shard.put(values if self._arrays is None else self._arrays.fill(values), state)
+
+    def snapshot(self, version: int | None, state: bool) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return copies of values, and of the updater's ``state``, by slice id, at ``version``, or as they stand."""
+        return self._shard.snapshot(version, self._timeout, state)
+
+    async def request_snapshot(self, version: int | None) -> None:
+        """Request a copy for :meth:`requested_snapshot`, as :meth:`Shard.request_snapshot` does."""
+        self._requested = self._shard.request_snapshot(version)
+
+    async def requested_snapshot(self) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return the copy that was requested, when all slices have reached its version; training goes on meanwhile."""
+        return await asyncio.wait_for(asyncio.wrap_future(self._requested), SNAPSHOT_SECONDS)
+
+    async def staleness(self) -> list[GroupStaleness]:
+        """Return how stale the gradients of each worker group were since the last call."""
+        return self._shard.staleness()
+
+    async def flush(self) -> int:
+        """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.flush()), self._timeout)
+        except TimeoutError:
+            raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
+
+    async def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by these factors, each from a step on (:meth:`Updater.set_rate_factors`)."""
+        self._updater.set_rate_factors(factors)
+
+    async def refresh(self, group: int) -> None:
+        """Let a worker group that stands still have the values as they now are."""
+        self._shard.refresh(group)
+
+    async def leave(self, group: int) -> None:
+        """Wait no more for a worker group: it has ended, or it begins later."""
+        self._shard.leave(group)
+
+    async def restart(self, group: int, generation: int, step: int) -> int:
+        """Let a worker group whose workers were lost begin anew (:meth:`Shard.restart`); return its step."""
+        return self._shard.restart(group, generation, step)
+
+    def values_for(
+        self, group: int, generation: int, source: int
+    ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return a share of the values and states of a lost server of a linked group (:meth:`Shard.values_for`)."""
+        return self._shard.values_for(group, generation, source)
+
+    async def join(self, group: int, step: int) -> None:
+        """Let a worker group begin at ``step`` that has left before its first step."""
+        self._shard.join(group, step)
+
+
+def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
+    """Return memory for slices of these numbers of values; None where the system has no such memory."""
+    try:
+        return SharedArrays(sizes)
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,90 @@
+"""The Dask tasks of a run: each finds the worker of its partition in this process and calls it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from dsinga.cluster.dask.error_frames import cleared_frames
+from dsinga.cluster.dask.supervision import TaskLost
+from dsinga.cluster.on_workers.connections import connection_to
+from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker
+from dsinga.errors import Diverged, RunError, WorkerLost
+from dsinga.job import Phase
+from dsinga.training import Metrics
+from dsinga.transport.endpoints import connect
+from dsinga.worker.config import RoundReport, WorkerKey
+from dsinga.worker.replicated_params import ReplicaState
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., T | TaskLost]:
+    """Let a task of a worker return TaskLost where a Dask worker is lost, or the generation of the run has ended.
+
+    So does a task that comes after such a one, whose result is its last argument.
+    """
+
+    @functools.wraps(task)
+    def run(key: WorkerKey, *arguments: P.args, **options: P.kwargs) -> T | TaskLost:
+        if arguments and isinstance(arguments[-1], TaskLost):
+            return arguments[-1]
+        try:
+            with cleared_frames():
+                return task(key, *arguments, **options)
+        except RunError as error:
+            if isinstance(error, WorkerLost) or (key not in WORKERS and not isinstance(error, Diverged)):
+                return TaskLost(str(error))
+            raise
+
+    return run
+
+
+@ends_quietly
+def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey]) -> None:
+    """Task: connect a worker to all workers of its group, given in the order of their partitions."""
+    transports = [connect(peer.name, connection_to(peer.address, peer.name), peer.secret) for peer in peers]
+    find_worker(key).peers.connect(transports)
+
+
+@ends_quietly
+def set_replica(key: WorkerKey, state: ReplicaState) -> None:
+    """Task: set the first values and the updater's state of the params that a worker updates itself."""
+    find_worker(key).set_replica(state)
+
+
+@ends_quietly
+def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
+    """Task: return the replicated params for which this worker is the first user. It runs after the task ``token``."""
+    return find_worker(key).replica_state()
+
+
+@ends_quietly
+def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundReport:
+    """Task: train the iterations ``start`` to ``stop`` - 1. It runs after the task ``token``."""
+    worker = find_worker(key)
+    return worker.thread.run(worker.train, start, stop)
+
+
+@ends_quietly
+def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
+    """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
+
+    With 0 ``batches`` it is all records, each once. It runs after the task ``token``.
+    """
+    worker = find_worker(key)
+    return worker.thread.run(worker.evaluate, phase, batches, version)
+
+
+@ends_quietly
+def refresh(key: WorkerKey, token: Any) -> None:
+    """Task: wait for a worker's values, then forget them, so that it pulls them anew. It runs after ``token``."""
+    find_worker(key).exchange.refresh()
+
+
+@ends_quietly
+def set_rate_factors(key: WorkerKey, factors: Mapping[int, float], token: Any) -> None:
+    """Task: multiply the learning rate of a worker's own updates by factors. It runs after the task ``token``."""
+    find_worker(key).set_rate_factors(factors)

@@ -1,0 +1,118 @@
+"""The workers of worker groups in this process, each kept by a Dask Actor for as long as its run lasts."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+
+from distributed import get_client, get_worker, secede
+
+from dsinga.cluster.dask.dask_workers import process
+from dsinga.cluster.dask.error_frames import cleared_frames
+from dsinga.cluster.dask.packed import Packed
+from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.data import connect_sources
+from dsinga.errors import WorkerLost
+from dsinga.ops import buffers
+from dsinga.transport.endpoints import Endpoint, close_endpoints
+from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
+from dsinga.worker.group_worker import GroupWorker
+from dsinga.worker.processor import Processor
+
+# The workers that live in this process.
+WORKERS: dict[WorkerKey, GroupWorker] = {}
+_creating = threading.Lock()
+
+
+class WorkerActor:
+    """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other workers.
+
+    Dask releases an Actor when the client is gone, even if its process was killed, so that nothing stays of such a run.
+    And Dask never moves or spills an Actor, as it may do with the result of a task.
+    """
+
+    @cleared_frames()
+    def __init__(
+        self,
+        key: WorkerKey,
+        shared_config: WorkerConfig | Packed[WorkerConfig],
+        servers: Mapping[ServerKey, str],
+        processor: Processor,
+        step: int,
+    ):
+        check_address(key.address)
+        config = shared_config.share() if isinstance(shared_config, Packed) else shared_config
+        for reader in config.readers.values():
+            connect_sources(reader.stores.values(), get_client)
+        with _creating:
+            connections = {server: connection_to(address, server.name) for server, address in servers.items()}
+            worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
+        weakref.finalize(worker, buffers.clear)
+        give_back_after(worker)
+        to_host = config.has_bridges and process(key.address) != "inproc"
+        Endpoint(key.name, worker.peers.mailbox, to_host=to_host, secret=key.secret)
+        if to_host:
+            serve_connections()
+        weakref.finalize(self, end_group, key.run, key.generation, key.group, "the driver of the run is gone")
+
+
+def find_worker(key: WorkerKey) -> GroupWorker:
+    """Return a worker that lives in this process, for a task. Raises WorkerLost where it does not.
+
+    Workers of a group wait for each other. So where a Dask worker has more of them than threads, of whatever runs, as
+    after the loss of another Dask worker, their tasks leave its thread pool; and so do those of an algorithm that waits
+    for tasks. Tasks that began before keep their threads, but cannot block: where they have all threads, no worker is
+    left whose task needs another one.
+    """
+    check_address(key.address)
+    worker = WORKERS.get(key)
+    if worker is None:
+        raise WorkerLost(f"{key} is no longer on {key.address}: its Dask worker was restarted")
+    crowded = sum(present.address == key.address for present in list(WORKERS)) > get_worker().state.nthreads
+    if crowded or worker.waits_for_tasks:
+        secede()
+    return worker
+
+
+def end_run(run: str, message: str | None = None, generation: int | None = None) -> None:
+    """End a run in this process, or its generations up to ``generation``. Called on the event loop.
+
+    All its waits end with RunError(``message``).
+    """
+
+    def chosen(name: str) -> bool:
+        return name.startswith(f"{run}-") and (generation is None or int(name.split("-")[1]) <= generation)
+
+    _end(chosen, message)
+
+
+def end_group(run: str, generation: int, group: int, message: str) -> None:
+    """End the workers of a worker group in this process, those of one generation."""
+    prefix = f"{run}-{generation}-{group}-partition-"
+    _end(lambda name: name.startswith(prefix), message)
+
+
+def end_groups(run: str, generations: Mapping[int, int], message: str) -> None:
+    """End the workers of some worker groups, given with their generations, in this process."""
+    for group, generation in generations.items():
+        end_group(run, generation, group, message)
+
+
+def _end(chosen: Callable[[str], bool], message: str | None) -> None:
+    """End the workers and close the endpoints whose names ``chosen`` accepts."""
+    keys = [key for key in list(WORKERS) if chosen(key.name)]
+    workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
+    for worker in workers:
+        worker.abort(message or "the run has ended")
+    close_endpoints(chosen, message or "the run has ended")
+    for worker in workers:
+        worker.close()
+
+
+def check_address(address: str) -> None:
+    """Raise WorkerLost unless this is the Dask worker ``address``; Dask may move a pinned task when that has gone."""
+    here = get_worker().address
+    if here != address:
+        raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

@@ -1,0 +1,246 @@
+"""Preparing a job for a cluster: placed on Dask workers, configured, and checked there before anything runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from distributed import Client, SpecCluster
+
+from dsinga.cluster.connecting.adaptive import keep_workers
+from dsinga.cluster.connecting.expected_workers import await_workers
+from dsinga.cluster.dask.dask_workers import Workers, count_processes, on_several_hosts, process
+from dsinga.cluster.dask.placement import Devices, Placement, place
+from dsinga.cluster.placing.devices import check_precision, choose_devices
+from dsinga.cluster.placing.memory_check import check_memory
+from dsinga.cluster.preflight.check import check_workers_ready
+from dsinga.cluster.queue.claims import Claim, Request, claim_workers
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
+from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
+from dsinga.job.topology import Topology
+from dsinga.job.topology import topology as create_topology
+from dsinga.loop.cancellation import Cancellation
+from dsinga.net import NeuralNet
+from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.net.usable_threads import usable_threads
+from dsinga.server import slicing
+from dsinga.settings import read_setting
+from dsinga.training import Updater, algorithm, check_patterns, create_updater
+from dsinga.worker.config import WorkerConfig, new_run_name
+from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
+from dsinga.worker.epochs import steps_per_epoch
+from dsinga.worker.nets import cut_nets
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A job that is checked, configured and placed: ready to run on a cluster.
+
+    Attributes:
+        job: the job.
+        topology: the numbers of groups, workers and servers.
+        placement: what is on which Dask worker.
+        config: the configuration of the workers.
+        updater: the job's updater.
+        claim: the threads of Dask workers that the run holds.
+        check_ready: raises UserError unless the Dask workers at these addresses can train the job.
+        choose_devices: returns the GPU of each partition for another placement.
+        cancellation: the request to end the run.
+    """
+
+    job: Job
+    topology: Topology
+    placement: Placement
+    config: WorkerConfig
+    updater: Updater
+    claim: Claim
+    check_ready: Callable[[Collection[str]], None]
+    choose_devices: Callable[[Placement], Devices]
+    cancellation: Cancellation
+
+    @property
+    def net(self) -> NeuralNet:
+        """The training net."""
+        return self.config.nets[Phase.kTrain].whole
+
+    @property
+    def epoch(self) -> Fraction | None:
+        """The length of an epoch in steps, None for a job without ``epochs``."""
+        return steps_per_epoch(self.config.readers[Phase.kTrain]) if self.job.epochs else None
+
+
+@contextlib.contextmanager
+def prepare_run(
+    job: Job,
+    client: Client,
+    roots: Sequence[str] = (),
+    *,
+    where: WorkerSelection = ANYWHERE,
+    max_threads: int | None = None,
+    cancellation: Cancellation | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Iterator[PreparedRun]:
+    """Check a job, open its stores, build its nets, and place it on the cluster.
+
+    The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
+    are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
+    that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
+    of each partition.
+
+    Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
+    """
+    check(job)
+    announce, cancellation = announce or _log.info, cancellation or Cancellation()
+    wanted = wanted_processes(job, client)
+
+    def choose_topology(workers: Workers) -> Topology:
+        usable = usable_workers(client, where, workers)
+        topology = create_topology(job, len(usable), count_processes(usable))
+        check_room(topology, usable, where)
+        return topology
+
+    def shortage(_: Topology, workers: Workers) -> str:
+        count = len(usable_workers(client, where, workers))
+        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
+
+    with keep_workers(client, int(wanted) if job.cluster else 1):
+        topology = await_workers(
+            client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
+        )
+        request = Request(new_run_name(), job.name, topology, where)
+        opened = open_job(job, topology, roots)
+        check_memory(client, opened.nets.values(), topology.workers)
+        with claim_workers(client, request, cancellation, announce) as claim:
+            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads, cancellation)
+
+
+def wanted_processes(job: Job, client: Client) -> float:
+    """Return the number of Dask workers that a job is spread over, if there are so many.
+
+    Without ``cluster`` it takes all of them: those that a cluster object has requested (infinity), or those that are
+    there.
+    """
+    conf = job.cluster
+    if conf is None:
+        return math.inf if isinstance(getattr(client, "cluster", None), SpecCluster) else 0
+    servers = -(-conf.nserver_groups * conf.nservers_per_group // conf.nservers_per_procs)
+    workers = -(-conf.nworker_groups * conf.nworkers_per_group // conf.nworkers_per_procs)
+    return workers + (servers if conf.server_worker_separate else 0)
+
+
+def _configured(
+    job: Job,
+    client: Client,
+    roots: Sequence[str],
+    topology: Topology,
+    opened: OpenedJob,
+    run: str,
+    claim: Claim,
+    max_threads: int | None,
+    cancellation: Cancellation,
+) -> PreparedRun:
+    """Place a job on the threads that it has claimed, cut its nets, and check its Dask workers."""
+    usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+    placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
+    conf = job.cluster or ClusterConf()
+    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+    updater = create_updater(job.updater)
+    objects = {
+        "the updater": updater,
+        "the learning rate's schedule": updater.rate,
+        "the algorithm": algorithm(job.train_one_batch),
+    }
+
+    def check_ready(addresses: Collection[str]) -> None:
+        check_workers_ready(client, addresses, opened.nets.values(), objects, opened.readers.values())
+
+    check_ready(placement.addresses)
+    requested_cuts = None
+    if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
+        from dsinga.cluster.placing.automatic import automatic_cuts  # only partition: auto needs the planner
+
+        train_net = opened.nets[Phase.kTrain]
+        requested_cuts = automatic_cuts(job.neuralnet, train_net, updater, client, placement, topology.slicing)
+        if requested_cuts is None:
+            job = _with_one_worker(job)
+            topology = create_topology(job, 1, 1)
+            claim.keep(place(topology, claim.workers))
+            opened = open_job(job, topology, roots)
+            return _configured(job, client, roots, topology, opened, run, claim, max_threads, cancellation)
+    nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
+
+    def choose(placement: Placement) -> Devices:
+        return _devices(job, client, placement, topology, nets, updater)
+
+    placement = placement._replace(devices=choose(placement))
+    # A single worker on a GPU keeps all params there: servers could only copy them.
+    on_device = topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_device(topology, conf)
+    config = configure(
+        job,
+        topology,
+        opened,
+        nets,
+        updater,
+        passes=evaluation_passes(opened, nets, requested_cuts),
+        run=run,
+        served=not on_device,
+        find_homes=lambda parts: find_homes(parts, placement),
+        overlap=read_setting("overlap"),
+        timeout=read_setting("timeout"),
+        piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
+    )
+    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
+
+
+def _with_one_worker(job: Job) -> Job:
+    """Return the job with one worker in each worker group, which one server serves."""
+    conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
+    return job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
+
+
+def _devices(
+    job: Job,
+    client: Client,
+    placement: Placement,
+    topology: Topology,
+    nets: Mapping[Phase, PartitionedNet],
+    updater: Updater,
+) -> Devices:
+    """Return the GPU of each partition, None for CPU cores; see :func:`choose_devices`."""
+    slots = len(updater.slots) if _updates_on_device(topology, job.cluster or ClusterConf()) else 0
+    locals_ = nets[Phase.kTrain].locals
+
+    def needs(number: int) -> int:
+        from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
+
+        memory = worker_memory(locals_[number], slots)
+        return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
+
+    devices = choose_devices(job, client, placement.partitions, needs)
+    check_precision(job, devices)
+    return devices
+
+
+def _updates_on_device(topology: Topology, conf: ClusterConf) -> bool:
+    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
+    single_worker = topology.groups == topology.workers == 1 and not topology.separate
+    return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
+
+
+def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
+    """Return the server that is to keep each part with a sole user: one in that user's process, if there is any."""
+    near: dict[str, list[int]] = {}
+    for server, address in enumerate(placement.servers[0]):
+        near.setdefault(process(address), []).append(server)
+    homes = {}
+    for number, (name, part) in enumerate(parts.items()):
+        servers = near.get(process(placement.partitions[0][part.users[0]]))
+        if len(part.users) == 1 and servers:
+            homes[name] = servers[number % len(servers)]
+    return homes

@@ -1,0 +1,143 @@
+"""Measures the time of an iteration on a cluster: computing, exchange with the servers, waiting for data."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
+from dsinga.cluster.run.driver import train
+from dsinga.data import write_store
+from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
+from dsinga.net import input_layers
+from dsinga.planner.profile import profile
+
+_log = logging.getLogger(__name__)
+
+# Iterations before the measured ones, in which kernels are compiled and rounds grow to their length.
+WARM_UP_STEPS = 10
+
+
+def measure(
+    job: Job,
+    client: Client,
+    *,
+    steps: int,
+    synthetic: bool,
+    roots: Sequence[str] = (),
+    profiled: bool = False,
+    where: WorkerSelection = ANYWHERE,
+) -> dict[str, Any]:
+    """Train for a warm-up and ``steps`` more iterations; return the median times of an iteration and other figures.
+
+    Args:
+        job: the job; it is trained without tests and checkpoints.
+        client: the Dask client of the cluster.
+        steps: the number of measured iterations.
+        synthetic: train on random records of the shapes in the job, so that no data is needed.
+        roots: folders where relative paths of the job are looked up.
+        profiled: measure each layer afterwards, with one worker in this process and the same number of steps.
+        where: which Dask workers may be used.
+
+    Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
+    computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
+    ``crossing_mb``, the megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of
+    the largest process; and, if ``profiled``, ``profile`` as :func:`dsinga.planner.profile.profile` returns it.
+
+    Raises UserError for bad input.
+    """
+    job = without_tests(job, WARM_UP_STEPS + steps)
+    with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
+        if synthetic:
+            job = with_synthetic_records(job, Path(folder))
+        outcome = train(job, client, SilentObserver(), roots=roots, where=where)
+        figures = {"profile": profile(job, steps, roots)} if profiled else {}
+    iterations = outcome.timings[-steps:]
+    median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
+    return {
+        "ms_per_iteration": 1e3 * median["total"],
+        "samples_per_second": outcome.batchsize / median["total"],
+        "compute_ms": 1e3 * median["compute"],
+        "exchange_ms": 1e3 * median["exchange"],
+        "data_ms": 1e3 * median["data"],
+        "crossing_mb": 1e-6 * median["crossing"],
+        "peak_rss_mb": max(client.run(_peak_rss_mb).values()),
+        **figures,
+    }
+
+
+class SilentObserver:
+    """An observer that ignores everything but a wait for Dask workers."""
+
+    def waiting(self, sentence: str) -> None:
+        """Log what the run waits for."""
+        _log.info(sentence)
+
+    def begin(self, step: int) -> None:
+        """Ignore the begin of training."""
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Ignore a row."""
+
+    def progress(self, row: dict[str, Any]) -> None:
+        """Ignore the state of things."""
+
+
+def _peak_rss_mb() -> float:
+    """Return the largest memory that this process has had so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def without_tests(job: Job, steps: int) -> Job:
+    """Return the job with ``steps`` iterations, and without tests, checkpoints and params from checkpoints."""
+    never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
+    return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
+
+
+def with_synthetic_records(job: Job, folder: Path) -> Job:
+    """Write random records of the shapes that a job gives to stores in ``folder``; return the job with these stores."""
+    sizes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
+    synthetic = {
+        layer.name: (
+            _with_synthetic_text(layer, folder, min(sizes, default=2))
+            if layer.type is LayerType.kCharRNN
+            else _with_synthetic_images(layer, folder)
+        )
+        for layer in input_layers(job.net, Phase.kTrain)
+    }
+    layers = [
+        synthetic[layer.name] if layer.name in synthetic and Phase.kTest not in layer.include else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
+    """Return the layer with a store of random bytes of its shape, labelled 0 or 1, enough for four steps."""
+    conf = layer.store_conf
+    if conf is None or not conf.shape:
+        raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
+    rng = np.random.default_rng(0)
+    count = 4 * sum(conf.batchsize)
+    records = rng.integers(0, 256, (count, *conf.shape), dtype=np.uint8)
+    path = folder / f"{layer.name}.zarr"
+    write_store(str(path), [(records, rng.integers(0, 2, count))])
+    conf = conf.replace(path=str(path), backend=None, mean_file=None, std_file=None)
+    return layer.replace(store_conf=conf)
+
+
+def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
+    """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
+    conf = layer.char_rnn_conf or CharRNNConf()
+    count = conf.batchsize * (4 * conf.unroll_len + 1)
+    path = folder / f"{layer.name}.zarr"
+    write_store(str(path), [(np.random.default_rng(0).integers(0, codes, count).astype(np.int32), None)])
+    return layer.replace(char_rnn_conf=conf.replace(path=str(path), vocab_path=None))

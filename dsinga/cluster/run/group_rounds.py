@@ -1,0 +1,101 @@
+"""The rounds of one worker group: sent ahead to its workers, and read when their reports come back."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distributed import Future
+
+from dsinga.cluster.run.cluster_run import ClusterRun
+from dsinga.cluster.run.grain import Grain
+from dsinga.engine.round_length import RoundLength
+from dsinga.training import Metrics, add_metrics
+from dsinga.worker.config import RoundReport
+
+_log = logging.getLogger(__name__)
+
+# Rounds that are sent ahead, so that a worker finds its next round waiting when it ends one.
+ROUNDS_AHEAD = 2
+
+
+class StepReport(NamedTuple):
+    """What a worker group reports of one step: sums and counts of metrics, and timings in seconds and bytes."""
+
+    metrics: Metrics
+    timing: dict[str, float]
+
+
+class GroupRounds:
+    """Sends the rounds of a worker group and reads their reports.
+
+    Attributes:
+        group: the number of the worker group.
+        sent: the step that follows the last round that was sent.
+        read_to: the step that follows the last round whose reports were read.
+        speed: how many steps a second the last round did, 0 before the first and after the last one.
+        length: the length of the next round.
+    """
+
+    def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int):
+        self._run, self._grain = run, grain
+        topology = run.config.topology
+        self.group, self.sent, self.read_to = group, start, start
+        self.speed = 0.0
+        self.length = RoundLength(grain.most_steps, topology.groups * topology.workers)
+        self._in_flight: collections.deque[list[Future]] = collections.deque()
+
+    def send(self, stop: int) -> bool:
+        """Send rounds ahead, none beyond step ``stop``; return whether reports of any are still to come."""
+        while self.sent < stop and len(self._in_flight) < ROUNDS_AHEAD:
+            end = min(stop, self.sent + self.length.steps)
+            self._in_flight.append(self._grain.send_round(self._run, self.group, self.sent, end))
+            self.sent = end
+        return bool(self._in_flight)
+
+    @property
+    def oldest(self) -> list[Future]:
+        """The tasks of the oldest round in flight."""
+        return self._in_flight[0]
+
+    def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
+        """Return what the workers report of each step of the oldest round in flight, and learn from its speed."""
+        self._in_flight.popleft()
+        for step in reports[0].skipped:
+            _log.warning("the loss of group %d is not finite at step %d: the batch is left out", self.group, step)
+        seconds = _seconds_per_step(reports)
+        self.read_to += len(seconds)
+        self.length.learn(seconds)
+        self.speed = len(seconds) / sum(seconds)
+        metrics = zip(*(report.metrics for report in reports), strict=True)
+        return [
+            StepReport(add_metrics(parts), _timing(reports, number, seconds[number]))
+            for number, parts in enumerate(metrics)
+        ]
+
+
+def _seconds_per_step(reports: Sequence[RoundReport]) -> list[float]:
+    """Return how long each step of a round took, by the worker whose steps took longest together.
+
+    Not by the slowest worker of each step: workers drift apart by less than a step, so that the maxima of single steps
+    would overestimate the round.
+    """
+    slowest = max(reports, key=lambda report: sum(timing.total for timing in report.timings))
+    return [timing.total for timing in slowest.timings]
+
+
+def _timing(reports: Sequence[RoundReport], number: int, total: float) -> dict[str, float]:
+    """Return where the time of a step went, in seconds, and the bytes that were sent."""
+    timings = [report.timings[number] for report in reports]
+    compute = max(timing.total - timing.exchange - timing.data for timing in timings)
+    data = max(timing.data for timing in timings)
+    return {
+        "total": total,
+        "compute": compute,
+        "data": data,
+        "exchange": max(0.0, total - compute - data),
+        "crossing": sum(timing.crossing for timing in timings),
+        "within": sum(timing.within for timing in timings),
+    }

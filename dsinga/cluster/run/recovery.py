@@ -1,0 +1,290 @@
+"""Recovery: a run that has lost Dask workers goes on elsewhere from its last snapshot, with the same bits.
+
+The logical topology never changes. Each *generation* of a run places it anew on the Dask workers at hand, several
+partitions on one where there are too few, starts from a snapshot and computes the steps since again.
+
+Several worker groups are asynchronous. Where some of them have lost nothing, these go on, and a generation is one of
+the others alone: they start again from the values of their servers, at the step that these have reached. A server that
+was lost takes the values of a linked server group.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from distributed import Client
+
+from dsinga.cluster.dask.dask_workers import process
+from dsinga.cluster.dask.heartbeats import heartbeats
+from dsinga.cluster.dask.placement import Placement
+from dsinga.cluster.dask.supervision import Check
+from dsinga.cluster.placing.prepare import PreparedRun
+from dsinga.cluster.run.cluster_run import ClusterRun
+from dsinga.cluster.run.restarts import Restart, RestartedGroups, StandingGroups
+from dsinga.cluster.run.snapshots import RunSnapshot, Snapshots
+from dsinga.cluster.run.workers_at_hand import WorkersAtHand
+from dsinga.errors import RunError, UserError, WorkerLost
+from dsinga.job import ClusterConf
+from dsinga.settings import read_setting
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How often a run starts again from one snapshot, unless the job says how often it may at all.
+RESTARTS_FROM_SNAPSHOT = 3
+# Seconds between two looks whether Dask workers leave or have come.
+LOOK_SECONDS = 1.0
+# How many times the time of a start a move must save.
+MOVE_FACTOR = 2.0
+
+
+class RecoverableRun:
+    """A run on a Dask cluster, in its present generation, that survives the loss of Dask workers.
+
+    Args:
+        prepared: the run.
+        client: the client of the cluster.
+        first: what the run begins with.
+        make_check: returns the check that waits call, for the placement of a generation.
+        announce: is called with a sentence when the run waits for Dask workers.
+
+    Attributes:
+        run: the present generation.
+        snapshots: the run's snapshots.
+        restarts: those since the training loop has asked last.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        client: Client,
+        first: RunSnapshot,
+        make_check: Callable[[Placement], Check],
+        announce: Callable[[str], None],
+    ):
+        self._prepared, self._client, self._make_check = prepared, client, make_check
+        self._cluster = prepared.job.cluster or ClusterConf()
+        self._placement = prepared.placement
+        self._check = make_check(self._placement)
+        self._workers = WorkersAtHand(prepared, client, announce)
+        self._restarts = self._restarts_from_snapshot = 0
+        self._start_seconds = self._look_at = 0.0
+        self._generation = prepared.config.generation
+        # What a single Dask worker in this process has is lost only with this process.
+        self._is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
+        self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
+        self.run = ClusterRun(client, prepared.config, self._placement, self._check)
+        self.restarts: list[Restart] = []
+        self._groups: Callable[[], RestartedGroups | None] = StandingGroups
+
+    @property
+    def client(self) -> Client:
+        """The client of the cluster."""
+        return self._client
+
+    def connect(self, groups: RestartedGroups) -> None:
+        """Connect the worker groups, once they train."""
+        self._groups = weakref.ref(groups)  # they refer to the run
+
+    def start(self) -> None:
+        """Start the first generation, or a later one if Dask workers are lost meanwhile."""
+        try:
+            self._start_generation()
+        except WorkerLost as loss:
+            self.recover(loss)
+
+    def do(self, operation: Callable[[ClusterRun], T]) -> T:
+        """Return the result of an operation on a run that stands; if Dask workers are lost, recover and repeat it."""
+        pending: WorkerLost | None = None
+        while True:
+            try:
+                if pending is not None:
+                    self.recover(pending)
+                    self._connected().catch_up()
+                return operation(self.run)
+            except WorkerLost as loss:
+                pending = loss
+
+    def recover(self, loss: WorkerLost) -> None:
+        """Start a new generation from the last snapshot, on the Dask workers at hand.
+
+        Where some worker groups have lost nothing, only the others start again, and not from the snapshot. Raises
+        RunError where the run has started again too often, and where the Dask workers do not suffice.
+        """
+        noticed = time.perf_counter()
+        if self._recover_groups(loss, noticed):
+            return
+        lost = self._lose(loss)
+        while True:
+            self._count_restart(lost)
+            try:
+                self._place_again()
+                self._start_generation()
+                step, generation = self.snapshots.newest.step, self.run.config.generation
+                self._connected().restart(step)
+                break
+            except WorkerLost as again:
+                lost = self._lose(again)
+            except UserError as error:  # too little memory, or a store that only the lost Dask worker could read
+                raise RunError(f"{lost}; the Dask workers at hand cannot go on: {error}") from error
+        self.restarts.append(Restart(str(loss), noticed, step, generation))
+
+    def wants_to_move(self, seconds_left: float) -> str:
+        """Return why the run should be placed anew when it stands, "" if it should not.
+
+        Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
+        run is worth a new start.
+        """
+        if self._is_within or time.monotonic() < self._look_at:
+            return ""
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        leaving = sorted(self._workers.leaving() & self._placement.addresses)
+        if leaving:
+            return f"the run leaves the Dask worker{'s' if len(leaving) > 1 else ''} {', '.join(leaving)}"
+        most = self._placement.most_partitions
+        least_saving = 1 / most  # by moving a single partition to a process of its own
+        if most > 1 and seconds_left * least_saving > MOVE_FACTOR * self._start_seconds:
+            offered = self._workers.most_partitions()
+            if offered < most and seconds_left * (1 - offered / most) > MOVE_FACTOR * self._start_seconds:
+                return "the run moves to Dask workers that have come"
+        return ""
+
+    def move(self, reason: str, step: int, loop: Mapping[str, Any]) -> None:
+        """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
+        began = time.perf_counter()
+        try:
+            params, state = self.run.snapshot(step)
+            self.keep(RunSnapshot(step, params, state, loop))
+            self.run.close(reason, last=False)
+            self._place_again()
+            self._start_generation()
+            self._connected().restart(step)
+        except WorkerLost as loss:
+            self.recover(loss)
+        else:
+            self.restarts.append(Restart(reason, began, step, self.run.config.generation))
+
+    def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""
+        run.config.updater.set_rate_factors(factors)
+        run.set_rate_factors(step, factors)
+
+    def collect_snapshot(self) -> None:
+        """Keep the snapshot that is on its way, if it has come."""
+        if self.snapshots.collect():
+            self._note_snapshot()
+
+    def keep(self, snapshot: RunSnapshot) -> None:
+        """Make ``snapshot``, which was made while the run stood, the newest one."""
+        self.snapshots.replace(snapshot)
+        self._note_snapshot()
+
+    def _note_snapshot(self) -> None:
+        self._restarts_from_snapshot = 0
+        self._workers.forgive(self._placement.addresses)
+
+    def close(self, message: str | None = None) -> None:
+        """End the run on all Dask workers that are left; its waits there end with ``message``."""
+        self.snapshots.drop()
+        self.run.close(message, heartbeats(self._client).silent())
+
+    def _connected(self) -> RestartedGroups:
+        return self._groups() or StandingGroups()
+
+    def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
+        """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
+
+        Where another Dask worker is lost then, all start again from the snapshot.
+        """
+        lost = self._workers.lost(self._placement.addresses)
+        steps = self._connected().steps_read()
+        groups = {} if steps is None else {group: steps[group] for group in self._groups_on(lost)}
+        on_gpus = any(device is not None for devices in self._placement.devices for device in devices)
+        if not 0 < len(groups) < self._prepared.topology.groups or on_gpus or not self._has_copies(lost):
+            return False
+        placement = self._workers.place_lost(self._placement)
+        if placement is None:
+            return False
+        self._count_restart(str(loss))
+        _log.warning("%s; worker group %s starts again", loss, ", ".join(map(str, groups)))
+        self.snapshots.drop()
+        self._generation += 1
+        self._placement, self._check = placement, self._make_check(placement)
+        try:
+            self.run.end_groups(groups, str(loss), lost)
+            self.run.replace_servers(placement, self._check, self._generation)
+            self._connected().go_on(groups)
+            reached = self.run.restart_groups(groups, self._generation)
+        except WorkerLost as again:
+            _log.warning("%s", again)
+            return False
+        # Reports of the first group alone are shown, so that it computes steps again whose reports were lost.
+        begins = {group: step if group else groups[0] for group, step in reached.items()}
+        for group, step in begins.items():
+            steps_again = reached[group] - step
+            self.restarts.append(Restart(str(loss), noticed, step, self._generation, group, steps_again))
+        self._workers.blame(lost)
+        self._connected().restart_groups(begins)
+        return True
+
+    def _groups_on(self, addresses: Collection[str]) -> list[int]:
+        """Return the worker groups that have workers or servers on some Dask workers."""
+        topology, placement = self._prepared.topology, self._placement
+        return [
+            group
+            for group, workers in enumerate(placement.partitions)
+            if {*workers, *placement.servers[topology.server_group(group)]} & {*addresses}
+        ]
+
+    def _has_copies(self, lost: Collection[str]) -> bool:
+        """Whether each server on lost Dask workers is linked with one that is left."""
+        topology, servers = self._prepared.topology, self._placement.servers
+        return all(
+            any(servers[linked][number] not in lost for linked in topology.linked_groups(group))
+            for group, addresses in enumerate(servers)
+            for number, address in enumerate(addresses)
+            if address in lost
+        )
+
+    def _lose(self, loss: WorkerLost) -> str:
+        """End the present generation where its Dask workers are left; return what was lost, in words."""
+        _log.warning("%s; the run starts again from step %d", loss, self.snapshots.newest.step)
+        self.snapshots.drop()
+        self._workers.blame(self._placement.addresses)
+        self.run.close(str(loss), heartbeats(self._client).silent(), last=False)
+        return str(loss)
+
+    def _count_restart(self, lost: str) -> None:
+        limit, step = self._cluster.max_restarts, self.snapshots.newest.step
+        if limit is None and self._restarts_from_snapshot >= RESTARTS_FROM_SNAPSHOT:
+            raise RunError(f"{lost}; the run has started again {RESTARTS_FROM_SNAPSHOT} times from step {step}")
+        if limit is not None and self._restarts >= limit:
+            times = "once" if limit == 1 else f"{limit} times"
+            again = f"; the run has started again {times}, as max_restarts says" if limit else ""
+            raise RunError(f"{lost}{again}")
+        self._restarts += 1
+        self._restarts_from_snapshot += 1
+
+    def _place_again(self) -> None:
+        self._placement = self._workers.place(self._check)
+        self._check = self._make_check(self._placement)
+
+    def _start_generation(self) -> None:
+        """Start workers and servers with the values of the newest snapshot."""
+        newest, prepared = self.snapshots.newest, self._prepared
+        if self.run.started:
+            self._generation += 1
+            config = replace(self.run.config, generation=self._generation)
+            self.run = ClusterRun(self._client, config, self._placement, self._check)
+        is_within = any(address.startswith("inproc://") for address in self._placement.addresses)
+        params, state = newest.copy() if is_within else (newest.params, newest.state)
+        warm = prepared.topology.common_start(newest.step, prepared.job.train_steps)
+        began = time.monotonic()
+        self.run.start(params, state, newest.step, warm)
+        self._start_seconds = time.monotonic() - began

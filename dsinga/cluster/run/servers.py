@@ -1,0 +1,260 @@
+"""The driver's handle of a run's servers: creates them, gives them values, links their groups, calls their methods."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from distributed import Client, Future
+
+from dsinga.cluster.dask.dask_workers import host, process
+from dsinga.cluster.dask.packed import Packed
+from dsinga.cluster.dask.placement import Placement
+from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
+from dsinga.cluster.dask.task_keys import generation_words, task_key
+from dsinga.cluster.on_workers.server_actor import ServerActor
+from dsinga.cluster.on_workers.server_links import connect_server, link_server
+from dsinga.errors import WorkerLost
+from dsinga.server import routes
+from dsinga.transport.interface import wait_for
+from dsinga.worker.config import ServerKey, WorkerConfig
+from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
+
+# The values and the updater's state of the slices of a server, by slice id and slot.
+ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
+
+
+class Servers:
+    """The servers of all server groups of a run, each an Actor on a Dask worker.
+
+    Methods raise RunError where a Dask worker of the run is lost, and where a server does not answer in time. Waits
+    call ``check``.
+    """
+
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
+        self._client = client
+        self._check = check
+        self._config = config
+        self._placement = placement
+        self._actors: dict[ServerKey, Any] = {}
+        self.futures: list[Future] = []
+
+    def create(self, step: int) -> None:
+        """Create the Actors of all servers, for worker groups that begin with ``step``."""
+        config = self._config
+        self._create(
+            [
+                ServerKey(config.run, config.generation, group, server, config.secret)
+                for group, addresses in enumerate(self._placement.servers)
+                for server in range(len(addresses))
+            ],
+            step,
+        )
+
+    def _create(self, keys: Sequence[ServerKey], step: int) -> None:
+        topology, specs, futures = self._config.topology, slice_specs(self._config), []
+        updater = Packed(self._config.updater)
+        for key in keys:
+            server_specs = [spec for spec in specs if spec.slice.server == key.server]
+            remote = self._remote_clients(key)
+            arguments = (
+                key, server_specs, updater, topology.worker_groups(key.group), step, topology.staleness,
+                self._config.options.timeout, self._config.options.codec(), bool(remote),
+                topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
+            )  # fmt: skip
+            futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
+        self.futures += futures
+        actors = self._actors | dict(zip(keys, self._gather(futures), strict=True))
+        self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
+
+    def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
+        """Create the servers that lived elsewhere than in ``placement`` anew, as ``generation``; the others go on.
+
+        They take the values of a linked server group, which must be left.
+        """
+        lost = [key for key in self._actors if placement.servers[key.group][key.server] != self._address(key)]
+        self._placement, self._check = placement, check
+        for key in lost:
+            del self._actors[key]
+        keys = [key._replace(generation=generation) for key in lost]
+        first = {key: self._values_from_links(key) for key in keys}
+        self._create(keys, 0)
+        self._put(first)
+        futures = [self._connect(key) for key in keys] if self._config.topology.edges else []
+        self._gather(futures)
+        self._gather([self._link(other, key) for key in keys for other in self._linked(key) if other not in keys])
+
+    def restart(self, group: int, generation: int, step: int) -> int:
+        """Let a worker group begin anew at all its servers; return its first step, which is ``step`` at least."""
+        for _ in range(2):  # the second time with the highest of all answers
+            step = max([step, *self.call(group, "restart", group, generation, step)])
+        return step
+
+    def _values_from_links(self, key: ServerKey) -> ServerValues:
+        """Return the values and states of a new server from those linked with it that are left."""
+        linked = self._linked(key)
+        source = linked[0].group
+        values: dict[int, Any] = {}
+        shares = self._call(linked, "values_for", lambda _: (key.group, key.generation, source))
+        for share, _ in shares:
+            for id, array in share.items():
+                values[id] = values[id] + array if id in values else array
+        return values, shares[0][1]
+
+    def _linked(self, key: ServerKey) -> list[ServerKey]:
+        """Return the servers that a server exchanges changes with, as far as they have been created."""
+        groups = self._config.topology.linked_groups(key.group)
+        return [other for other in self._actors if other.group in groups and other.server == key.server]
+
+    def _remote_clients(self, key: ServerKey) -> list[str]:
+        """Return the addresses of the workers and linked servers in other processes that call a server."""
+        topology, placement = self._config.topology, self._placement
+        workers = [address for group in topology.worker_groups(key.group) for address in placement.partitions[group]]
+        linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
+        return [address for address in workers + linked if process(address) != process(self._address(key))]
+
+    def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
+        """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
+        for group in groups:
+            self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
+
+    def _slices(self, key: ServerKey, values: Arrays, state: Mapping[str, Arrays] | None) -> ServerValues:
+        """Return the slices that a server keeps of whole params and of the updater's state."""
+        slice_values, slice_states = sliced_values(self._config, values, state)
+        ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
+        states = None if slice_states is None else {id: slice_states[id] for id in ids}
+        arrays = {id: slice_values[id] for id in ids}, states
+        # A server changes the arrays that it receives, and a server in this process receives them without a copy.
+        return arrays if self._config.topology.server_groups == 1 else copy.deepcopy(arrays)
+
+    def _put(self, sent: dict[ServerKey, ServerValues]) -> None:
+        self._call(sent, "put", sent.__getitem__)
+        # Dask keeps the arguments of a call in a cycle; the arrays shall not wait for the garbage collector.
+        for values_by_id, states_by_id in sent.values():
+            values_by_id.clear()
+            if states_by_id is not None:
+                states_by_id.clear()
+
+    def link(self) -> None:
+        """Connect the server groups joined by an edge; they send each other their changes from now on.
+
+        All server groups must have the same values.
+        """
+        self._gather([self._connect(key) for key in self._actors] if self._config.topology.edges else [])
+
+    def _connect(self, key: ServerKey) -> Future:
+        """Connect a server to all that it is linked with, which have been created."""
+        topology = self._config.topology
+        addresses = {other: self._address(other) for other in self._linked(key)}
+        paths = routes(topology.edges, topology.server_groups)
+        arguments = (key, addresses, paths, topology.sync_freq, self._config.options.timeout)
+        return self._submit(connect_server, key, "connect servers", *arguments)
+
+    def _link(self, key: ServerKey, other: ServerKey) -> Future:
+        """Connect a server to a linked one that was created anew."""
+        arguments = (key, other, self._address(other), self._config.options.timeout)
+        what = f"to group {other.group}, {generation_words(other.generation)}"
+        return self._submit(link_server, key, "link server", *arguments, what=what)
+
+    def flush(self) -> None:
+        """Let server groups send each other all changes, until they have the same values.
+
+        Their worker groups must not push meanwhile.
+        """
+        before: list[int] | None = None
+        while self._config.topology.edges:
+            sent = self._call(self._actors, "flush", lambda key: ())
+            if sent == before:
+                break
+            before = sent
+
+    def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
+        return self._call(self.addresses(group), method, lambda key: arguments)
+
+    def call_all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of the servers of all server groups at once; return the results in their order."""
+        return self._call(self._actors, method, lambda key: arguments)
+
+    def ask(self, group: int, method: str) -> list[concurrent.futures.Future[Any]]:
+        """Call a method of all servers of a worker group without waiting; return futures of the results."""
+        return [self._send(key, method, ()) for key in self.addresses(group)]
+
+    def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
+        """Call a method of the servers of all server groups without waiting; return futures of the results."""
+        return [self._send(key, method, ()) for key in self._actors]
+
+    def addresses(self, group: int) -> dict[ServerKey, str]:
+        """Return the servers that serve a worker group, with the addresses of their Dask workers."""
+        server_group = self._config.topology.server_group(group)
+        return {key: self._address(key) for key in self._actors if key.group == server_group}
+
+    def _call(
+        self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
+    ) -> list[Any]:
+        replies: dict[ServerKey, concurrent.futures.Future[Any]] = {}
+        results = []
+        try:
+            for key in keys:
+                replies[key] = self._send(key, method, arguments(key))
+            for key, reply in replies.items():
+                what = f"the result of {method} from {self._describe(key)}"
+                results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
+        finally:
+            for reply in replies.values():
+                reply.cancel()
+        return results
+
+    def _send(self, key: ServerKey, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
+        """Call a method of a server's Actor; return a future of its result. Raises WorkerLost where the Actor is gone.
+
+        Not Dask's own future: a wait for that which times out stays with its result until the garbage collector comes.
+        """
+        with self._client.as_current():  # outside a task, an Actor sends calls through the current client
+            try:
+                reply = getattr(self._actors[key], method)(*arguments)
+            except RuntimeError as error:  # Dask knows already that the Actor is gone
+                raise WorkerLost(f"{self._describe(key)} was lost: {error}") from error
+
+        async def wait() -> Any:
+            return await reply
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
+
+    def _check_workers(self) -> None:
+        """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages.
+
+        Raises what ``check`` raises, too.
+        """
+        check_workers(self._client, self._placement.addresses)
+        self._check(0.0)
+
+    def _submit(
+        self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
+    ) -> Future:
+        of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
+        with run_span():
+            return self._client.submit(
+                task,
+                *arguments,
+                actor=actor,
+                workers=[self._address(key)],
+                allow_other_workers=False,
+                pure=False,
+                key=task_key(
+                    words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what
+                ),
+            )
+
+    def _describe(self, key: ServerKey) -> str:
+        return f"server {key.server} on the Dask worker {self._address(key)}"
+
+    def _address(self, key: ServerKey) -> str:
+        return self._placement.servers[key.group][key.server]
+
+    def _gather(self, futures: Sequence[Future]) -> list[Any]:
+        return gather(self._client, futures, self._placement.addresses, self._check)

@@ -1,0 +1,145 @@
+"""Snapshots: copies of a run's state in the driver's memory, made at round boundaries while training goes on.
+
+They are kept by the driver, because nothing else outlives the loss of any other process: Dask workers end with their
+scheduler.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+from dsinga.cluster.placing.memory_check import in_gib
+from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
+from dsinga.errors import RunError
+from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
+
+# Bytes a second at which a snapshot is taken to be made where that was not measured, or seemed to take no time.
+BYTES_PER_SECOND = 1e9
+# Seconds between two snapshots at least: rounds, at whose ends they are made, last about one.
+LEAST_SECONDS = 0.5
+
+# What copies fail with where Dask workers are lost: Dask's errors are of many kinds.
+LOST = (RunError, RuntimeError, OSError, TimeoutError, CancelledError)
+
+
+@dataclass
+class RunSnapshot:
+    """All that is needed to go on from a step with the same bits. Its arrays are not to be changed.
+
+    Attributes:
+        step: the number of steps that are done.
+        params: whole params.
+        state: the updater's state, by param and slot; None where it begins anew.
+        loop: the state of the training loop, as in a checkpoint; None while it is not known.
+    """
+
+    step: int
+    params: Arrays
+    state: Mapping[str, Arrays] | None
+    loop: Mapping[str, Any] | None = None
+
+    def copy(self) -> tuple[Arrays, dict[str, Arrays] | None]:
+        """Return copies of the params and of the updater's state, which servers of this process may change."""
+        params = {name: array.copy() for name, array in self.params.items()}
+        if self.state is None:
+            return params, None
+        return params, {
+            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its arrays in bytes."""
+        slots = [array for arrays in (self.state or {}).values() for array in arrays.values()]
+        return sum(array.nbytes for array in (*self.params.values(), *slots))
+
+
+class Snapshots:
+    """The newest snapshot of a run, and the one that is on its way.
+
+    Args:
+        first: the state that the run begins with.
+        share: the share of the time that making snapshots may take; 0 for none but ``first``.
+
+    Attributes:
+        newest: the newest snapshot that is complete.
+    """
+
+    def __init__(self, first: RunSnapshot, share: float):
+        self.newest = first
+        self._share = share
+        self._pending: PendingSnapshot | None = None
+        self._pending_loop: Mapping[str, Any] | None = None
+        self._reached_at: float | None = None
+        self._due_at = time.monotonic() + self._interval(first.nbytes / BYTES_PER_SECOND) if share else math.inf
+
+    def request(self, run: ClusterRun, step: int) -> None:
+        """Request a snapshot after ``step`` steps if it is time to, and none is on its way.
+
+        No task beyond this step may have been sent.
+        """
+        if self._pending is not None or step <= self.newest.step or time.monotonic() < self._due_at:
+            return
+        self._pending = run.request_snapshot(step)
+        self._pending_loop = self._reached_at = None
+
+    def reach(self, step: int) -> None:
+        """Note that the reports of all steps before ``step`` have come."""
+        if self._pending is not None and self._reached_at is None and step >= self._pending.step:
+            self._reached_at = time.monotonic()
+
+    def add_loop(self, step: int, loop: Callable[[], Mapping[str, Any]]) -> None:
+        """Add the state of the training loop, which goes on from ``step``, to the snapshot of that step."""
+        if self._pending is not None and self._pending.step == step:
+            self._pending_loop = loop()
+        if self.newest.step == step and self.newest.loop is None:
+            self.newest.loop = loop()
+
+    def collect(self) -> bool:
+        """Make the snapshot that is on its way the newest one, if it has come; return whether it has."""
+        pending = self._pending
+        if pending is None or self._reached_at is None or not pending.done():
+            return False
+        self._pending = None
+        try:
+            params, state = pending.result()
+        except LOST as error:  # which is noticed elsewhere; or training has been faster than the request
+            _log.debug("no snapshot of step %d: %s", pending.step, error)
+            self._due_at = time.monotonic() + LEAST_SECONDS
+            return False
+        except MemoryError:
+            _log.warning(
+                "this process has too little memory for snapshots, some %s: a run that loses Dask workers goes back to "
+                "step %d; give it more memory, or write checkpoints more often",
+                in_gib(3 * self.newest.nbytes), self.newest.step,
+            )  # fmt: skip
+            self._due_at = math.inf
+            return False
+        self.newest = RunSnapshot(pending.step, params, state, self._pending_loop)
+        seconds = pending.done_at - self._reached_at
+        _log.debug("snapshot of step %d: %d bytes in %.3f s", pending.step, self.newest.nbytes, seconds)
+        self._due_at = time.monotonic() + self._interval(max(seconds, self.newest.nbytes / BYTES_PER_SECOND))
+        return True
+
+    def replace(self, snapshot: RunSnapshot) -> None:
+        """Make ``snapshot`` the newest one; none is on its way any longer."""
+        self.newest = snapshot
+        self.drop()
+
+    def drop(self) -> None:
+        """Wait no longer for the snapshot that is on its way."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+
+    def _interval(self, cost: float) -> float:
+        """Return the seconds until the next snapshot, where the last one has cost so many."""
+        return max(LEAST_SECONDS, cost / self._share)

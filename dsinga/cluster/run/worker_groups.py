@@ -1,0 +1,165 @@
+"""The worker groups of a run in training: the training loop leads group 0, the others go on by themselves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from dsinga.cluster.dask.supervision import TaskChain
+from dsinga.cluster.events.run_events import RunEvents
+from dsinga.cluster.placing.prepare import PreparedRun
+from dsinga.cluster.run.cluster_run import ClusterRun
+from dsinga.cluster.run.grain import Grain
+from dsinga.cluster.run.group_rounds import GroupRounds, StepReport
+from dsinga.cluster.run.recovery import RecoverableRun
+from dsinga.cluster.run.training_view import TrainingView
+from dsinga.errors import WorkerLost
+from dsinga.worker.config import RoundReport
+
+
+class WorkerGroups:
+    """Trains all worker groups from a step on; they do not wait for each other.
+
+    Group 0 trains alone during the warm-up. Where Dask workers are lost, the run starts again, all of it or some
+    groups; reports of group 0 that the loop has seen already are dropped then.
+
+    Args:
+        prepared: the run.
+        run: its generations.
+        grain: how rounds are sent.
+        view: the view of the training loop, whose ``step`` is that of group 0.
+        events: takes the reports of each round.
+        show_restarts: a method of the loop. It is called with the number of a group that stands where it had stood
+            before it was started again, and with the seconds since then.
+        begin: the step to begin with.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        run: RecoverableRun,
+        grain: Grain,
+        view: TrainingView,
+        events: RunEvents,
+        show_restarts: Callable[[float, int], None],
+        begin: int,
+    ):
+        self._run, self._grain, self._view, self._events = run, grain, view, events
+        self._show = weakref.WeakMethod(show_restarts)  # weak, because the loop refers to this object
+        self._last = prepared.job.train_steps
+        self._count = prepared.topology.groups
+        self._together = prepared.topology.common_start(begin, self._last)  # the step at which all groups train
+        self._warms_up = False  # whether group 0 trains alone
+        self._groups: list[GroupRounds] = []
+        run.connect(self)
+        try:
+            self.restart(begin)
+        except WorkerLost as loss:
+            run.recover(loss)
+
+    @property
+    def first(self) -> GroupRounds:
+        """The rounds of group 0."""
+        return self._groups[0]
+
+    @property
+    def speed(self) -> float:
+        """The steps a second of all groups together."""
+        return sum(rounds.speed for rounds in self._groups)
+
+    def send(self, stop: int) -> bool:
+        """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
+        while True:
+            try:
+                rounds, run = self.first, self._run.run
+                if self._warms_up and rounds.read_to >= self._together:
+                    self._join(run)
+                if rounds.sent < stop:
+                    self._run.snapshots.request(run, rounds.sent if self._count == 1 else rounds.read_to)
+                return rounds.send(min(stop, self._together) if self._warms_up else stop)
+            except WorkerLost as loss:
+                self._run.recover(loss)
+
+    def read(self) -> tuple[Sequence[RoundReport], list[StepReport]]:
+        """Wait for a round of group 0; return its reports by worker, and of its steps that the loop has not seen.
+
+        Where Dask workers are lost, the run starts again, and there are no reports.
+        """
+        rounds = self.first
+        try:
+            by_worker = self._run.run.chains.wait(rounds.oldest)
+        except WorkerLost as loss:
+            self._run.recover(loss)
+            return [], []
+        seen = self._view.step - rounds.read_to
+        reports = rounds.read(by_worker)
+        self._run.snapshots.reach(rounds.read_to)
+        self._run.collect_snapshot()
+        return by_worker, reports[max(0, seen) :]
+
+    def finish(self, run: ClusterRun) -> None:
+        """Let the other groups end, when group 0 has ended, and let all server groups agree."""
+        if self._warms_up:  # group 0 was stopped before the others began
+            self._join(run)
+        run.leave(0)
+        run.chains.finish()
+        run.synchronise()
+
+    def restart(self, step: int) -> None:
+        """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
+        run, lengths = self._run.run, [rounds.length for rounds in self._groups]
+        self._groups = [
+            GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
+            for group in range(self._count)
+        ]
+        for rounds, length in zip(self._groups, lengths, strict=False):
+            rounds.length = length
+        self._warms_up = step < self._together
+        if not self._warms_up:
+            self.go_on(())
+
+    def catch_up(self) -> None:
+        """Train group 0, which was started again, to the step at which it had stood."""
+        while self.send(self._view.step):
+            self.read()
+        self._show_restarts(0.0, 0)
+
+    def steps_read(self) -> list[int] | None:
+        """Return the step up to which reports of each group were read; None while not all of them train."""
+        return None if self._warms_up or not self._groups else [rounds.read_to for rounds in self._groups]
+
+    def go_on(self, restarting: Collection[int]) -> None:
+        """Let the groups that are not ``restarting`` go on with their rounds in flight."""
+        for rounds in self._groups[1:]:
+            if rounds.group not in restarting:
+                self._run.run.chains.add(self._train_alone(rounds))
+
+    def restart_groups(self, steps: Mapping[int, int]) -> None:
+        """Begin the rounds of some groups at the steps from which they have started again."""
+        for group, step in steps.items():
+            rounds = GroupRounds(self._run.run, self._grain, group, step)
+            rounds.length, self._groups[group] = self._groups[group].length, rounds
+            if group:
+                self._run.run.chains.add(self._train_alone(rounds))
+
+    def _show_restarts(self, seconds: float, group: int) -> None:
+        show = self._show()
+        if show is not None:
+            show(seconds, group)
+
+    def _join(self, run: ClusterRun) -> None:
+        """End the warm-up."""
+        run.join(self._view.step)
+        self._warms_up = False
+        self.go_on(())
+
+    def _train_alone(self, rounds: GroupRounds) -> TaskChain:
+        """Train a group that no extension sees, until training ends."""
+        while rounds.send(rounds.sent if self._view.stopped else self._last):
+            by_worker = yield rounds.oldest
+            seconds = sum(report.timing["total"] for report in rounds.read(by_worker)[1:])
+            self._show_restarts(seconds, rounds.group)
+            self._events.round(rounds.group, by_worker)
+        rounds.speed = 0.0
+        self._show_restarts(0.0, rounds.group)
+        self._run.run.leave(rounds.group)

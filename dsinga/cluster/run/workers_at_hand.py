@@ -1,0 +1,138 @@
+"""The Dask workers at hand for a new generation of a run: claimed, checked, and waited for where there are none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from distributed import Client
+
+from dsinga.cluster.connecting.expected_workers import Notices
+from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, count_processes
+from dsinga.cluster.dask.heartbeats import heartbeats
+from dsinga.cluster.dask.placement import Placement, place, place_lost
+from dsinga.cluster.dask.supervision import Check
+from dsinga.cluster.placing.memory_check import check_memory
+from dsinga.cluster.placing.prepare import PreparedRun
+from dsinga.errors import RunError, UserError
+from dsinga.job import ClusterConf
+
+_log = logging.getLogger(__name__)
+
+# How often in succession a Dask worker may be lost before a snapshot is complete; then it is left out.
+LOSSES_OF_WORKER = 3
+# Seconds between two looks whether there are Dask workers again.
+WAIT_SECONDS = 0.1
+
+
+class WorkersAtHand:
+    """Places a run anew on the Dask workers at hand, and knows which of them it had better not use."""
+
+    def __init__(self, prepared: PreparedRun, client: Client, announce: Callable[[str], None]):
+        self._prepared, self._client, self._announce = prepared, client, announce
+        self._cluster = prepared.job.cluster or ClusterConf()
+        self._ready = set(prepared.placement.addresses)
+        self._refused: set[str] = set()  # addresses of Dask workers that cannot train the job
+        self._names: dict[str, str] = {}
+        self._losses: Counter[str] = Counter()  # in succession, by the name of the Dask worker
+        self._note_names(available_workers(client))
+
+    def blame(self, addresses: Collection[str]) -> None:
+        """Count a loss of those of the Dask workers at ``addresses`` that are gone or silent."""
+        for address in self.lost(addresses):
+            self._losses[self._names.get(address, address)] += 1
+
+    def lost(self, addresses: Collection[str]) -> set[str]:
+        """Return the addresses of those of the Dask workers at ``addresses`` that are gone or silent."""
+        workers, silent = available_workers(self._client), heartbeats(self._client).silent()
+        return {address for address in addresses if address not in workers or address in silent}
+
+    def forgive(self, addresses: Collection[str]) -> None:
+        """Forget the losses of Dask workers that have served until a snapshot was complete."""
+        for address in addresses:
+            self._losses.pop(self._names.get(address, address), None)
+
+    def leaving(self) -> set[str]:
+        """Return the addresses of the Dask workers that are about to leave."""
+        return set(ask_scheduler(self._client, "dsinga_leaving"))
+
+    def most_partitions(self) -> int:
+        """Return the largest number of partitions of a process in the placement that :meth:`place` would return."""
+        offered = self._prepared.claim.offer(self._unusable())
+        workers = {address: {"nthreads": threads} for address, threads in offered.items()}
+        return place(self._prepared.topology, workers, crowded=True).most_partitions if workers else 0
+
+    def place(self, check: Check) -> Placement:
+        """Place the run on Dask workers at hand; wait, calling ``check``, where there are too few."""
+        prepared = self._prepared
+        while True:
+            self._await_workers(check)
+            placement = place(prepared.topology, prepared.claim.workers, crowded=True)
+            # The number of kernel threads of a partition stays, because results may depend on it.
+            placement = placement._replace(threads=prepared.placement.threads)
+            if self._is_ready(placement):
+                break
+        check_memory(self._client, (net.whole for net in prepared.config.nets.values()), len(placement.addresses))
+        return placement._replace(devices=prepared.choose_devices(placement))
+
+    def place_lost(self, placement: Placement) -> Placement | None:
+        """Return a placement with what was lost on Dask workers at hand, and all else where it is.
+
+        Returns None where these do not suffice at once.
+        """
+        claim, unusable = self._prepared.claim, self._unusable()
+        claim.replace(unusable)
+        left = placement.addresses & available_workers(self._client).keys() - unusable
+        if not left <= claim.workers.keys() or count_processes(claim.workers) < self._cluster.min_workers:
+            return None
+        placement = place_lost(self._prepared.topology, placement, claim.workers)
+        return placement if self._is_ready(placement) else None
+
+    def _is_ready(self, placement: Placement) -> bool:
+        """Whether all Dask workers of a placement can train the job; those that cannot are left out from now on."""
+        unknown = placement.addresses - self._ready
+        try:
+            if unknown:
+                self._prepared.check_ready(unknown)
+        except UserError as error:
+            if unknown >= placement.addresses:
+                raise
+            _log.warning("Dask workers that have come are left out: %s", error)
+            self._refused |= unknown
+            return False
+        self._ready |= unknown
+        return True
+
+    def _await_workers(self, check: Check) -> None:
+        """Claim threads of Dask workers at hand; wait until there are ``min_workers`` processes with some."""
+        claim, least, patience = self._prepared.claim, self._cluster.min_workers, self._cluster.patience
+        notices, began = Notices(self._announce), time.monotonic()
+        while True:
+            claim.replace(self._unusable())
+            count = count_processes(claim.workers)
+            if count >= least:
+                return
+            waited = time.monotonic() - began
+            plural = "s" if least > 1 else ""
+            lack = f"the run needs {least} Dask worker{plural} to go on, and there are {count or 'none'}"
+            if waited >= patience:
+                raise RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
+            notices.give(f"{lack}; waiting for others", waited)
+            self._prepared.cancellation.check_idle()
+            check(0.0)
+            threading.Event().wait(WAIT_SECONDS)
+
+    def _unusable(self) -> set[str]:
+        """Return the addresses of the Dask workers that the run is not to use."""
+        workers = available_workers(self._client)
+        heartbeats(self._client).look(self._client, workers)
+        self._note_names(workers)
+        unusable = self._refused | heartbeats(self._client).silent().keys() | self.leaving()
+        often = {a for a in workers if self._losses[self._names[a]] >= LOSSES_OF_WORKER} - unusable
+        return unusable | often if workers.keys() - unusable - often else unusable
+
+    def _note_names(self, workers: Workers) -> None:
+        self._names |= {address: str(info["name"]) for address, info in workers.items()}

@@ -1,0 +1,262 @@
+"""LocalNet, the nets of a job on numpy arrays in this process: forward and backward passes, without Dask or servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.arguments import check_whole
+from dsinga.engine.local_cut import CutRunner, to_host, whole_shape
+from dsinga.engine.local_nets import LocalNets, batch_rows, gradient_input, last_layers
+from dsinga.engine.local_records import Batch, batch_records, by_layer, length_of, part_of_batch
+from dsinga.engine.local_results import Backward, Forward, Means
+from dsinga.engine.local_updater import LocalUpdater
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job.phases import find_phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.net import NeuralNet
+from dsinga.net.usable_threads import available_cores, usable_threads
+from dsinga.ops import get_ops
+from dsinga.ops.types import is_plain
+from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, forward, initial_values
+from dsinga.training.divergence import check_metrics
+from dsinga.worker.param_slices import Arrays
+
+
+class LocalNet:
+    """The nets of a job, whole or cut for several workers, which compute numpy arrays in threads of this process.
+
+    Params are plain dictionaries of float32 arrays that the caller keeps. The same batches give the bits of
+    :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers.
+
+    Args:
+        job: the job; its data are not read.
+        x: records (n, ...), or several such arrays by the names of their input layers. Only shape and dtype matter.
+            Without them the shapes of the job's stores are used.
+        y: labels (n,) or (n, ...), None for a job without.
+        workers: for how many workers the net is cut; by default as many as the job names in a worker group.
+        threads: cores for large kernels, divided among the workers; by default as many as the net can use.
+        roots: where relative paths in the job are looked up after the working directory.
+        is_small: whether small products are computed in the way that takes the least time. The bits of a row then
+            depend on the size of its batch, and are not those of :func:`dsinga.train`.
+
+    Raises UserError for what is wrong with the job.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        x: Batch = None,
+        y: Batch = None,
+        *,
+        workers: int | None = None,
+        threads: int | None = None,
+        roots: Sequence[str] = (),
+        is_small: bool = False,
+    ):
+        if not isinstance(job, Job):
+            remedy = "of a model of dsinga.nn, write LocalNet(model.job(train_steps=1), x, y)"
+            raise UserError(f"LocalNet takes a Job, not {type(job).__name__}; {remedy}")
+        self.job = job
+        shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
+        self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots, "is_small": is_small}
+        check(job, [Phase.kTrain], needs_paths=x is None)
+        self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
+        self._threads = threads
+        self._cores = available_cores()
+        self._algorithm = algorithm(job.train_one_batch)
+        self._nets = LocalNets(job, None if x is None else (x, y), roots)
+        self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
+        self._ops = get_ops().for_worker()
+        if is_small:
+            self._ops = self._ops.for_small_nets()
+        self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
+        self._passes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, perhaps in another process, is made anew from."""
+        return {"arguments": self._arguments, "passes": self._passes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        positional, keywords = state["arguments"]
+        self.__init__(*positional, **keywords)  # type: ignore[misc]
+        self._passes = state["passes"]
+
+    @property
+    def net(self) -> NeuralNet:
+        """The whole training net."""
+        return self._nets.net(Phase.kTrain)
+
+    def initial_params(self) -> Arrays:
+        """Return the initial value of each param, float32 by name: those with which training of the job begins."""
+        return initial_values(self.net.params, self.job.seed)
+
+    def updater(self) -> LocalUpdater:
+        """Return a new updater, as the job describes it, at step 0."""
+        return LocalUpdater(self.job.updater, self.net.params)
+
+    def forward(
+        self,
+        params: Mapping[str, np.ndarray],
+        x: Batch,
+        y: Batch = None,
+        *,
+        layers: Sequence[str] = (),
+        phase: str = "test",
+        step: int = 0,
+    ) -> Forward:
+        """Compute the features of ``layers`` for a batch of any size; by default of the layers that are no sources.
+
+        Without ``y`` only what needs no labels is computed, and the feature of a softmax loss or of a sigmoid
+        cross-entropy loss is its probabilities. ``step`` selects the random numbers, in the phase "train". Raises
+        UserError for bad input.
+        """
+        return self._forward(params, x, y, tuple(layers), find_phase(phase), step)
+
+    def _forward(
+        self,
+        params: Mapping[str, np.ndarray],
+        x: Batch,
+        y: Batch = None,
+        layers: tuple[str, ...] = (),
+        phase: Phase = Phase.kTest,
+        step: int = 0,
+        first: int = 0,
+    ) -> Forward:
+        """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
+        unlabelled, cut_rows = None if y is not None else layers, self._cut_rows(x)
+        net = self._nets.net(phase, unlabelled, cut_rows)
+        keep = layers or last_layers(net)
+        records, rows = self._records(net, x, y, first)
+        if cut_rows:
+            values = self._values(net, params)
+            outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
+        else:
+            ctx = self._context(net, rows, step)
+            with np.errstate(over=self._overflow, invalid=self._overflow):
+                computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
+            outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
+        for name, array in outputs.items():
+            if not is_plain(array):
+                outputs[name] = np.ascontiguousarray(array)
+        return Forward(outputs, Means(metrics))
+
+    def backward(
+        self,
+        params: Mapping[str, np.ndarray],
+        x: Batch,
+        y: Batch = None,
+        *,
+        gradients: Mapping[str, np.ndarray] | None = None,
+        step: int | None = None,
+    ) -> Backward:
+        """Compute the gradient of the mean loss of a batch of any size for each param, by the job's algorithm.
+
+        ``gradients`` stand for a loss of one's own in place of the job's: by layer, the gradient of each record's loss
+        by the layer's feature, (n, ...), for back-propagation. Only what these layers need is computed, without labels;
+        the one metric, "loss", is the mean of gradient·feature. ``step`` selects the random numbers, as of dropout; by
+        default it is the number of earlier calls. A gradient of an embedding may be sparse rows: its method ``dense()``
+        returns an array. Raises UserError for bad input, Diverged where a metric is not finite.
+        """
+        if gradients is not None and (y is not None or not gradients):
+            raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
+        step = self._passes if step is None else step
+        self._passes = step + 1
+        compute = self._algorithm if gradients is None else bp
+        cut_rows, names = self._cut_rows(x), tuple(gradients or ())
+        net = self._nets.net(Phase.kTrain, None, cut_rows, gradients=names)
+        if gradients:
+            given = {gradient_input(name): gradient for name, gradient in gradients.items()}
+            x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
+        records, rows = self._records(net, x, y, gradients=names)
+        values = self._values(net, params)
+        if cut_rows:
+            pushed, metrics = self._cut.backward(compute, net, values, records, rows, self.job.seed, step)
+            pushed = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in pushed.items()}
+        else:
+            pushed = {}
+            ctx = self._context(net, rows, step)
+            with np.errstate(over=self._overflow, invalid=self._overflow):
+                metrics = compute(net, self._on_device(values), records, ctx, pushed.__setitem__)
+            pushed = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
+        check_metrics(metrics, step)
+        return Backward(pushed, Means(metrics))
+
+    def predict(
+        self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
+    ) -> np.ndarray:
+        """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
+        if batchsize is not None:
+            check_whole("batchsize", batchsize, 1)
+        net, rows = self._nets.net(Phase.kTest, (layer,)), length_of(x)
+        size = batchsize or batch_rows(net)
+        result = None
+        for start in range(0, max(rows, 1), size):
+            batch = part_of_batch(x, start, start + size)
+            part = self._forward(params, batch, layers=(layer,), first=start).outputs[layer]
+            if result is None:
+                result = part if len(part) == rows else np.empty((rows, *part.shape[1:]), part.dtype)
+            if result is not part:
+                result[start : start + size] = part
+        assert result is not None
+        return result
+
+    def evaluate(
+        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
+    ) -> Means:
+        """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
+        if batchsize is not None:
+            check_whole("batchsize", batchsize, 1)
+        net, rows = self._nets.net(Phase.kTest), length_of(x)
+        size = batchsize or batch_rows(net)
+        parts: list[Metrics] = []
+        for start in range(0, max(rows, 1), size):  # of no records, a batch is refused
+            labels = None if y is None else part_of_batch(y, start, start + size)
+            batch = part_of_batch(x, start, start + size)
+            parts.append(self._forward(params, batch, labels, first=start).metrics.sums)
+        return Means(add_metrics(parts))
+
+    def feature_shape(self, layer: str) -> tuple[int, ...]:
+        """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
+        return self._nets.net(Phase.kTest, (layer,)).layer(layer).shape[1:]
+
+    def _records(
+        self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
+    ) -> tuple[dict[str, Records], int]:
+        """Return the records of a batch; NaN is refused, but for a job that leaves bad batches out."""
+        infos = self._nets.infos(net.phase, gradients)
+        return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
+
+    def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
+        self._ops.enter()
+        self._ops.set_threads(self._count_threads(net))
+        return Context(self._ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
+
+    def _count_threads(self, net: NeuralNet) -> int:
+        """Return the number of kernel threads of each worker: as many as :func:`dsinga.train` would give it."""
+        usable = self._threads or usable_threads(net, self.workers)
+        return max(1, min((self._threads or self._cores) // self.workers, usable))
+
+    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
+        values = {}
+        for name, shape in net.shapes.items():
+            value = params.get(name)
+            if not is_plain(value) or value.shape != shape:
+                check_params(net, params)
+                value = np.ascontiguousarray(params[name], np.float32)
+            values[name] = value
+        return values
+
+    def _on_device(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {name: self._ops.asarray(value) for name, value in values.items()}
+
+    def _cut_rows(self, x: Batch) -> int:
+        """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.
+
+        A net is cut for one batch size. A batch of fewer records than workers is computed by one of them.
+        """
+        rows = length_of(x) if self.workers > 1 else 0
+        return rows if rows >= self.workers else 0

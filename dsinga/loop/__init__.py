@@ -1,0 +1,1 @@
+"""The training loop: what happens between the steps that an engine computes."""

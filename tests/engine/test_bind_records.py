@@ -1,0 +1,167 @@
+"""Binding sources of records to a job: its input layers read them in place of stores."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+import dsinga
+from dsinga.api import roots
+from dsinga.data import open_records, open_store, write_store
+from dsinga.engine.bind_records import bind_records
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase, StoreConf, check, loads
+from dsinga.job.writer import to_text
+from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.train_in_threads import train_in_threads
+from tests.support.small_job import assert_same, with_topology
+
+
+@pytest.fixture
+def pathless(job: Job) -> Job:
+    """The small job with input layers that name no store."""
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(path=None)) if layer.store_conf else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(train_steps=3, neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def inputs(job: Job) -> list[tuple[list[Phase], list[Phase], object]]:
+    return [
+        (layer.include, layer.exclude, layer.store_conf.records) for layer in job.neuralnet.layer if layer.store_conf
+    ]
+
+
+def test_a_bound_job_trains_to_the_bits_of_one_with_a_path(job: Job, pathless: Job, stores: Path) -> None:
+    bound = bind_records(pathless, open_store(stores / "train.zarr"))
+    expected = train_in_threads(job.replace(train_steps=3), roots(job, None))
+    assert_same(train_in_threads(bound).params, expected.params)
+
+
+def test_each_phase_reads_its_own_data(pathless: Job, stores: Path) -> None:
+    train, test = (open_store(stores / f"{name}.zarr") for name in ("train", "test"))
+    bound = bind_records(pathless, {"train": train, "test": {"data": str(stores / "test.zarr")}})
+    assert open_batch_reader(bound, Phase.kTrain, 1, ()).stores == {"data": train}
+    assert open_batch_reader(bound, Phase.kTest, 1, ()).stores["data"].location == test.location
+    assert inputs(pathless) == [([Phase.kTrain], [], None), ([Phase.kTest], [], None)]  # the given job is unchanged
+
+
+def test_a_layer_of_several_phases_reads_data_in_one_of_them_only(stores: Path) -> None:
+    source = open_store(stores / "train.zarr")
+    layer = 'layer { name: "data" type: kRecordInput %s store_conf { path: "a" batchsize: 4 } }'
+    every = bind_records(loads("neuralnet {" + layer % "" + "}"), source)
+    assert inputs(every) == [([Phase.kTrain], [], source), ([], [Phase.kTrain], None)]
+    two = bind_records(loads("neuralnet {" + layer % "include: [kTrain, kTest]" + "}"), source, Phase.kTest)
+    assert inputs(two) == [([Phase.kTest], [], source), ([Phase.kTrain], [], None)]
+    both = bind_records(every, {"test": source})
+    assert [records for *_, records in inputs(both)] == [source, source, None]
+    assert inputs(both)[2][1] == [Phase.kTrain, Phase.kTest]
+
+
+def test_an_older_input_layer_keeps_its_batch_size(stores: Path) -> None:
+    job = loads('neuralnet { layer { name: "data" type: kShardData sharddata_conf { path: "a" batchsize: 7 } } }')
+    bound = bind_records(job, open_store(stores / "test.zarr"))
+    assert open_batch_reader(bound, Phase.kTrain, 1, ()).batchsize == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"tets": 1}, "data are given for 'tets', which is no phase and no input layer in phase kTrain; did you mean"),
+        ({"val": 1}, "there are data for phase kVal, but the net has no input layer in it; add kVal to the include"),
+        ({"train": {"dta": 1}}, "there are data for 'dta', which is no input layer in phase kTrain; did you mean 'dat"),
+        ({"train": 3}, "records cannot be read from a int; give an array"),
+    ],
+)
+def test_data_that_no_layer_reads_are_refused(job: Job, data: object, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        bind_records(job, data)
+
+
+def test_several_input_layers_need_a_source_each(stores: Path) -> None:
+    conf = 'type: kRecordInput store_conf { path: "a" batchsize: 4 }'
+    job = loads(f'neuralnet {{ layer {{ name: "a" {conf} }} layer {{ name: "b" {conf} }} }}')
+    source = open_store(stores / "train.zarr")
+    with pytest.raises(
+        UserError, match=r"phase kTrain has 2 input layers; give the data of each: {'a': ..., 'b': ...}"
+    ):
+        bind_records(job, source)
+    assert [records for *_, records in inputs(bind_records(job, {"a": source}))] == [source, None, None]
+
+
+def test_a_text_layer_takes_no_records(stores: Path) -> None:
+    job = loads('neuralnet { layer { name: "data" type: kCharRNN char_rnn_conf { path: "a" } } }')
+    with pytest.raises(UserError, match="layer 'data' reads a text, not records"):
+        bind_records(job, open_store(stores / "train.zarr"))
+
+
+def test_a_layer_without_path_and_data_is_refused_in_its_phase(pathless: Job, stores: Path) -> None:
+    bound = bind_records(pathless, open_store(stores / "train.zarr"))
+    check(bound, [Phase.kTrain])
+    with pytest.raises(UserError, match=r"'data': store_conf needs a path: \"...\", or in Python data="):
+        check(bound, [Phase.kTest])
+
+
+def test_records_are_kept_by_copies_and_left_out_of_files_and_pickles(pathless: Job, stores: Path) -> None:
+    conf = StoreConf(batchsize=3)
+    conf.records = source = open_store(stores / "train.zarr")
+    assert conf.replace(batchsize=4).records is copy.copy(conf).records is source
+    assert pickle.loads(pickle.dumps(conf)).records is None
+    assert pickle.loads(pickle.dumps(conf)) == conf == StoreConf(batchsize=3)
+    assert to_text(bind_records(pathless, source)) == to_text(pathless)
+
+
+def test_the_functions_of_the_api_take_data(job: Job, pathless: Job, stores: Path, threads, tmp_path: Path) -> None:
+    train, test = open_store(stores / "train.zarr"), open_store(stores / "test.zarr")
+    pathless = with_topology(pathless, 1)
+    net = dsinga.build_net(pathless, data=train)
+    assert net.params.keys() == dsinga.partition_net(pathless, 2, data=train).whole.params.keys()
+    result = dsinga.train(pathless, threads, data=train, progress=False)
+    assert_same(result.params, train_in_threads(bind_records(pathless, train)).params)
+    expected = dsinga.evaluate(job, result.params, "test", threads)
+    assert dsinga.evaluate(pathless, result.params, "test", threads, data=test) == expected
+    features = dsinga.predict(job, result.params, "ip", "test", threads)
+    write_store(tmp_path / "x.zarr", [(test.read(range(150))[0], None)])
+    unlabelled = open_store(tmp_path / "x.zarr")
+    np.testing.assert_array_equal(
+        dsinga.predict(pathless, result.params, "ip", "test", threads, data=unlabelled), features
+    )
+    probabilities = dsinga.predict(pathless, result.params, "loss", "test", threads, data=unlabelled)
+    np.testing.assert_allclose(probabilities, softmax(features, axis=1), rtol=1e-5)
+
+
+def test_classes_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
+    job = pathless.replace(test_freq=1, test_steps=1)
+    (x, y), names = open_store(stores / "test.zarr").read(range(150)), [f"class {number}" for number in range(10)]
+    same = open_records((x, y), classes=names)
+    train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names)}))
+    with pytest.raises(UserError, match="phase kTest reads, stand for the classes class 9, class 8, .*give the same"):
+        train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names[::-1])}))
+
+
+def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    job = pathless.replace(test_freq=1, test_steps=1)
+    x, y = open_store(stores / "test.zarr").read(range(150))
+    frame = pd.DataFrame(x.reshape(150, -1)).add_prefix("c")
+    for test in (frame, frame.to_numpy()):  # an array has no names
+        train_in_threads(bind_records(job, {"train": (frame, y), "test": (test, y)}))
+    with pytest.raises(
+        UserError, match=r"of phase kTest are c63, .* training c0, c1, .*: column 0 is another; give the"
+    ):
+        train_in_threads(bind_records(job, {"train": (frame, y), "test": (frame[frame.columns[::-1]], y)}))
+
+
+def test_an_address_is_no_client(pathless: Job, stores: Path) -> None:
+    data = open_store(stores / "test.zarr").read(range(150))
+    message = r"takes a Dask client, not 'tcp://host:8786'; give distributed.Client\(address\)"
+    with pytest.raises(UserError, match=message):
+        dsinga.train(pathless, "tcp://host:8786", data=data)
+    with pytest.raises(UserError, match=message):
+        dsinga.evaluate(pathless, {}, "test", "tcp://host:8786", data=data)
