@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import Outcome, train
     from dsinga.cluster.run.grain import Grain
-    from dsinga.cluster.run.training_loop import Observer
+    from dsinga.loop.observer import Observer
     from dsinga.worker.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
@@ -41,7 +41,7 @@ __all__ = [
 _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
     "Grain": "dsinga.cluster.run.grain",
-    "Observer": "dsinga.cluster.run.training_loop",
+    "Observer": "dsinga.loop.observer",
     "Outcome": "dsinga.cluster.run.driver",
     "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",

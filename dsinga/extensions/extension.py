@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.loop_view import LoopView
-from dsinga.extensions.triggers import Trigger
+from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf
 from dsinga.training import Metrics
 
@@ -33,12 +33,14 @@ class Extension(ABC):
             be further on than the metrics that the extension sees.
         phase: the phase of the rows that it adds to the history, None where it adds none.
         conf: the message of the job that it was made from, None for one that was made in Python.
+        is_part_of_run: whether it belongs to the run itself: its errors are the run's, it has no state and no name.
     """
 
     trigger: Trigger
     pauses: bool = True
     phase: str | None = None
     conf: ExtensionConf | None = None
+    is_part_of_run: bool = False
 
     @property
     def name(self) -> str:
@@ -71,6 +73,9 @@ class Extension(ABC):
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Take a row of the history, {"step", "phase", "time", "loss", ...}; called for each one when it is added."""
 
+    def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Take the state of things after a round, {"step", "samples_per_second", "loss", ...}."""
+
     def finish(self, loop: LoopView) -> None:
         """Do what is to be done after the last step, when the last checkpoint has been written."""
 
@@ -86,3 +91,16 @@ class Extension(ABC):
 
     def load_state(self, state: State) -> None:
         """Go on from a state of :meth:`state_dict`; an empty one is that of a new run."""
+
+
+class Watcher(Extension):
+    """An extension of the run itself, which only looks: it shows rows and progress to people or programs."""
+
+    is_part_of_run = True
+    pauses = False
+
+    def __init__(self) -> None:
+        self.trigger = AtEnd()
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing: rows and progress are shown when they come."""

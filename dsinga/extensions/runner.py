@@ -35,6 +35,9 @@ class ExtensionRunner:
 
     def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
         """Give each extension its state of :meth:`states`, an empty one if there is none, and start it."""
+        for extension in self._extensions.values():
+            if extension.is_part_of_run:
+                self._call(extension, extension.start, self._loop)
         for name, state in states.items():
             if name not in self._extensions and state["extension"]:
                 _log.warning("the checkpoint has a state of the extension %s, which this run lacks", name)
@@ -44,7 +47,8 @@ class ExtensionRunner:
             extension.trigger.bind(recorded)
             self._load(name, extension, state)
         for extension in self._extensions.values():
-            self._call(extension, extension.start, self._loop)
+            if not extension.is_part_of_run:
+                self._call(extension, extension.start, self._loop)
 
     def _load(self, name: str, extension: Extension, state: Mapping[str, State]) -> None:
         """Load the state of an extension and its trigger; an error of a user's extension keeps its traceback."""
@@ -92,6 +96,11 @@ class ExtensionRunner:
         for extension in self._extensions.values():
             self._call(extension, extension.see_row, self._loop, row)
 
+    def show_progress(self, row: Mapping[str, Any]) -> None:
+        """Show the state of things after a round to all extensions."""
+        for extension in self._extensions.values():
+            self._call(extension, extension.see_progress, self._loop, row)
+
     def forget_runs(self) -> None:
         """Let extensions that pause run again at the present step, because the params have changed since."""
         self._last_run = {name: at for name, at in self._last_run.items() if name in self._looking}
@@ -118,7 +127,9 @@ class ExtensionRunner:
 
     def states(self) -> dict[str, dict[str, State]]:
         """Return the states of all extensions and their triggers, by the name of the extension, for a checkpoint."""
-        states = {name: _state_of(extension) for name, extension in self._extensions.items()}
+        states = {
+            name: _state_of(extension) for name, extension in self._extensions.items() if not extension.is_part_of_run
+        }
         for name, extension in self._dropped.items():
             with contextlib.suppress(Exception):  # its fault may be in the state itself
                 states[name] = _state_of(extension)
@@ -161,7 +172,7 @@ def _state_of(extension: Extension) -> dict[str, State]:
 def _by_unique_name(extensions: Iterable[Extension]) -> dict[str, Extension]:
     named: dict[str, Extension] = {}
     for extension in extensions:
-        name, number = extension.name, 1
+        name, number = f"({extension.name})" if extension.is_part_of_run else extension.name, 1
         while name in named:
             number += 1
             name = f"{extension.name}-{number}"

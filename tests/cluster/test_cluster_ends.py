@@ -19,8 +19,8 @@ from dsinga import RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster.connecting import embedded
 from dsinga.cluster.on_workers import worker_actor
-from dsinga.cluster.run import training_loop
 from dsinga.job import AlgConf, Job
+from dsinga.loop import training_loop
 from dsinga.registry import register
 from dsinga.training.bp import bp
 from dsinga.transport.endpoints import endpoint_names

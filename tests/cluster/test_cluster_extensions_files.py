@@ -37,7 +37,7 @@ def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, thread
 def test_a_checkpoint_is_complete_before_an_older_one_goes(
     job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dsinga.cluster.run import checkpoints
+    from dsinga.loop import checkpoints
 
     remove, seen = checkpoints.remove_old_checkpoints, []
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.cluster.run.snapshots import RunSnapshot, Snapshots
+from dsinga.cluster.run.snapshots import Snapshots
+from dsinga.engine.engine import Snapshot
 from dsinga.errors import RunError
 
 
@@ -48,7 +49,7 @@ class Run:
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> Snapshots:
     """Snapshots that are due at once."""
     monkeypatch.setattr("dsinga.cluster.run.snapshots.LEAST_SECONDS", 0.0)
-    return Snapshots(RunSnapshot(0, {"w": np.zeros(3, np.float32)}, None), 0.5)
+    return Snapshots(Snapshot(0, {"w": np.zeros(3, np.float32)}, None), 0.5)
 
 
 def requested(snapshots: Snapshots, run: Run, step: int) -> Copies:
@@ -81,7 +82,7 @@ def test_there_is_one_request_at_a_time_and_none_for_an_old_step(snapshots: Snap
     snapshots.request(run, 6)  # type: ignore[arg-type]
     assert [copies.step for copies in run.requests] == [5]
     snapshots.drop()
-    snapshots.replace(RunSnapshot(9, {}, {}))
+    snapshots.replace(Snapshot(9, {}, {}))
     snapshots.request(run, 9)  # type: ignore[arg-type]
     assert len(run.requests) == 1
 
@@ -122,12 +123,12 @@ def test_the_state_of_the_loop_is_added_at_its_step(snapshots: Snapshots) -> Non
 
 def test_a_share_of_zero_makes_none() -> None:
     run = Run()
-    Snapshots(RunSnapshot(0, {}, None), 0.0).request(run, 5)  # type: ignore[arg-type]
+    Snapshots(Snapshot(0, {}, None), 0.0).request(run, 5)  # type: ignore[arg-type]
     assert not run.requests
 
 
 def test_servers_may_change_copies(snapshots: Snapshots) -> None:
-    snapshot = RunSnapshot(3, {"w": np.ones(2, np.float32)}, {"w": {"history": np.ones(2, np.float32)}})
+    snapshot = Snapshot(3, {"w": np.ones(2, np.float32)}, {"w": {"history": np.ones(2, np.float32)}})
     params, state = snapshot.copy()
     params["w"][:] = 5
     assert state is not None

@@ -51,42 +51,42 @@ class Stage(NamedTuple):
     changes: dict[str, Any] = {}
 
 
-CLUSTER = "dsinga.cluster."
+PACKAGE = "dsinga."
 STAGES = {
-    "placed": Stage("prepare._configured"),
-    "workers asked": Stage("preflight.check._ask"),
-    "links measured": Stage("automatic.measure_links", changes={"auto": True}),
-    "barriers measured": Stage("link_probe._measure_barrier_between", changes={"auto": True}),
-    "cuts searched": Stage("automatic.gather", changes={"auto": True}),
-    "GPUs looked for": Stage("devices._ask", changes={"gpu": [0]}),
-    "nets configured": Stage("prepare.configure"),
-    "extensions made": Stage("driver.create_extensions"),
-    "run starts": Stage("cluster_run.ClusterRun.start"),
-    "servers created": Stage("servers.gather"),
-    "params put": Stage("servers.Servers.put"),
-    "params put back": Stage("servers.Servers.put", face="resume"),
-    "server call waits": Stage("servers.wait_for"),
-    "servers linked": Stage("servers.Servers.link", ClusterConf(nworker_groups=2, nserver_groups=2)),
-    "configuration sent": Stage("cluster_run.ClusterRun._shared_config"),
-    "configuration shared": Stage("cluster_run.share"),
-    "workers created": Stage("cluster_run.gather"),
-    "bridges connected": Stage("cluster_run.ClusterRun._connect_peers"),
-    "bridges awaited": Stage("cluster_run.gather", number=1),
-    "replicas sent": Stage("cluster_run.ClusterRun._set_replicas", REPLICATED),
-    "replicas shared": Stage("cluster_run.share", REPLICATED, number=1),
-    "events begin": Stage("events.run_events.RunEvents.begin"),
-    "extensions start": Stage("training_loop.TrainingLoop._run_to_end"),
-    "first pause": Stage("training_loop.TrainingLoop._pause"),
-    "first test": Stage("cluster_run.ClusterRun.evaluate", changes={"test_freq": 10}),
-    "first snapshot": Stage("cluster_run.ClusterRun.snapshot", changes={"train_steps": 20}),
-    "warm-up ends": Stage("cluster_run.ClusterRun.join", ASYNCHRONOUS, changes={"warmup": True}),
-    "first round sent": Stage("cluster_run.ClusterRun.send"),
-    "first round awaited": Stage("training_loop.TrainingLoop._read_round"),
-    "asynchronous round": Stage("training_loop.TrainingLoop._read_round", ASYNCHRONOUS),
-    "evaluate: asked": Stage("inference.check_workers_ready", face="evaluate"),
-    "evaluate: shared": Stage("inference.share", face="evaluate"),
-    "evaluate: awaited": Stage("inference.gather", face="evaluate"),
-    "predict: shared": Stage("inference.share", face="predict"),
+    "placed": Stage("cluster.placing.prepare._configured"),
+    "workers asked": Stage("cluster.preflight.check._ask"),
+    "links measured": Stage("cluster.placing.automatic.measure_links", changes={"auto": True}),
+    "barriers measured": Stage("cluster.placing.link_probe._measure_barrier_between", changes={"auto": True}),
+    "cuts searched": Stage("cluster.placing.automatic.gather", changes={"auto": True}),
+    "GPUs looked for": Stage("cluster.placing.devices._ask", changes={"gpu": [0]}),
+    "nets configured": Stage("cluster.placing.prepare.configure"),
+    "extensions made": Stage("cluster.run.driver.create_extensions"),
+    "run starts": Stage("cluster.run.cluster_run.ClusterRun.start"),
+    "servers created": Stage("cluster.run.servers.gather"),
+    "params put": Stage("cluster.run.servers.Servers.put"),
+    "params put back": Stage("cluster.run.servers.Servers.put", face="resume"),
+    "server call waits": Stage("cluster.run.servers.wait_for"),
+    "servers linked": Stage("cluster.run.servers.Servers.link", ClusterConf(nworker_groups=2, nserver_groups=2)),
+    "configuration sent": Stage("cluster.run.cluster_run.ClusterRun._shared_config"),
+    "configuration shared": Stage("cluster.run.cluster_run.share"),
+    "workers created": Stage("cluster.run.cluster_run.gather"),
+    "bridges connected": Stage("cluster.run.cluster_run.ClusterRun._connect_peers"),
+    "bridges awaited": Stage("cluster.run.cluster_run.gather", number=1),
+    "replicas sent": Stage("cluster.run.cluster_run.ClusterRun._set_replicas", REPLICATED),
+    "replicas shared": Stage("cluster.run.cluster_run.share", REPLICATED, number=1),
+    "events begin": Stage("cluster.events.run_events.RunEvents.start"),
+    "extensions start": Stage("loop.training_loop.TrainingLoop._run_to_end"),
+    "first pause": Stage("loop.training_loop.TrainingLoop._pause"),
+    "first test": Stage("cluster.run.cluster_run.ClusterRun.evaluate", changes={"test_freq": 10}),
+    "first snapshot": Stage("cluster.run.cluster_run.ClusterRun.snapshot", changes={"train_steps": 20}),
+    "warm-up ends": Stage("cluster.run.cluster_run.ClusterRun.join", ASYNCHRONOUS, changes={"warmup": True}),
+    "first round sent": Stage("cluster.run.cluster_run.ClusterRun.send"),
+    "first round awaited": Stage("loop.training_loop.TrainingLoop._read_round"),
+    "asynchronous round": Stage("loop.training_loop.TrainingLoop._read_round", ASYNCHRONOUS),
+    "evaluate: asked": Stage("cluster.inference.inference.check_workers_ready", face="evaluate"),
+    "evaluate: shared": Stage("cluster.inference.inference.share", face="evaluate"),
+    "evaluate: awaited": Stage("cluster.inference.inference.gather", face="evaluate"),
+    "predict: shared": Stage("cluster.inference.inference.share", face="predict"),
 }
 
 
@@ -102,11 +102,11 @@ def job_of(stage: Stage, folder: Path) -> Job:
 
 
 def owner_of(path: str) -> tuple[Any, str]:
-    """Return the module or class of a function in dsinga.cluster, and the function's name in it."""
+    """Return the module or class of a function in dsinga, and the function's name in it."""
     names = path.split(".")
     for count in range(len(names) - 1, 0, -1):
         with contextlib.suppress(ModuleNotFoundError):
-            owner = importlib.import_module(CLUSTER + ".".join(names[:count]))
+            owner = importlib.import_module(PACKAGE + ".".join(names[:count]))
             for name in names[count:-1]:
                 owner = getattr(owner, name)
             return owner, names[-1]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,6 +27,8 @@ from dsinga.cluster.events.event_sender import EventSender
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.queue.claims import user_name
 from dsinga.errors import Cancelled, Diverged
+from dsinga.extensions import LoopView
+from dsinga.extensions.extension import Watcher
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED
 from dsinga.monitor import Row
@@ -40,7 +42,7 @@ MAX_ROWS = 100
 END_SECONDS = 1.0
 
 
-class RunEvents:
+class RunEvents(Watcher):
     """Publishes the events of a run. Its methods return at once, and never fail a run.
 
     Nothing is published where nobody could look: from an embedded cluster without a dashboard. ``ask_servers`` calls a
@@ -48,6 +50,8 @@ class RunEvents:
     """
 
     def __init__(self, prepared: PreparedRun, client: Client, ask_servers: Callable[[str], Sequence[Future[Any]]]):
+        super().__init__()
+        self._loop: LoopView | None = None  # from the start to the end
         self._prepared, self._client, self._ask_servers = prepared, client, ask_servers
         self._sender = None if _is_hidden(client) else EventSender(client)
         self._sent_at = -math.inf
@@ -56,15 +60,15 @@ class RunEvents:
         self._position: dict[str, Any] = {}  # the last step, speed and metrics
         self._replies: Sequence[Future[Any]] = ()  # of servers that were asked for the staleness
 
-    def begin(self, step: int) -> None:
-        """Publish that training goes on from ``step``."""
-        prepared = self._prepared
+    def start(self, loop: LoopView) -> None:
+        """Publish that training goes on."""
+        prepared, self._loop = self._prepared, loop
         batchsize = prepared.config.readers[Phase.kTrain].batchsize * prepared.topology.groups
         self._send(
             "begin",
             client=self._client.id,
             user=user_name(),
-            step=step,
+            step=loop.step,
             train_steps=prepared.job.train_steps,
             batchsize=batchsize,
             topology=prepared.topology.describe(),
@@ -72,7 +76,10 @@ class RunEvents:
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:
-        """Add a round of a worker group, given the reports of its workers, to the next event."""
+        """Add a round of a worker group, given the reports of its workers, to the next event.
+
+        Those of group 0, whose progress is shown, are published with it.
+        """
         if self._sender is None:
             return
         counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
@@ -83,29 +90,32 @@ class RunEvents:
         old["steps"] += len(reports[0].timings)
         for name, values in new.items():
             old[name] = [a + b for a, b in zip(old[name], values, strict=True)] if name in old else values
-        self._publish_round()
+        if group:
+            self._publish_round()
 
-    def record(self, row: Row) -> None:
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Add a row of the history to the next event."""
         if self._sender is not None:
             self._rows.append(_plain(row))
             if row["phase"] != "train":  # while training pauses, no round comes
                 self._publish_round()
 
-    def progress(self, row: Row) -> None:
-        """Take the step, the speed and the last metrics of the run, as :meth:`Observer.progress` does."""
+    def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Publish the step, the speed and the last metrics of the run, and its rounds since the last event."""
         if self._sender is not None:
             values = _plain(row)
             known = {name: values.pop(name) for name in ("step", "samples_per_second")}
             values.pop("epoch", None)
             self._position = {**known, "metrics": values}
+            self._publish_round()
 
-    def end(self, step: int, stopped: str, failure: BaseException | None) -> None:
+    def close(self, error: BaseException | None) -> None:
         """Publish the last round, and how the run has ended; wait a little until the scheduler knows it."""
-        if self._sender is None:
+        loop, self._loop = self._loop, None  # which refers to this object
+        if self._sender is None or loop is None:
             return
         self._publish_round(last=True)
-        self._send("end", step=step, state=_state(stopped, failure))
+        self._send("end", step=loop.step, state=_state(loop.stopped, error))
         self._sender.wait(END_SECONDS)
         for reply in self._replies:
             reply.cancel()
@@ -151,7 +161,7 @@ def _is_hidden(client: Client) -> bool:
     return not scheduler.http_application.applications and scheduler.address.startswith("inproc://")
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with numbers of Python's own types."""
     return {name: value if isinstance(value, (str, int)) else float(value) for name, value in row.items()}
 

@@ -5,27 +5,20 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from distributed import Future
 
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.grain import Grain
+from dsinga.engine.engine import StepReport
 from dsinga.engine.round_length import RoundLength
-from dsinga.training import Metrics, add_metrics
+from dsinga.training import add_metrics
 from dsinga.worker.config import RoundReport
 
 _log = logging.getLogger(__name__)
 
 # Rounds that are sent ahead, so that a worker finds its next round waiting when it ends one.
 ROUNDS_AHEAD = 2
-
-
-class StepReport(NamedTuple):
-    """What a worker group reports of one step: sums and counts of metrics, and timings in seconds and bytes."""
-
-    metrics: Metrics
-    timing: dict[str, float]
 
 
 class GroupRounds:

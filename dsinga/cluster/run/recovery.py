@@ -25,9 +25,10 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.restarts import Restart, RestartedGroups, StandingGroups
-from dsinga.cluster.run.snapshots import RunSnapshot, Snapshots
+from dsinga.cluster.run.restarts import RestartedGroups, StandingGroups
+from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.cluster.run.workers_at_hand import WorkersAtHand
+from dsinga.engine.engine import Restart, Snapshot
 from dsinga.errors import RunError, UserError, WorkerLost
 from dsinga.job import ClusterConf
 from dsinga.settings import read_setting
@@ -64,7 +65,7 @@ class RecoverableRun:
         self,
         prepared: PreparedRun,
         client: Client,
-        first: RunSnapshot,
+        first: Snapshot,
         make_check: Callable[[Placement], Check],
         announce: Callable[[str], None],
     ):
@@ -160,7 +161,7 @@ class RecoverableRun:
         began = time.perf_counter()
         try:
             params, state = self.run.snapshot(step)
-            self.keep(RunSnapshot(step, params, state, loop))
+            self.keep(Snapshot(step, params, state, loop))
             self.run.close(reason, last=False)
             self._place_again()
             self._start_generation()
@@ -180,7 +181,7 @@ class RecoverableRun:
         if self.snapshots.collect():
             self._note_snapshot()
 
-    def keep(self, snapshot: RunSnapshot) -> None:
+    def keep(self, snapshot: Snapshot) -> None:
         """Make ``snapshot``, which was made while the run stood, the newest one."""
         self.snapshots.replace(snapshot)
         self._note_snapshot()

@@ -1,31 +1,9 @@
-"""What recovery and the worker groups of a run know of each other: new starts, and the groups that start again."""
+"""What recovery knows of the worker groups of a run, which it starts again."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Protocol
-
-
-@dataclass
-class Restart:
-    """What was lost, and how long it took until the run stood where it had stood.
-
-    Attributes:
-        lost: what was lost, in words.
-        noticed_at: when that was noticed, by ``time.perf_counter()``.
-        step: the step from which the run has started again.
-        generation: the generation that has started then.
-        group: the worker group that alone has started again; None where all have.
-        steps_again: the number of steps that are computed again; None for those since ``step``.
-    """
-
-    lost: str
-    noticed_at: float
-    step: int = 0
-    generation: int = 0
-    group: int | None = None
-    steps_again: int | None = None
 
 
 class RestartedGroups(Protocol):

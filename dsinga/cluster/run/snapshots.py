@@ -11,13 +11,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from typing import Any
 
 from dsinga.cluster.placing.memory_check import in_gib
 from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
+from dsinga.engine.engine import Snapshot
 from dsinga.errors import RunError
-from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
@@ -28,38 +27,6 @@ LEAST_SECONDS = 0.5
 
 # What copies fail with where Dask workers are lost: Dask's errors are of many kinds.
 LOST = (RunError, RuntimeError, OSError, TimeoutError, CancelledError)
-
-
-@dataclass
-class RunSnapshot:
-    """All that is needed to go on from a step with the same bits. Its arrays are not to be changed.
-
-    Attributes:
-        step: the number of steps that are done.
-        params: whole params.
-        state: the updater's state, by param and slot; None where it begins anew.
-        loop: the state of the training loop, as in a checkpoint; None while it is not known.
-    """
-
-    step: int
-    params: Arrays
-    state: Mapping[str, Arrays] | None
-    loop: Mapping[str, Any] | None = None
-
-    def copy(self) -> tuple[Arrays, dict[str, Arrays] | None]:
-        """Return copies of the params and of the updater's state, which servers of this process may change."""
-        params = {name: array.copy() for name, array in self.params.items()}
-        if self.state is None:
-            return params, None
-        return params, {
-            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
-        }
-
-    @property
-    def nbytes(self) -> int:
-        """The size of its arrays in bytes."""
-        slots = [array for arrays in (self.state or {}).values() for array in arrays.values()]
-        return sum(array.nbytes for array in (*self.params.values(), *slots))
 
 
 class Snapshots:
@@ -73,7 +40,7 @@ class Snapshots:
         newest: the newest snapshot that is complete.
     """
 
-    def __init__(self, first: RunSnapshot, share: float):
+    def __init__(self, first: Snapshot, share: float):
         self.newest = first
         self._share = share
         self._pending: PendingSnapshot | None = None
@@ -123,13 +90,13 @@ class Snapshots:
             )  # fmt: skip
             self._due_at = math.inf
             return False
-        self.newest = RunSnapshot(pending.step, params, state, self._pending_loop)
+        self.newest = Snapshot(pending.step, params, state, self._pending_loop)
         seconds = pending.done_at - self._reached_at
         _log.debug("snapshot of step %d: %d bytes in %.3f s", pending.step, self.newest.nbytes, seconds)
         self._due_at = time.monotonic() + self._interval(max(seconds, self.newest.nbytes / BYTES_PER_SECOND))
         return True
 
-    def replace(self, snapshot: RunSnapshot) -> None:
+    def replace(self, snapshot: Snapshot) -> None:
         """Make ``snapshot`` the newest one; none is on its way any longer."""
         self.newest = snapshot
         self.drop()

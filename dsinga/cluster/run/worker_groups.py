@@ -10,9 +10,9 @@ from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.grain import Grain
-from dsinga.cluster.run.group_rounds import GroupRounds, StepReport
+from dsinga.cluster.run.group_rounds import GroupRounds
 from dsinga.cluster.run.recovery import RecoverableRun
-from dsinga.cluster.run.training_view import TrainingView
+from dsinga.engine.engine import Loop, StepReport
 from dsinga.errors import WorkerLost
 from dsinga.worker.config import RoundReport
 
@@ -27,10 +27,9 @@ class WorkerGroups:
         prepared: the run.
         run: its generations.
         grain: how rounds are sent.
-        view: the view of the training loop, whose ``step`` is that of group 0.
+        loop: the training loop, whose ``step`` is that of group 0.
         events: takes the reports of each round.
-        show_restarts: a method of the loop. It is called with the number of a group that stands where it had stood
-            before it was started again, and with the seconds since then.
+        show_restarts: a method of the engine, called when a restarted group has caught up: (seconds since then, group).
         begin: the step to begin with.
     """
 
@@ -39,13 +38,13 @@ class WorkerGroups:
         prepared: PreparedRun,
         run: RecoverableRun,
         grain: Grain,
-        view: TrainingView,
+        loop: Loop,
         events: RunEvents,
         show_restarts: Callable[[float, int], None],
         begin: int,
     ):
-        self._run, self._grain, self._view, self._events = run, grain, view, events
-        self._show = weakref.WeakMethod(show_restarts)  # weak, because the loop refers to this object
+        self._run, self._grain, self._loop, self._events = run, grain, loop, events
+        self._show = weakref.WeakMethod(show_restarts)  # weak, because the engine refers to this object
         self._last = prepared.job.train_steps
         self._count = prepared.topology.groups
         self._together = prepared.topology.common_start(begin, self._last)  # the step at which all groups train
@@ -91,7 +90,7 @@ class WorkerGroups:
         except WorkerLost as loss:
             self._run.recover(loss)
             return [], []
-        seen = self._view.step - rounds.read_to
+        seen = self._loop.step - rounds.read_to
         reports = rounds.read(by_worker)
         self._run.snapshots.reach(rounds.read_to)
         self._run.collect_snapshot()
@@ -120,7 +119,7 @@ class WorkerGroups:
 
     def catch_up(self) -> None:
         """Train group 0, which was started again, to the step at which it had stood."""
-        while self.send(self._view.step):
+        while self.send(self._loop.step):
             self.read()
         self._show_restarts(0.0, 0)
 
@@ -149,13 +148,13 @@ class WorkerGroups:
 
     def _join(self, run: ClusterRun) -> None:
         """End the warm-up."""
-        run.join(self._view.step)
+        run.join(self._loop.step)
         self._warms_up = False
         self.go_on(())
 
     def _train_alone(self, rounds: GroupRounds) -> TaskChain:
         """Train a group that no extension sees, until training ends."""
-        while rounds.send(rounds.sent if self._view.stopped else self._last):
+        while rounds.send(rounds.sent if self._loop.stopped else self._last):
             by_worker = yield rounds.oldest
             seconds = sum(report.timing["total"] for report in rounds.read(by_worker)[1:])
             self._show_restarts(seconds, rounds.group)

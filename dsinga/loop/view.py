@@ -1,4 +1,4 @@
-"""The view of a run on a cluster that the extensions of its training loop have."""
+"""The view of a run that the extensions of its training loop have."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dsinga.cluster.inference.inference import output_layers, write_outputs
-from dsinga.cluster.placing.prepare import PreparedRun
-from dsinga.cluster.run.recovery import RecoverableRun
-from dsinga.cluster.run.restarts import Restart
+from dsinga.engine.engine import Engine, Restart
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
-from dsinga.job import Phase
 from dsinga.job.phases import PHASES
-from dsinga.layers.composed_metrics import figures
 from dsinga.monitor import RECOVERY, Row
-from dsinga.training import Metrics, add_metrics, name_metrics
+from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
 from dsinga.worker.epochs import epoch_at
@@ -33,30 +28,24 @@ _log = logging.getLogger(__name__)
 
 
 class TrainingView(LoopView):
-    """A view of a run on a cluster, for its extensions.
+    """A view of a run, for its extensions.
 
     The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, carries out ``stopped``,
     ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row``, a method of
-    the loop, is called with each row. ``cluster_error`` is an exception that the run has raised, and not an extension.
+    the loop, is called with each row. ``run_error`` is an exception that the run has raised, and not an extension.
+    ``started`` is when training was asked for, by ``time.perf_counter()``.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedRun,
-        run: RecoverableRun,
-        show_row: Callable[[Row], None],
-        workspace: Path | None,
-        started: float,
-    ):
-        self._prepared, self._run = prepared, run
+    def __init__(self, engine: Engine, show_row: Callable[[Row], None], workspace: Path | None, started: float):
+        self._engine = engine
         # Weak, because the loop refers to this view: a run's memory is given back without the garbage collector.
         self._show_row = weakref.WeakMethod(show_row)
         self._asked = started
         self._started = time.perf_counter()
         self._diverged = False
-        self.job = prepared.job
+        self.job = engine.job
         self.step = 0
-        self.train_steps = prepared.job.train_steps
+        self.train_steps = engine.job.train_steps
         self.metrics: dict[str, float] = {}
         self.rate_factors: dict[int, float] = {}
         self.workspace = workspace
@@ -66,7 +55,7 @@ class TrainingView(LoopView):
         self.paused = False
         self.returned_params: Arrays | None = None
         self.remarks: list[str] = []
-        self.cluster_error: BaseException | None = None
+        self.run_error: BaseException | None = None
         self.seconds_to_stop = self.samples_per_second = 0.0
 
     @property
@@ -79,53 +68,46 @@ class TrainingView(LoopView):
 
     @property
     def learning_rate(self) -> float:
-        return float(self._prepared.config.updater.rate(self.step)) * self.rate_factor
+        return self._engine.learning_rate(self.step) * self.rate_factor
 
     @property
     def position(self) -> Row:
         """The columns of a row that say where training stands: "step" and, if the job has epochs, "epoch"."""
-        epoch = self._prepared.epoch
+        epoch = self._engine.epoch
         return {"step": self.step} | ({"epoch": epoch_at(self.step, epoch)} if epoch else {})
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")
-        if PHASES.get(phase) not in self._prepared.config.nets or phase == "train":
+        if phase == "train" or PHASES.get(phase) not in self._engine.phases:
             remedy = f"; give it {ASKED_BY[phase]}" if phase in ASKED_BY else ", which is 'val' or 'test'"
             raise UserError(f"the job has no phase {phase!r} to evaluate{remedy}")
-        job = self._prepared.job
-        count = batches or (job.validate_steps if phase == "val" else job.test_steps)
-        with self.running_on_cluster():
-            by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(PHASES[phase], count, self.step)))
-        if PHASES[phase] is Phase.kTest:
-            self._write_outputs(count)
-        return self.means(phase, add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)]))
-
-    def _write_outputs(self, batches: int) -> None:
-        """Write the files of the output layers of the test net, of as many batches, 0 for all records."""
-        config = self._prepared.config
-        net = config.nets[Phase.kTest].whole
-        if not output_layers(net):
-            return
+        count = batches or (self.job.validate_steps if phase == "val" else self.job.test_steps)
+        with self.running():
+            sums = self._engine.evaluate(PHASES[phase], count)
         try:
-            with self.running_on_cluster():
-                params = self._run.do(lambda run: run.snapshot(self.step, False)[0])
-                write_outputs(self._prepared.job, self._run.client, net, config.readers[Phase.kTest], params, batches)
+            with self.running():
+                self._engine.write_outputs(PHASES[phase], count)
         except UserError:  # a file that cannot be written; the run itself could go on, so a checkpoint is worth writing
-            self.cluster_error = None
+            self.run_error = None
             raise
+        return self.means(phase, sums)
 
     def params(self) -> dict[str, np.ndarray]:
         self._check_paused("params")
-        return self.snapshot(state=False)[0]
+        with self.running():
+            return self._finite(self._engine.params())
 
-    def snapshot(self, state: bool) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return params, and the updater's ``state``, as they stand; raise Diverged where a param is not finite."""
-        with self.running_on_cluster():
-            params, slots = self._run.do(lambda run: run.snapshot(self.step, state))
-            name = first_not_finite(params)
-            if name is not None:
-                raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")
-        return params, slots
+    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return params, and the updater's state, as they stand; raise Diverged where a param is not finite."""
+        with self.running():
+            params, slots = self._engine.snapshot()
+            return self._finite(params), slots
+
+    def _finite(self, params: Arrays) -> Arrays:
+        name = first_not_finite(params)
+        if name is not None:
+            raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")
+        return params
 
     def recovery_row(self, restart: Restart, seconds: float) -> Row:
         """Return the row of a restart that has lasted for some seconds; "time" and "noticed" are on the same clock."""
@@ -143,8 +125,7 @@ class TrainingView(LoopView):
         }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        named = name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums)
-        return {name: figure for name, figure in figures(named).items() if not isinstance(figure, list)}
+        return self._engine.means(phase, sums)
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
         elapsed = round(time.perf_counter() - self._started, 3)
@@ -169,8 +150,8 @@ class TrainingView(LoopView):
                 f"{from_step} and {factor}"
             )
         self.rate_factors[from_step] = float(factor)
-        with self.running_on_cluster():
-            self._run.do(lambda run: self._run.set_rate_factors(run, self.step, self.rate_factors))
+        with self.running():
+            self._engine.set_rate_factors(self.rate_factors)
 
     def write_checkpoint(self) -> None:
         self.checkpoint_wanted = True
@@ -180,12 +161,12 @@ class TrainingView(LoopView):
         self.remarks.append(remark)
 
     @contextlib.contextmanager
-    def running_on_cluster(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Remember an exception raised within as one of the run, which no extension is to blame for."""
         try:
             yield
         except BaseException as error:
-            self.cluster_error = error
+            self.run_error = error
             raise
 
     def _check_paused(self, method: str) -> None:

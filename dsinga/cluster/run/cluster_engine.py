@@ -1,0 +1,177 @@
+"""The engine of a run on a Dask cluster: worker groups train round after round, and survive lost Dask workers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from dsinga.cluster.events.run_events import RunEvents
+from dsinga.cluster.inference.inference import output_layers, write_outputs
+from dsinga.cluster.placing.prepare import PreparedRun
+from dsinga.cluster.run.grain import Grain
+from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD
+from dsinga.cluster.run.recovery import RecoverableRun
+from dsinga.cluster.run.worker_groups import WorkerGroups
+from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
+from dsinga.job import Phase
+from dsinga.training import Metrics, add_metrics
+from dsinga.worker.param_slices import Arrays
+
+
+class ClusterEngine(Engine):
+    """Trains the worker groups of a run on a Dask cluster.
+
+    Worker groups do not wait for each other; the training loop sees group 0. Where Dask workers are lost, the run goes
+    on from its last snapshot (:mod:`dsinga.cluster.run.recovery`); reports of steps that the loop has seen already are
+    dropped.
+
+    Args:
+        prepared: the run.
+        run: its generations.
+        grain: how rounds are sent.
+        events: takes the reports of each round.
+    """
+
+    def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
+        self.job, self.epoch, self.groups = prepared.job, prepared.epoch, prepared.topology.groups
+        self.nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
+        self._prepared, self._run, self._grain, self._events = prepared, run, grain, events
+        self._begin = run.snapshots.newest.step
+        self._loop: Loop | None = None
+        self._groups: WorkerGroups | None = None  # from the beginning of training on
+        self._move_reason = ""  # why the run moves to other Dask workers when it stands
+
+    def open(self) -> None:
+        """Start the first generation of the run."""
+        self._run.start()
+
+    def start(self, step: int, loop: Loop) -> None:
+        """Begin the rounds of all worker groups."""
+        self._loop = loop
+        self._groups = WorkerGroups(
+            self._prepared, self._run, self._grain, loop, self._events, self._show_restarts, step
+        )
+
+    @property
+    def step(self) -> int:  # type: ignore[override]
+        """The step that follows the last round of group 0 that was read."""
+        return self._groups.first.read_to if self._groups else self._begin
+
+    @property
+    def sent(self) -> int:  # type: ignore[override]
+        """The step that follows the last round of group 0 that was sent."""
+        return self._groups.first.sent if self._groups else self._begin
+
+    @property
+    def samples_per_second(self) -> float:  # type: ignore[override]
+        """How many records all worker groups together trained on in a second of their last rounds."""
+        batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
+        return batchsize * (self._groups.speed if self._groups else 0.0)
+
+    def train(self, stop: int) -> Sequence[StepReport]:
+        """Read a round of group 0, with others sent ahead, and move to other Dask workers where that is due."""
+        groups, loop = self._groups, self._loop
+        assert groups is not None
+        assert loop is not None
+        self._consider_move(groups, loop, stop)
+        if not groups.send(0 if self._move_reason else stop):
+            if not self._move_reason:
+                return []
+            self._move(loop)
+            groups.send(stop)
+        if loop.step < stop:
+            self._run.snapshots.add_loop(loop.step, loop.state)
+        first = groups.first
+        by_worker, reports = groups.read()
+        if groups.first is not first:  # the run was started again, perhaps elsewhere
+            self._move_reason = ""
+        if reports:
+            self._show_restarts(sum(report.timing["total"] for report in reports[1:]), 0)
+            self._events.round(0, by_worker)
+        return reports
+
+    def _consider_move(self, groups: WorkerGroups, loop: Loop, stop: int) -> None:
+        """Send no further rounds where the run is to move when it stands."""
+        if groups.first.read_to > self._begin and loop.step < stop and not self._move_reason:
+            seconds_left = (self.job.train_steps - loop.step) / (groups.first.speed or math.inf)
+            self._move_reason = self._run.wants_to_move(seconds_left)
+
+    def _move(self, loop: Loop) -> None:
+        """Move to the Dask workers at hand: no round is in flight."""
+        reason, self._move_reason = self._move_reason, ""
+        self._run.move(reason, loop.step, loop.state())
+        self._show_restarts(0.0, 0)
+
+    def _show_restarts(self, since: float, group: int) -> None:
+        """Show the restarts that have brought a group, ``since`` seconds ago, beyond the step where it stood."""
+        for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
+            self._run.restarts.remove(restart)
+            if self._loop is not None:
+                self._loop.show_restart(restart, time.perf_counter() - since - restart.noticed_at)
+
+    def finish(self) -> None:
+        """Let the other groups end, and all server groups agree."""
+        assert self._groups is not None, "training has not begun"
+        self._run.do(self._groups.finish)
+
+    def evaluate(self, phase: Phase, batches: int) -> Metrics:
+        """Let the workers of group 0 evaluate their parts of each batch."""
+        step = self._reached
+        by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(phase, batches, step)))
+        return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
+
+    def write_outputs(self, phase: Phase, batches: int) -> None:
+        """Write the files of the output layers of the test net."""
+        net = self.nets[phase]
+        if phase is Phase.kTest and output_layers(net):
+            reader = self._prepared.config.readers[phase]
+            write_outputs(self.job, self._run.client, net, reader, self.params(), batches)
+
+    def params(self) -> Arrays:
+        """Return copies of the params of server group 0."""
+        step = self._reached
+        return self._run.do(lambda run: run.snapshot(step, False)[0])
+
+    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return copies of the params and of the updater's state of server group 0."""
+        step = self._reached
+        return self._run.do(lambda run: run.snapshot(step, True))
+
+    @property
+    def _reached(self) -> int:
+        """The step at which the loop stands; after a loss the run computes up to it again."""
+        return self._begin if self._loop is None else self._loop.step
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Make a snapshot the newest one, from which the run goes on where Dask workers are lost."""
+        self._run.keep(snapshot)
+
+    @property
+    def newest(self) -> Snapshot:
+        """The newest snapshot of the run that is complete."""
+        return self._run.snapshots.newest
+
+    def reach(self) -> tuple[int, float]:
+        """Return where the rounds in flight and one more would end, and their seconds."""
+        assert self._groups is not None, "training has not begun"
+        coming, length = ROUNDS_AHEAD + 1, self._groups.first.length
+        return self.sent + coming * length.steps, coming * length.seconds
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate of the updater's schedule."""
+        return float(self._prepared.config.updater.rate(step))
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the rate wherever params are updated."""
+        step = self._reached
+        self._run.do(lambda run: self._run.set_rate_factors(run, step, factors))
+
+    def use_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Let the updater that all generations are started with know factors of the rate."""
+        self._prepared.config.updater.set_rate_factors(factors)
+
+    def close(self, message: str | None = None) -> None:
+        """End the run on all Dask workers that are left."""
+        self._run.close(message)
+        self._loop = self._groups = None  # they refer to this object

@@ -1,0 +1,201 @@
+"""The interface of an engine, which computes the steps of training; the training loop does what happens between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+from dsinga.job import Job, Phase
+from dsinga.job.phases import PHASES
+from dsinga.layers.composed_metrics import figures
+from dsinga.net import NeuralNet
+from dsinga.training import Metrics, name_metrics
+from dsinga.worker.param_slices import Arrays
+
+
+class StepReport(NamedTuple):
+    """What an engine reports of a step of training, or of several that cannot be divided.
+
+    Attributes:
+        metrics: the sums and counts of metrics, by name.
+        timing: where the time went: seconds and bytes, by name.
+        steps: the number of steps.
+    """
+
+    metrics: Metrics
+    timing: Mapping[str, float] = {}
+    steps: int = 1
+
+
+@dataclass
+class Snapshot:
+    """All that is needed to go on from a step with the same bits. Its arrays are not to be changed.
+
+    Attributes:
+        step: the number of steps that are done.
+        params: whole params.
+        state: the updater's state, by param and slot; None where it begins anew.
+        loop: the state of the training loop, as in a checkpoint; None while it is not known.
+    """
+
+    step: int
+    params: Arrays
+    state: Mapping[str, Arrays] | None = None
+    loop: Mapping[str, Any] | None = None
+
+    def copy(self) -> tuple[Arrays, dict[str, Arrays] | None]:
+        """Return copies of the params and of the updater's state."""
+        params = {name: array.copy() for name, array in self.params.items()}
+        if self.state is None:
+            return params, None
+        return params, {
+            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its arrays in bytes."""
+        slots = [array for arrays in (self.state or {}).values() for array in arrays.values()]
+        return sum(array.nbytes for array in (*self.params.values(), *slots))
+
+
+@dataclass
+class Restart:
+    """What was lost, and how long it took until the run stood where it had stood.
+
+    Attributes:
+        lost: what was lost, in words.
+        noticed_at: when that was noticed, by ``time.perf_counter()``.
+        step: the step from which the run has started again.
+        generation: the generation that has started then.
+        group: the worker group that alone has started again; None where all have.
+        steps_again: the number of steps that are computed again; None for those since ``step``.
+    """
+
+    lost: str
+    noticed_at: float
+    step: int = 0
+    generation: int = 0
+    group: int | None = None
+    steps_again: int | None = None
+
+
+class Loop(Protocol):
+    """What an engine sees of the training loop."""
+
+    @property
+    def step(self) -> int:
+        """How many steps the loop has seen."""
+
+    @property
+    def stopped(self) -> str:
+        """Why training ends early, "" while it does not."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state of the loop at its present step, for a snapshot."""
+
+    def show_restart(self, restart: Restart, seconds: float) -> None:
+        """Add a restart to the history: after so many seconds the run stands where it had stood."""
+
+
+class Engine(ABC):
+    """Computes the steps of a run: forward and backward passes, updates, evaluations.
+
+    The training loop calls :meth:`open`, :meth:`start`, then :meth:`train` until all steps are done, :meth:`finish`
+    and, however the run ends, :meth:`close`. Between two calls of ``train``, when ``step`` and ``sent`` are equal, the
+    run stands: then it may be evaluated or copied. A run that has nothing to train is so without ``start``.
+
+    Attributes:
+        job: the job that is trained.
+        nets: the whole nets of the phases that the job runs; {} where what is trained is no net of a job.
+        epoch: the length of an epoch in steps; None where steps are counted only.
+        groups: the number of worker groups that train at the same time.
+        step: the step that follows the last one that was reported.
+        sent: the step up to which the run trains before it can stand; at least ``step``.
+        samples_per_second: how many records all worker groups together trained on in a second of their last steps; 0
+            before the first ones.
+    """
+
+    job: Job
+    nets: Mapping[Phase, NeuralNet]
+    epoch: Fraction | None = None
+    groups: int = 1
+    step: int = 0
+    sent: int = 0
+    samples_per_second: float = 0.0
+
+    def open(self) -> None:
+        """Start what computes the steps, with the params and the state that the engine was made with."""
+
+    def start(self, step: int, loop: Loop) -> None:
+        """Begin to train from ``step``, at which the run stands."""
+
+    @property
+    def phases(self) -> Collection[Phase]:
+        """The phases that can be evaluated, and kTrain."""
+        return self.nets.keys()
+
+    @abstractmethod
+    def train(self, stop: int) -> Sequence[StepReport]:
+        """Train for about a second, not beyond step ``stop``, unless a step cannot be divided.
+
+        Returns the reports of the steps that the loop has not seen; there may be none. Raises Diverged where a loss is
+        not finite.
+        """
+
+    def finish(self) -> None:
+        """End training: where several worker groups train, all of them agree on the params then."""
+
+    @abstractmethod
+    def evaluate(self, phase: Phase, batches: int) -> Metrics:
+        """Return the sums and counts of metrics over the first ``batches`` batches of a phase, 0 for all records."""
+
+    def write_outputs(self, phase: Phase, batches: int) -> None:
+        """Write the files of the output layers of a phase; raise UserError where one cannot be written."""
+
+    @abstractmethod
+    def params(self) -> Arrays:
+        """Return copies of the params, float32 by name."""
+
+    @abstractmethod
+    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return copies of the params, and of the updater's state by param and slot."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what else a resumed run must know: plain values and arrays, nested in dicts with string keys."""
+        return {}
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Learn that a checkpoint of ``snapshot`` was written: where something is lost, the run may go on from it."""
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot from which the run could go on, where it has been made without a checkpoint."""
+        return None
+
+    def reach(self) -> tuple[int, float]:
+        """Return up to which step a further call of :meth:`train` would take, and how many seconds, all told."""
+        return self.sent + 1, 0.0
+
+    @abstractmethod
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of the schedule at a step, float."""
+
+    @abstractmethod
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the schedule's learning rate by factors, each from its step on; ``step`` is the first of these."""
+
+    def use_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by factors that held in the run which is resumed; called before :meth:`open`."""
+
+    def means(self, phase: str, sums: Metrics) -> dict[str, float]:
+        """Return sums and counts of metrics as means, under the names that people see."""
+        net = self.nets.get(PHASES.get(phase, Phase.kTrain))
+        named = figures(sums if net is None else name_metrics(net, sums))
+        return {name: figure for name, figure in named.items() if not isinstance(figure, list)}
+
+    def close(self, message: str | None = None) -> None:
+        """Release what the engine holds; waits that are left end with RunError(``message``)."""

@@ -1,0 +1,106 @@
+"""What a run begins with: initial values, the params of another net, or a checkpoint of an earlier run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dsinga.advice import job_field, option, short_path
+from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.errors import UserError
+from dsinga.job import Job
+from dsinga.loop.loop_state import check_loop_state, describe_last_good_in
+from dsinga.net import Param
+from dsinga.training import check_start, initial_values
+from dsinga.training.divergence import first_not_finite
+
+_log = logging.getLogger(__name__)
+
+
+def begin_anew(
+    job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
+) -> Checkpoint:
+    """Return initial values of the params of a net, in whose place ``params`` are put by name, as at step 0.
+
+    A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
+    have NaN or infinity.
+    """
+    values = initial_values(net_params, job.seed)
+    if job.checkpoint_path:
+        shapes = {name: array.shape for name, array in values.items()}
+        states = [name for name, param in net_params.items() if param.spec.by_rows]  # of another run's batches
+        values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    check_start(values, params)
+    for name in values.keys() & params.keys():
+        if params[name].shape != values[name].shape:
+            raise UserError(
+                f"the param {name!r} to start from has the shape {params[name].shape}, that of the net "
+                f"{values[name].shape}; leave it out, or change the layer"
+            )
+        values[name] = np.ascontiguousarray(params[name], np.float32)
+        if first_not_finite({name: values[name]}):
+            raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
+    return Checkpoint(0, values, {}, {})
+
+
+def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
+    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over."""
+    if isinstance(resume, Path):
+        return resume, read_checkpoint(resume)
+    if workspace is None:
+        raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
+    newest = read_newest_checkpoint(workspace / "checkpoint")
+    if newest is None:
+        raise UserError(f"there is no checkpoint to resume from in {short_path(workspace)}; {_another_run(workspace)}")
+    path, checkpoint, faults = newest
+    for fault in faults:
+        _log.warning("%s; the run goes on from the checkpoint before it, %s", fault, short_path(path))
+    return path, checkpoint
+
+
+def read_beginning(
+    job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
+) -> Checkpoint:
+    """Return the checkpoint to go on from: the newest undamaged one of the workspace if ``resume`` is True, or a path.
+
+    Raises UserError where there is none, or it does not fit the job.
+    """
+    path, checkpoint = _find_checkpoint(workspace, resume)
+    check_loop_state(path, checkpoint.loop)
+    if checkpoint.step > job.train_steps:
+        raise UserError(
+            f"{path} is beyond the job's {job.train_steps} train_steps; give {checkpoint.step} or more, with "
+            f"{describe_length(job, checkpoint.step)}"
+        )
+    seed = checkpoint.meta.get("seed")
+    if seed != job.seed:
+        raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
+    for name, param in net_params.items():
+        if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
+            raise UserError(
+                f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "
+                "that wrote it, or name it as checkpoint_path to start anew from its params"
+            )
+    if lost := first_not_finite(checkpoint.params):
+        good = describe_last_good_in(path.parent)
+        raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")
+    return checkpoint
+
+
+def _another_run(workspace: Path) -> str:
+    """Return what to do where a workspace has no checkpoint: resume the last earlier run that it keeps, or begin."""
+    kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
+    runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
+    if runs:
+        return f"resume the earlier run that is kept there with {option('workspace', str(short_path(runs[-1])))}"
+    return f"train without {option('resume')} first"
+
+
+def describe_length(job: Job, steps: int) -> str:
+    """Return how people ask for a run of at least so many steps, in epochs if the job counts them."""
+    if job.epochs:
+        return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
+    return job_field("train_steps", str(steps))

@@ -1,0 +1,133 @@
+"""Running a training loop to its end, whatever happens: what the run ends with, and what its errors say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsinga.checkpoint import Checkpoint
+from dsinga.engine.engine import Engine
+from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost
+from dsinga.extensions import Extension
+from dsinga.loop.beginning import describe_length
+from dsinga.loop.cancellation import CANCELLED, Cancellation
+from dsinga.loop.checkpoints import Checkpoints
+from dsinga.loop.loop_state import describe_last_good, describe_way_on, read_rate_factors
+from dsinga.loop.observer import Observer
+from dsinga.loop.training_loop import TrainingLoop
+from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The folder of a run, and who is told of its checkpoints.
+
+    Attributes:
+        folder: the folder for files of extensions and ``checkpoint/``; None for none.
+        topology: the topology in words, for checkpoints.
+        saved: called after each checkpoint that was written.
+        check: called before; it raises RunError where none must be written.
+    """
+
+    folder: Path | None = None
+    topology: str = ""
+    saved: Callable[[], None] | None = None
+    check: Callable[[], None] | None = None
+
+
+@dataclass
+class Ending:
+    """What a run ends with: the params, the steps done, and the timings in seconds of the last iterations.
+
+    ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
+    ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
+    """
+
+    params: Arrays
+    step: int
+    timings: Sequence[Mapping[str, float]]
+    stopped: str = ""
+    remarks: Sequence[str] = ()
+    unsaved: str = ""
+
+
+def run_to_end(
+    engine: Engine,
+    begin: Checkpoint,
+    observer: Observer,
+    extensions: Sequence[Extension],
+    workspace: Workspace,
+    cancellation: Cancellation,
+    started: float,
+) -> Ending:
+    """Train from what a run begins with to its end, and close the engine, whatever happens.
+
+    ``started`` is when training was asked for, by ``time.perf_counter()``. Raises Diverged where a loss is no longer
+    finite, Cancelled where the run was cancelled before its last step, RunError where the engine has lost what it
+    needs, and what an extension raises.
+    """
+    job, folder = engine.job, workspace.folder
+    checkpoints = (
+        Checkpoints(job, workspace.topology, folder / "checkpoint", workspace.saved, workspace.check)
+        if folder
+        else None
+    )
+    loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
+    params = _run(engine, loop, begin, folder, cancellation)
+    return _ending(engine, loop, begin.step, params, folder)
+
+
+def _run(
+    engine: Engine, loop: TrainingLoop, begin: Checkpoint, folder: Path | None, cancellation: Cancellation
+) -> Arrays:
+    engine.use_rate_factors(read_rate_factors(begin.loop))
+    try:
+        engine.open()
+        params = loop.run(begin.step, begin.loop)
+    except Diverged as error:
+        engine.close(str(error))
+        raise Diverged(f"{error}; {describe_last_good(folder)}") from error
+    except RunError as error:
+        engine.close(str(error))
+        if not isinstance(error, Cancelled) or cancellation.ends_in_order:
+            _save(loop)
+        kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
+        raise kind(f"{error}; {describe_way_on(folder, loop.step)}") from error
+    except BaseException as error:
+        engine.close("the driver has ended the run")
+        if isinstance(error, KeyboardInterrupt):
+            raise type(error)(describe_way_on(folder, loop.step)) from None
+        if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
+            _log.warning("the run is ended: %s", describe_way_on(folder, loop.step))
+        raise
+    engine.close()
+    return params
+
+
+def _save(loop: TrainingLoop) -> None:
+    """Write the newest snapshot as a checkpoint; a disk that refuses it must not hide why the run has ended."""
+    try:
+        loop.save_snapshot()
+    except RunError as error:
+        _log.warning("%s", error)
+
+
+def _ending(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, folder: Path | None) -> Ending:
+    """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
+    job, step = engine.job, loop.step
+    is_early = loop.stopped and step < job.train_steps
+    if is_early and loop.stopped == CANCELLED:
+        raise Cancelled(f"{CANCELLED}; {describe_way_on(folder, step)}")
+    remarks = []
+    if begin == step == job.train_steps:
+        more = describe_length(job, 2 * job.train_steps)
+        remarks.append(
+            f"nothing was left to do: the run has done its {job.train_steps} train_steps; go on with more, as in {more}"
+        )
+    stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.stopped}" if is_early else ""
+    unsaved = f"{loop.unsaved}; {describe_last_good(folder)}" if loop.unsaved else ""
+    return Ending(params, step, list(loop.timings), stopped, [*remarks, *loop.view.remarks], unsaved)

@@ -1,0 +1,250 @@
+"""The training loop: an engine trains round after round, and pauses where an extension runs."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
+from dsinga.errors import RunError, UserError
+from dsinga.extensions import Extension, ExtensionRunner
+from dsinga.loop.cancellation import CANCELLED, Cancellation
+from dsinga.loop.checkpoints import Checkpoints
+from dsinga.loop.loop_state import describe_way_on, read_rate_factors
+from dsinga.loop.observer import Observer, ObserverWatcher
+from dsinga.loop.view import TrainingView
+from dsinga.monitor import Row
+from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
+
+# Steps whose timing is kept; all those of a long run would fill the memory of the driver.
+TIMINGS_KEPT = 10_000
+
+
+class TrainingLoop:
+    """A run from its first step to its last: what an engine computes, and the extensions between its steps.
+
+    Extensions see worker group 0, if there are several: it pauses at the steps that their triggers name, with the
+    params as its server group has them then. At the end they run when all groups have ended and agree. Each step is
+    seen once, whatever the engine computes again.
+
+    Args:
+        engine: computes the steps.
+        observer: is told the rows and the progress.
+        extensions: what else happens between the steps.
+        workspace: the folder of the run, None for none.
+        checkpoints: writes checkpoints; None for a run without a workspace.
+        cancellation: the request to end the run.
+        started: when training was asked for, by ``time.perf_counter()``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        observer: Observer,
+        extensions: Sequence[Extension],
+        workspace: Path | None,
+        checkpoints: Checkpoints | None,
+        cancellation: Cancellation,
+        started: float,
+    ):
+        self._engine, self._observer = engine, observer
+        self._job = engine.job
+        self._workspace, self._checkpoints = workspace, checkpoints
+        self._cancellation = cancellation
+        self.view = TrainingView(engine, self._show_row, workspace, started)
+        self._extensions = ExtensionRunner([ObserverWatcher(observer), *extensions], self.view)
+        self._in_training = False
+        self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
+        self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
+        self.unsaved = ""  # why the last checkpoint could not be written
+        self.timings: collections.deque[Mapping[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
+
+    @property
+    def step(self) -> int:
+        """How many steps the loop has seen."""
+        return self.view.step
+
+    @property
+    def stopped(self) -> str:
+        """Why training ends early, "" while it does not."""
+        return self.view.stopped
+
+    def run(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+        """Train from step ``begin`` to the last one, or until an extension stops; return the params.
+
+        ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
+        """
+        failure: BaseException | None = None
+        try:
+            return self._run_to_end(begin, state)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._extensions.close(failure)
+            del failure  # its traceback refers to this frame
+
+    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+        self.view.step = begin
+        self.view.rate_factors = read_rate_factors(state)
+        self.view.metrics = {**state.get("metrics", {})}
+        try:
+            self._extensions.start(state.get("extensions", {}))
+            if not begin:  # a resumed run has paused here before
+                self._pause()
+            if begin < self._job.train_steps and not (begin and self.view.stopped):
+                self._train()
+            self._extensions.finish()
+        except Exception as error:
+            self._end_by_failure(error)
+            raise
+        return self.view.returned_params or self._params()
+
+    def _params(self) -> Arrays:
+        self.view.paused = True
+        return self.view.params()
+
+    def _train(self) -> None:
+        """Train to the last step, unless training is stopped before; pause on the way."""
+        self._in_training = True
+        self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
+        last = self._job.train_steps
+        self._engine.start(self.view.step, self)
+        while self.view.step < last and not self.view.stopped:
+            self._train_until_pause(min(self._extensions.next_pause(self.view.step) or last, last))
+            if self.view.step < last:
+                self._pause()
+        self._engine.finish()
+        if self._engine.groups > 1:
+            self._extensions.forget_runs()  # the params are those of all groups now
+        self._pause(last=True)
+        self._in_training = self._cancellation.ends_in_order = False
+
+    def _train_until_pause(self, stop: int) -> None:
+        """Train up to ``stop``, or to the end of what was sent already if an extension wants that."""
+        while self._engine.step < stop:
+            self._read_round(stop)
+            if self.view.stopped or self._extensions.wants_pause():
+                stop = max(self._engine.sent, self.view.step)
+
+    def _read_round(self, stop: int) -> None:
+        """Let the engine train a round, and show its steps to the extensions."""
+        reports = self._engine.train(stop)
+        if self._cancellation.event.is_set():
+            self.view.stop(CANCELLED, resumable=True)
+        if not reports:
+            return
+        self._unseen.extend(reports)
+        self.view.seconds_to_stop = self._estimate_seconds_to_stop()
+        self.view.samples_per_second = self._engine.samples_per_second
+        self._show_steps()
+        metrics = self.view.means("train", reports[-1].metrics)
+        self._extensions.show_progress(
+            {**self.view.position, "samples_per_second": self.view.samples_per_second, **metrics}
+        )
+
+    def show_restart(self, restart: Restart, seconds: float) -> None:
+        """Add a restart to the history: after so many seconds the run stands where it had stood."""
+        row = self.view.recovery_row(restart, seconds)
+        _log.warning(
+            "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
+            restart.lost, restart.step, row["steps_again"], seconds,
+        )  # fmt: skip
+        with self.view.running():
+            self._observer.record(row)
+
+    def _show_steps(self) -> None:
+        while self._unseen:
+            report = self._unseen.popleft()
+            self.timings.append(report.timing)
+            self.view.step += report.steps
+            self._extensions.observe(report.metrics)
+
+    def _estimate_seconds_to_stop(self) -> float:
+        """Return how long it would take to end in order after one more round."""
+        reached, seconds = self._engine.reach()
+        next_pause = self._extensions.next_pause(self.view.step)
+        pauses_before = next_pause is not None and next_pause <= reached
+        return seconds + self._checkpoint_seconds + (self._pause_seconds if pauses_before else 0.0)
+
+    def _show_row(self, row: Row) -> None:
+        self._extensions.show_row(row)
+
+    def _pause(self, last: bool = False) -> None:
+        """Run the extensions that are due while training stands, then write the checkpoint that one has asked for.
+
+        If an extension has stopped training, the checkpoint is written at the last pause.
+        """
+        view, started = self.view, time.perf_counter()
+        view.paused = True
+        is_complete = last and (view.step >= view.train_steps or not view.resumable)
+        self._extensions.pause(at_end=is_complete)
+        if last or not view.stopped:
+            if view.checkpoint_wanted or (last and not is_complete):
+                self._write_checkpoint()
+            view.checkpoint_wanted = False
+        view.paused = False
+        self._pause_seconds = max(self._pause_seconds, time.perf_counter() - started)
+
+    def _write_checkpoint(self) -> None:
+        if self._checkpoints is None:
+            return
+        started = time.perf_counter()
+        params, slots = self.view.snapshot()
+        snapshot = Snapshot(self.view.step, params, slots, self.state())
+        with self.view.running():
+            try:
+                self._checkpoints.write(snapshot)
+                self.unsaved = ""
+            except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
+                _log.warning("%s; training goes on", error)
+                self.unsaved = str(error)
+        self._engine.keep(snapshot)
+        self._checkpoint_seconds = time.perf_counter() - started
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the loop for a checkpoint, and what the engine adds to it."""
+        factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
+        state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
+        engine = self._engine.state()
+        return {**state, "engine": engine} if engine else state
+
+    def save_snapshot(self) -> None:
+        """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
+        newest = self._engine.newest
+        if self._checkpoints is not None and newest is not None:
+            self._checkpoints.write_newer(newest)
+
+    def _end_by_failure(self, error: Exception) -> None:
+        """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
+
+        A UserError is raised again, with step and checkpoint in its message; other errors get a note.
+        """
+        failed = self._extensions.failing
+        if failed is None or failed.is_part_of_run or error is self.view.run_error:
+            return
+        where = f"extension {failed.name} failed at step {self.view.step}"
+        self._extensions.drop(failed)
+        try:
+            self._save_what_is_done()
+        except Exception as second:
+            error.add_note(f"no checkpoint could be written: {second!r}")
+        where = f"{where}; {describe_way_on(self._workspace, self.view.step)}"
+        if isinstance(error, UserError):
+            raise UserError(f"{error} ({where})") from error
+        error.add_note(where)
+
+    def _save_what_is_done(self) -> None:
+        """Read the rounds in flight and write a checkpoint, so that a run can resume from this step."""
+        if self._workspace is None or not self._in_training:
+            return
+        self.view.stop("an extension failed", resumable=True)
+        self._show_steps()
+        self._train_until_pause(max(self._engine.sent, self.view.step))
+        self._pause(last=True)
