@@ -1,11 +1,12 @@
-"""Whether two versions of the package compute the same bits, over a list of jobs.
+"""Whether two versions of the package compute the same bits, over a list of jobs, agents, estimators and models.
 
     python -m tests.benchmarks.bits --out FILE [--only NAME ...]
     python -m tests.benchmarks.bits --compare BEFORE AFTER
 
-The first command trains the jobs of ``bits_jobs`` and writes digests of their params, and their metrics, to a JSON
-file; it exits with 1 where a job fails. The second one prints a table of two such files and exits with 1 where they
-differ. To run an older version that lacks this file, start in its root with both roots on the path, its own first:
+The first command trains the jobs of ``bits_jobs``, makes the calls of ``bits_agents``, ``bits_estimators``,
+``bits_models`` and ``bits_results``, and writes digests of params and results, and metrics, to a JSON file; it exits
+with 1 where a run fails. The second one prints a table of two such files and exits with 1 where they differ. To run an
+older version that lacks this file, start in its root with both roots on the path, its own first:
 
     cd OLD && PYTHONPATH=OLD:NEW OLD/.venv/bin/python -m tests.benchmarks.bits --out before.json
 """
@@ -13,7 +14,6 @@ differ. To run an older version that lacks this file, start in its root with bot
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sys
@@ -30,14 +30,18 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import click  # noqa: E402
 import dask.config  # noqa: E402
-import numpy as np  # noqa: E402
 from distributed import Client, LocalCluster  # noqa: E402
 
 import dsinga  # noqa: E402
-from tests.benchmarks.bits_jobs import RUNS, Run  # noqa: E402
+from tests.benchmarks.bits_agents import AGENTS  # noqa: E402
+from tests.benchmarks.bits_estimators import ESTIMATORS  # noqa: E402
+from tests.benchmarks.bits_jobs import JOBS, Run  # noqa: E402
+from tests.benchmarks.bits_models import MODELS  # noqa: E402
+from tests.benchmarks.bits_report import Call, Report, report  # noqa: E402
+from tests.benchmarks.bits_results import RESULTS  # noqa: E402
 from tests.benchmarks.bits_stores import write_stores  # noqa: E402
 
-Report = dict[str, Any]
+RUNS: dict[str, Run | Call] = {**JOBS, **RESULTS, **AGENTS, **ESTIMATORS, **MODELS}
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
@@ -66,16 +70,13 @@ def train(name: str, run: Run, client: Client | None, folder: Path) -> Report:
         if run.resume_at:
             dsinga.train(job.replace(train_steps=run.resume_at), client, **options)
         result = dsinga.train(job, client, resume=bool(run.resume_at), **options)
-    return {
-        "params": {name: digest(value) for name, value in sorted(result.params.items())},
-        "metrics": [{key: value for key, value in row.items() if key != "time"} for row in result.history],
-    }
+    return report(result.params, result.history)
 
 
-def digest(value: np.ndarray) -> str:
-    """Return the shape, the dtype and a hash of the bytes of an array."""
-    array = np.ascontiguousarray(value)
-    return f"{array.shape} {array.dtype} {hashlib.sha256(array.tobytes()).hexdigest()}"
+def compute(name: str, run: Run | Call, client: Client, folder: Path) -> Report:
+    """Return the report of a run, which gets the client of processes where it asks for it."""
+    asked = client if run.processes else None
+    return run.compute(folder, asked) if isinstance(run, Call) else train(name, run, asked, folder)
 
 
 def with_earlier(names: tuple[str, ...]) -> list[str]:
@@ -86,7 +87,7 @@ def with_earlier(names: tuple[str, ...]) -> list[str]:
 
 
 def compare(before: Report, after: Report) -> list[tuple[str, str, int, int, float]]:
-    """Return job, param, how many params are the same and differ, and the largest difference of a metric."""
+    """Return run, array, how many arrays are the same and differ, and the largest difference of a metric."""
     rows = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in before or name not in after:
@@ -112,18 +113,18 @@ def metric_difference(before: list[Report], after: list[Report]) -> float:
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), help="Train the jobs, and write their digests there.")
-@click.option("--only", multiple=True, type=click.Choice(list(RUNS)), help="Train this job alone; may be repeated.")
+@click.option("--out", type=click.Path(path_type=Path), help="Make the runs, and write their digests there.")
+@click.option("--only", multiple=True, type=click.Choice(list(RUNS)), help="Make this run alone; may be repeated.")
 @click.option("--compare", "files", nargs=2, type=click.Path(exists=True, path_type=Path), help="Compare two files.")
 def main(out: Path | None, only: tuple[str, ...], files: tuple[Path, Path] | None) -> None:
-    """Train the jobs and write the digests of their params, or compare what two versions have written."""
+    """Make the runs and write the digests of what they compute, or compare what two versions have written."""
     if files:
         rows = compare(*(json.loads(file.read_text(encoding="utf-8")) for file in files))
-        click.echo("| job | same params | different | largest difference of metrics | which |\n| " + "--- | " * 5)
+        click.echo("| run | same arrays | different | largest difference of metrics | which |\n| " + "--- | " * 5)
         for name, which, same, different, error in rows:
             click.echo(f"| {name} | {same} | {different} | {error:.3g} | {which} |")
         broken = [name for name, _, _, different, error in rows if different or error]
-        click.echo(f"{len(rows) - len(broken)} of {len(rows)} jobs are the same")
+        click.echo(f"{len(rows) - len(broken)} of {len(rows)} runs are the same")
         sys.exit(bool(broken))
     if not out:
         raise click.UsageError("give --out FILE or --compare BEFORE AFTER")
@@ -134,7 +135,7 @@ def main(out: Path | None, only: tuple[str, ...], files: tuple[Path, Path] | Non
         for name in with_earlier(only):
             start = time.perf_counter()
             try:
-                reports[name] = train(name, RUNS[name], client if RUNS[name].processes else None, Path(root))
+                reports[name] = compute(name, RUNS[name], client, Path(root))
             except Exception as error:
                 click.echo(f"{name} failed: {error!r}", err=True)
                 failed = True

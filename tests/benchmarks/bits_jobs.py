@@ -142,7 +142,7 @@ SPOILT = ("neuralnet.layer[data].store_conf.path=spoilt.zarr", "skip_bad_batches
 WARM_UP = ("warmup_steps=12", "cluster.nworker_groups=2")
 MIXED = (0, 0, 1, 1, 0, -1, 1, 0, 1, 1, 0)
 
-RUNS: dict[str, Run] = {
+JOBS: dict[str, Run] = {
     # families of nets
     "mlp": model("mlp", "small", (64, 32), 768, 10, batchsize=32, dropout=0.2, train_steps=20),
     "mlp-two": model("mlp", "small", (64, 32), 768, 10, batchsize=32, train_steps=20, workers=2),

@@ -14,6 +14,9 @@ COUNTS = [90, 60, 40, *[5] * 97]
 VOCABULARIES = {"words": 40, "shapes": 9, "prefixes": 12, "suffixes": 12}
 """How many codes each store of the tagged sentences has."""
 
+SENTENCES = ("a1 b2 c3", "b1 a4", "c5 c5 a2 b3")
+"""Sentences to translate."""
+
 
 def write_stores(folder: Path) -> None:
     """Write the records that the jobs read."""
@@ -29,6 +32,7 @@ def write_stores(folder: Path) -> None:
         write_store(folder / "binary" / f"{part}_data.zarr", [(np.where(bits, 255, 0).astype(np.uint8), None)])
     write_pairs(folder / "pairs", rng)
     write_sequences(folder, rng)
+    write_translations(folder / "pairs-of-words", rng)
 
 
 def write_images(folder: Path, size: int, train: int, rng: np.random.Generator) -> None:
@@ -66,3 +70,24 @@ def write_sequences(folder: Path, rng: np.random.Generator) -> None:
         for name, size in VOCABULARIES.items():
             codes = np.where(after_end, -1, rng.integers(0, size, (count, 9))).astype(np.int32)
             write_store(folder / "tagged" / part / f"{name}.zarr", [(codes, tags)])
+
+
+def write_translations(folder: Path, rng: np.random.Generator) -> None:
+    """Write sentences of words such as b2, and their translations, whose words are in the reverse order, as 2b."""
+    words = [f"{letter}{digit}" for letter in "abc" for digit in range(1, 6)]
+    vocabularies = {
+        "source": ["<unk>", *words],
+        "target": ["<unk>", "<s>", "</s>", *(word[::-1] for word in words)],
+    }
+    for part, count in (("train", 120), ("val", 20), ("test", 20)):
+        lengths, rows = rng.integers(2, 6, count), {"source": [], "target": [], "labels": []}
+        for length in lengths:
+            codes = rng.integers(0, len(words), length)
+            rows["source"].append([*(codes + 1)])
+            rows["target"].append([1, *(codes[::-1] + 3)])
+            rows["labels"].append([*(codes[::-1] + 3), 2])
+        source, target, labels = (
+            np.array([[*row, *[-1] * (6 - len(row))] for row in rows[name]], np.int32) for name in rows
+        )
+        for name, data, following in (("source", source, None), ("target", target, labels)):
+            write_store(folder / part / f"{name}.zarr", [(data, following)], vocabulary=vocabularies[name])

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.bits import compare, digest, train, with_earlier
-from tests.benchmarks.bits_jobs import RUNS
+from tests.benchmarks.bits import RUNS, compare, train, with_earlier
+from tests.benchmarks.bits_agents import AGENTS
+from tests.benchmarks.bits_estimators import ESTIMATORS
+from tests.benchmarks.bits_jobs import JOBS
+from tests.benchmarks.bits_models import MODELS
+from tests.benchmarks.bits_report import digest
+from tests.benchmarks.bits_results import RESULTS
 from tests.benchmarks.bits_stores import write_stores
 
 
 def test_a_run_is_compared_by_its_params_and_metrics(tmp_path: Path) -> None:
     write_stores(tmp_path)
-    before = {name: train(name, RUNS["words"], None, tmp_path) for name in ("words", "again")}
+    before = {name: train(name, JOBS["words"], None, tmp_path) for name in ("words", "again")}
     assert before["words"] == before["again"]
     assert [row[2:] for row in compare(before, before)] == [(3, 0, 0.0)] * 2
     after = copy.deepcopy(before)
@@ -35,3 +40,14 @@ def test_a_digest_tells_zeros_of_both_signs_and_shapes_apart() -> None:
 
 def test_a_run_comes_after_those_whose_checkpoints_it_starts_from() -> None:
     assert with_earlier(("autoencoder",)) == ["rbm1", "rbm2", "autoencoder"]
+
+
+def test_an_agent_is_compared_without_the_time_that_it_took(tmp_path: Path) -> None:
+    before, after = ({"agent": AGENTS["agent-dqn"].compute(tmp_path, None)} for _ in range(2))
+    assert compare(before, after) == [("agent", "", 6, 0, 0.0)]
+    assert {"predicted", "sampled", "values_weight"} < before["agent"]["params"].keys()
+    assert "episode_return" in before["agent"]["metrics"][-1]
+
+
+def test_no_name_is_that_of_two_runs() -> None:
+    assert len(RUNS) == sum(map(len, (JOBS, RESULTS, AGENTS, ESTIMATORS, MODELS)))
