@@ -539,7 +539,7 @@ def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Pat
     monkeypatch.setenv("DSINGA_OPS", "onedn")
     refused = dsinga("train", "job.conf")
     assert refused.returncode == 2
-    assert "has no kernels: there is no kernel backend 'onedn'" in refused.stderr
+    assert "there is no kernel backend 'onedn' (from $DSINGA_OPS); did you mean 'onednn'?" in refused.stderr
     assert not (folder / "work").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -18,9 +19,12 @@ from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
+from dsinga.engine.local_job import trains_locally
 from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
+from dsinga.loop.local_run import train_here
+from dsinga.loop.running import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.registry import nearest
 from dsinga.worker.epochs import resolve_epochs
@@ -156,26 +160,19 @@ class Execution:
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
-            dashboard = options.grain == "graph"  # its tasks are for looking at
-            client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
-            if options.retry:
-                self._await_workers(client, (job.cluster or ClusterConf()).patience)
+            train = self._trainer(job, stack)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor), remote)
             with observer.naming_lost_workspace():
-                outcome = cluster.train(
-                    job,
-                    client,
-                    observer,
+                outcome = train(
+                    observer=observer,
                     workspace=folder,
                     roots=roots(job, options.data_root),
                     resume=resume,
-                    grain=cluster.find_grain(options.grain),
                     extensions=options.extensions,
                     params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
-                    where=options.where(),
                     max_threads=self.max_threads,
                     cancelled=self.cancelled,
                     saved=remote.save if remote else None,
@@ -195,6 +192,23 @@ class Execution:
             (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
             outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
         )
+
+    def _trainer(self, job: Job, stack: contextlib.ExitStack) -> Callable[..., Outcome]:
+        """Return the function that trains the job: in this thread where no cluster is there or needed, else on one."""
+        options = self.options
+        if self._needs_no_cluster(job):
+            return functools.partial(train_here, job)
+        grain, where = cluster.find_grain(options.grain), options.where()
+        dashboard = options.grain == "graph"  # its tasks are for looking at
+        client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
+        if options.retry:
+            self._await_workers(client, (job.cluster or ClusterConf()).patience)
+        return functools.partial(cluster.train, job, client, grain=grain, where=where)
+
+    def _needs_no_cluster(self, job: Job) -> bool:
+        options, source = self.options, self.source
+        is_plain = options.grain == "round" and not (options.retry or options.resources or options.hosts)
+        return is_plain and not source.is_running and not source.is_shared and trains_locally(job)
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""

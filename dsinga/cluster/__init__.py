@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from dsinga.cluster.inference.inference import evaluate, predict
     from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
-    from dsinga.cluster.run.driver import Outcome, train
+    from dsinga.cluster.run.driver import train
     from dsinga.cluster.run.grain import Grain
     from dsinga.loop.observer import Observer
+    from dsinga.loop.running import Outcome
     from dsinga.worker.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
@@ -42,7 +43,7 @@ _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
     "Grain": "dsinga.cluster.run.grain",
     "Observer": "dsinga.loop.observer",
-    "Outcome": "dsinga.cluster.run.driver",
+    "Outcome": "dsinga.loop.running",
     "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask.dask_workers",

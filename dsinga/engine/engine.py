@@ -113,6 +113,7 @@ class Engine(ABC):
         nets: the whole nets of the phases that the job runs; {} where what is trained is no net of a job.
         epoch: the length of an epoch in steps; None where steps are counted only.
         groups: the number of worker groups that train at the same time.
+        batchsize: the records in a step of all worker groups together.
         step: the step that follows the last one that was reported.
         sent: the step up to which the run trains before it can stand; at least ``step``.
         samples_per_second: how many records all worker groups together trained on in a second of their last steps; 0
@@ -123,6 +124,7 @@ class Engine(ABC):
     nets: Mapping[Phase, NeuralNet]
     epoch: Fraction | None = None
     groups: int = 1
+    batchsize: int = 1
     step: int = 0
     sent: int = 0
     samples_per_second: float = 0.0

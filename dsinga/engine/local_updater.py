@@ -36,22 +36,45 @@ class LocalUpdater:
         self._conf, self._params = conf, params
         self.steps = 0
         self.state: dict[str, dict[str, np.ndarray]] = {}
+        self._rate_factors: Mapping[int, float] = {}
         self._prepare()
 
     def _prepare(self) -> None:
         """Make what the configuration determines."""
-        updater = create_updater(self._conf)
+        self._updater = updater = create_updater(self._conf)
+        self._updater.set_rate_factors(self._rate_factors)
         self._shapes = {name: param.shape for name, param in self._params.items()}
         self._updaters = {name: updater.of(name) for name in self._params}
         self._joinable = {name: joinable(self._updaters[name], param) for name, param in self._params.items()}
         self._joined: dict[Any, JoinedParams] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_conf": self._conf, "_params": self._params, "steps": self.steps, "state": self.state}
+        return {
+            "_conf": self._conf,
+            "_params": self._params,
+            "steps": self.steps,
+            "state": self.state,
+            "_rate_factors": self._rate_factors,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update({"_rate_factors": {}, **state})
         self._prepare()
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of the schedule at a step, without factors."""
+        return float(self._updater.rate(step))
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by factors, each from its step on; see :meth:`Updater.set_rate_factors`."""
+        self._rate_factors = dict(factors)
+        self._updater.set_rate_factors(factors)
+
+    def create_state(self) -> None:
+        """Create the state of all params that are updated, which otherwise comes with their first gradient."""
+        for name, param in self._params.items():
+            if param.trainable and name not in self.state:
+                self.state[name] = self._updaters[name].create_state(param.size)
 
     def step(
         self,

@@ -4,26 +4,55 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
 from dsinga.advice import job_field, option, short_path
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.engine.engine import Snapshot
 from dsinga.errors import UserError
-from dsinga.job import Job
+from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
+from dsinga.job import Job, Phase
 from dsinga.loop.loop_state import check_loop_state, describe_last_good_in
-from dsinga.net import Param
+from dsinga.net import NeuralNet, Param
 from dsinga.training import check_start, initial_values
 from dsinga.training.divergence import first_not_finite
+from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
 
+def begin_run(
+    job: Job,
+    nets: Mapping[Phase, NeuralNet],
+    epoch: Fraction | None,
+    *,
+    extensions: ExtensionLike | Sequence[ExtensionLike] = (),
+    workspace: Path | None = None,
+    resume: bool | Path = False,
+    params: Mapping[str, np.ndarray],
+    roots: Sequence[str] = (),
+) -> tuple[list[Extension], Snapshot]:
+    """Return the extensions of a run, its job's and those given, and what it begins with; arguments as for a run.
+
+    ``nets`` are the whole nets of its phases, ``epoch`` is the length of an epoch in steps. Raises UserError for an
+    extension that can never run, and for a checkpoint or params that do not fit.
+    """
+    all_extensions = create_extensions(job, extensions, epoch)
+    check_extensions(all_extensions, job, nets, workspace)
+    net_params = nets[Phase.kTrain].params
+    if not resume:
+        return all_extensions, Snapshot(0, begin_anew(job, net_params, params, roots))
+    checkpoint = read_beginning(job, net_params, workspace, resume)
+    return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
+
+
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
-) -> Checkpoint:
-    """Return initial values of the params of a net, in whose place ``params`` are put by name, as at step 0.
+) -> Arrays:
+    """Return initial values of the params of a net, in whose place ``params`` are put, by name.
 
     A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
     have NaN or infinity.
@@ -43,7 +72,7 @@ def begin_anew(
         values[name] = np.ascontiguousarray(params[name], np.float32)
         if first_not_finite({name: values[name]}):
             raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
-    return Checkpoint(0, values, {}, {})
+    return values
 
 
 def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:

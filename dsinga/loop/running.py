@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsinga.checkpoint import Checkpoint
-from dsinga.engine.engine import Engine
+from dsinga.engine.engine import Engine, Snapshot
 from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost
 from dsinga.extensions import Extension
+from dsinga.job import Phase
 from dsinga.loop.beginning import describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints
 from dsinga.loop.loop_state import describe_last_good, describe_way_on, read_rate_factors
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
+from dsinga.net import NeuralNet
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -40,15 +41,19 @@ class Workspace:
 
 
 @dataclass
-class Ending:
-    """What a run ends with: the params, the steps done, and the timings in seconds of the last iterations.
+class Outcome:
+    """What a run ends with: the params, the steps done, the training net, and the timings of the last iterations.
 
+    ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
+    0.
     ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
     ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
     """
 
     params: Arrays
     step: int
+    net: NeuralNet
+    batchsize: int
     timings: Sequence[Mapping[str, float]]
     stopped: str = ""
     remarks: Sequence[str] = ()
@@ -57,13 +62,13 @@ class Ending:
 
 def run_to_end(
     engine: Engine,
-    begin: Checkpoint,
+    begin: Snapshot,
     observer: Observer,
     extensions: Sequence[Extension],
     workspace: Workspace,
     cancellation: Cancellation,
     started: float,
-) -> Ending:
+) -> Outcome:
     """Train from what a run begins with to its end, and close the engine, whatever happens.
 
     ``started`` is when training was asked for, by ``time.perf_counter()``. Raises Diverged where a loss is no longer
@@ -78,16 +83,16 @@ def run_to_end(
     )
     loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
     params = _run(engine, loop, begin, folder, cancellation)
-    return _ending(engine, loop, begin.step, params, folder)
+    return _outcome(engine, loop, begin.step, params, folder)
 
 
 def _run(
-    engine: Engine, loop: TrainingLoop, begin: Checkpoint, folder: Path | None, cancellation: Cancellation
+    engine: Engine, loop: TrainingLoop, begin: Snapshot, folder: Path | None, cancellation: Cancellation
 ) -> Arrays:
-    engine.use_rate_factors(read_rate_factors(begin.loop))
+    engine.use_rate_factors(read_rate_factors(begin.loop or {}))
     try:
         engine.open()
-        params = loop.run(begin.step, begin.loop)
+        params = loop.run(begin.step, begin.loop or {})
     except Diverged as error:
         engine.close(str(error))
         raise Diverged(f"{error}; {describe_last_good(folder)}") from error
@@ -116,7 +121,7 @@ def _save(loop: TrainingLoop) -> None:
         _log.warning("%s", error)
 
 
-def _ending(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, folder: Path | None) -> Ending:
+def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, folder: Path | None) -> Outcome:
     """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
@@ -130,4 +135,7 @@ def _ending(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, fold
         )
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.stopped}" if is_early else ""
     unsaved = f"{loop.unsaved}; {describe_last_good(folder)}" if loop.unsaved else ""
-    return Ending(params, step, list(loop.timings), stopped, [*remarks, *loop.view.remarks], unsaved)
+    return Outcome(
+        params, step, engine.nets[Phase.kTrain], engine.batchsize, list(loop.timings), stopped,
+        [*remarks, *loop.view.remarks], unsaved,
+    )  # fmt: skip

@@ -21,6 +21,7 @@ from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import write_csv, write_store
+from dsinga.engine.local_job import OUTPUT_LAYERS
 from dsinga.engine.round_length import RoundLength
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
@@ -41,7 +42,6 @@ ROUNDS_AHEAD = 3
 ROUND_SECONDS = 0.25
 # The most bytes of features in a round of several batches: they stay in memory until the caller has taken them.
 ROUND_BYTES = 8 << 20
-OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 @cleared_frames("dsinga")

@@ -6,7 +6,6 @@ All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks`
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from dsinga.cluster.preflight import worker_report
 from dsinga.cluster.preflight.worker_differences import warn_of_differences
 from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
+from dsinga.engine.local_job import check_first_block
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code
@@ -67,7 +67,7 @@ def check_workers_ready(
     reports = _ask(client, sorted(workers.values()), pickled, facts)
     for location, store in stores.items():
         if any(report["stores"].get(location) for report in reports.values()):
-            _check_first_block(store)
+            check_first_block(store)
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
     status = {address: info["status"] for address, info in available_workers(client).items()}
     for address in workers.values():
@@ -127,13 +127,3 @@ def _pickled(name: str, value: Any) -> bytes:
 def _stores(readers: Iterable[BatchReader]) -> dict[str, Any]:
     """Return, by location, the records that processes read from files or URLs."""
     return {store.location: store for reader in readers for store in reader.stores.values() if store.from_files}
-
-
-def _check_first_block(store: Any) -> None:
-    """Raise UserError where the driver, too, opens a store but cannot read it: the records are damaged."""
-    try:
-        reopened = copy.copy(store)
-    except UserError:  # the store has gone meanwhile
-        return
-    for column in getattr(reopened, "columns", ()):  # windows of a text have none
-        column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet

@@ -36,6 +36,8 @@ class ClusterEngine(Engine):
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
         self.job, self.epoch, self.groups = prepared.job, prepared.epoch, prepared.topology.groups
         self.nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
+        self._rows = prepared.config.readers[Phase.kTrain].batchsize
+        self.batchsize = self._rows * self.groups
         self._prepared, self._run, self._grain, self._events = prepared, run, grain, events
         self._begin = run.snapshots.newest.step
         self._loop: Loop | None = None
@@ -66,8 +68,7 @@ class ClusterEngine(Engine):
     @property
     def samples_per_second(self) -> float:  # type: ignore[override]
         """How many records all worker groups together trained on in a second of their last rounds."""
-        batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
-        return batchsize * (self._groups.speed if self._groups else 0.0)
+        return self._rows * (self._groups.speed if self._groups else 0.0)
 
     def train(self, stop: int) -> Sequence[StepReport]:
         """Read a round of group 0, with others sent ahead, and move to other Dask workers where that is due."""

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +24,16 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.grain import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
-from dsinga.engine.engine import Snapshot
 from dsinga.errors import WorkerLost
-from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
-from dsinga.job import Job, Phase
-from dsinga.loop.beginning import begin_anew, read_beginning
+from dsinga.extensions import ExtensionLike
+from dsinga.job import Job
+from dsinga.loop.beginning import begin_run
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Ending, Workspace, run_to_end
-from dsinga.net import NeuralNet
+from dsinga.loop.running import Outcome, Workspace, run_to_end
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True)
-class Outcome(Ending):
-    """What a run on a cluster ends with; ``net`` is the training net.
-
-    ``batchsize`` are the rows that all worker groups together take in a step, ``timings`` are those of group 0.
-    """
-
-    net: NeuralNet
-    batchsize: int
 
 
 @cleared_frames("dsinga")
@@ -97,14 +83,11 @@ def train(
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip
-        all_extensions = create_extensions(job, extensions, prepared.epoch)
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-        check_extensions(all_extensions, job, nets, workspace)
-        net_params = prepared.net.params
-        if resume:
-            begin = read_beginning(prepared.job, net_params, workspace, resume)
-        else:
-            begin = begin_anew(job, net_params, params or {}, roots)
+        all_extensions, begin = begin_run(
+            prepared.job, nets, prepared.epoch, extensions=extensions, workspace=workspace, resume=resume,
+            params=params or {}, roots=roots,
+        )  # fmt: skip
         observer.begin(begin.step)
 
         def make_check(placement: Placement) -> Check:
@@ -116,16 +99,13 @@ def train(
 
             return check
 
-        first = Snapshot(begin.step, begin.params, begin.state if resume else None, begin.loop if resume else None)
-        run = RecoverableRun(prepared, client, first, make_check, observer.waiting)
+        run = RecoverableRun(prepared, client, begin, make_check, observer.waiting)
         events = RunEvents(prepared, client, lambda method: run.run.ask_servers(method))
-        ending = run_to_end(
+        return run_to_end(
             ClusterEngine(prepared, run, grain, events), begin, observer, [events, *all_extensions],
             Workspace(folder=workspace, topology=prepared.topology.describe(), saved=saved, check=check_workspace),
             cancellation, started,
         )  # fmt: skip
-        rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
-        return Outcome(**vars(ending), net=prepared.net, batchsize=rows)
 
 
 @contextlib.contextmanager

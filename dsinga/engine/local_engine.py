@@ -1,0 +1,164 @@
+"""The local engine: one worker in this process, with whole nets and params, without Dask and without servers."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dsinga.data import Prefetch
+from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
+from dsinga.engine.local_cut import to_host
+from dsinga.engine.local_updater import LocalUpdater
+from dsinga.errors import Diverged
+from dsinga.job import Job, Phase
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.net.usable_threads import available_cores, usable_threads
+from dsinga.ops import get_ops
+from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
+from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
+from dsinga.worker.all_records import count_batches
+from dsinga.worker.batch_reader import BatchReader
+from dsinga.worker.configure import OpenedJob
+from dsinga.worker.epochs import steps_per_epoch
+from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
+
+# Seconds after which train() returns, so that progress is shown and a request to stop is heard.
+ROUND_SECONDS = 0.5
+
+
+class LocalEngine(Engine):
+    """Trains the only worker of a job in the thread that calls it; the bits are those of a cluster.
+
+    Args:
+        job: the job, checked, of one worker group with one worker.
+        opened: its readers and nets.
+        begin: what the run begins with; its arrays are copied.
+        threads: the most kernel threads; by default as many as the net can use.
+    """
+
+    def __init__(self, job: Job, opened: OpenedJob, begin: Snapshot, threads: int | None = None):
+        self.job, self.nets = job, opened.nets
+        reader = opened.readers[Phase.kTrain]
+        self.epoch = steps_per_epoch(reader) if job.epochs else None
+        self.batchsize = reader.batchsize
+        self.step = self.sent = begin.step
+        self._opened, self._reader = opened, reader
+        self._algorithm = algorithm(job.train_one_batch)
+        self._net = self.nets[Phase.kTrain]
+        usable = usable_threads(self._net, 1)
+        self._threads = max(1, min(threads or usable, usable, available_cores()))
+        self._ops = get_ops().for_worker()
+        self._updater = LocalUpdater(job.updater, self._net.params)
+        self._updater.steps = begin.step
+        self._params, state = begin.copy()
+        self._updater.state = state or {}
+        self._updater.create_state()
+        self._batches: Prefetch[dict[str, Records]] | None = None
+
+    def start(self, step: int, loop: Loop) -> None:
+        """Begin to read batches ahead."""
+        self._batches = Prefetch(_read_function(self._net, self._reader), step)
+
+    def train(self, stop: int) -> Sequence[StepReport]:
+        """Train until half a second has passed, or ``stop`` is reached."""
+        self._ops.set_threads(self._threads)
+        self._ops.enter()
+        reports: list[StepReport] = []
+        started = ended = time.perf_counter()
+        while self.step < stop and (not reports or ended - started < ROUND_SECONDS):
+            metrics, data = self._train_batch()
+            self.step = self.sent = self.step + 1
+            began, ended = ended, time.perf_counter()
+            timing = {"total": ended - began, "compute": ended - began - data, "data": data}
+            reports.append(StepReport(metrics, timing | {"exchange": 0.0, "crossing": 0, "within": 0}))
+        self.samples_per_second = self.batchsize * len(reports) / max(ended - started, 1e-9)
+        return reports
+
+    def _train_batch(self) -> tuple[Metrics, float]:
+        """Compute the gradients of the next batch and apply them; return its metrics, and the seconds of waiting."""
+        assert self._batches is not None
+        started = time.perf_counter()
+        records = next(self._batches)
+        seconds = time.perf_counter() - started
+        step, gradients = self.step, dict[str, object]()
+        ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
+        values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
+        metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, gradients.__setitem__))
+        if self._skips and not all_finite(metrics):
+            self._skip(step)
+            return {}, seconds
+        check_metrics(metrics, step)
+        self._updater.step(self._params, {name: to_host(gradient, self._ops) for name, gradient in gradients.items()})
+        return metrics, seconds
+
+    @property
+    def _skips(self) -> bool:
+        return self.job.skip_bad_batches
+
+    def _skip(self, step: int) -> None:
+        """Leave a batch out whose metrics are not finite. Raises Diverged where a param is not, either."""
+        lost = first_not_finite(self._params)
+        if lost is not None:
+            why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
+            raise Diverged(f"{why}; {REMEDY}")
+        self._updater.steps += 1
+        _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
+
+    def evaluate(self, phase: Phase, batches: int) -> Metrics:
+        """Compute the metrics of each batch, and add them up."""
+        self._ops.set_threads(self._threads)
+        self._ops.enter()
+        if batches:
+            passes = [(self._opened.readers[phase], self.nets[phase], batches)]
+        else:
+            pairs = self._opened.complete[phase]
+            counts = count_batches([reader for reader, _ in pairs])
+            passes = [(reader, net, count) for (reader, net), count in zip(pairs, counts, strict=True)]
+        values = {name: self._ops.asarray(value) for name, value in self._params.items()}
+        metrics: list[Metrics] = []
+        for reader, net, count in passes:
+            with Prefetch(_read_function(net, reader), 0, count) as prefetch:
+                for records in prefetch:
+                    ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, len(metrics))
+                    metrics.append(forward(net, values, records, ctx)[1])
+        return add_metrics(metrics)
+
+    def params(self) -> Arrays:
+        """Return copies of the params."""
+        return {name: value.copy() for name, value in self._params.items()}
+
+    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return copies of the params and of the updater's state."""
+        params, state = Snapshot(self.step, self._params, self._updater.state).copy()
+        return params, state or {}
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate of the updater's schedule."""
+        return self._updater.rate(step)
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the rate by factors, each from its step on."""
+        self._updater.set_rate_factors(factors)
+
+    use_rate_factors = set_rate_factors
+
+    def close(self, message: str | None = None) -> None:
+        """End the thread that reads batches ahead."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+
+def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
+    """Return a function that reads the records of a step, for the input layers of a net."""
+    rows = dict.fromkeys(net.inputs, reader.parts[0])
+    return functools.partial(reader.read, rows=rows, group=0) if rows else _no_records
+
+
+def _no_records(step: int) -> dict[str, Records]:
+    return {}

@@ -1,0 +1,71 @@
+"""Opens a job that the local engine can train: which jobs these are, and whether they fit into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dsinga.engine.memory_check import check_memory
+from dsinga.errors import UserError
+from dsinga.job import AlgType, ClusterConf, Job, LayerType, Phase, Precision, check
+from dsinga.job.topology import topology as create_topology
+from dsinga.settings import read_setting
+from dsinga.training import check_patterns
+from dsinga.worker.configure import OpenedJob, open_job
+
+# What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
+FREE_FIELDS = ("workspace", "max_restarts", "patience")
+# Layers that write files need a pass of their own for each.
+OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
+# The file with the bytes that the processes of a container may use.
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def trains_locally(job: Job) -> bool:
+    """Whether the local engine can train a job: one worker on CPU cores, by an algorithm of this package."""
+    conf = job.cluster or ClusterConf()
+    return (
+        conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
+        and not job.gpu
+        and read_setting("device") != "gpu"
+        and job.precision is Precision.kFloat32
+        and job.reinforcement is None
+        and job.train_one_batch.alg is not AlgType.kUserAlg
+        and not any(layer.type in OUTPUT_LAYERS for layer in job.neuralnet.layer)
+    )
+
+
+def open_local_job(job: Job, roots: Sequence[str] = ()) -> OpenedJob:
+    """Check a job, open its stores and build its nets. Raises UserError for what is wrong with them."""
+    check(job)
+    opened = open_job(job, create_topology(job, 1, 1), roots)
+    check_memory(opened.nets.values(), 1, memory_limit())
+    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+    for reader in opened.readers.values():
+        for store in reader.stores.values():
+            if store.from_files:
+                check_first_block(store)
+    return opened
+
+
+def memory_limit() -> int:
+    """Return the bytes of memory that this process may use."""
+    limit = psutil.virtual_memory().total
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        limit = min(limit, int(CGROUP_LIMIT.read_text()))
+    return limit
+
+
+def check_first_block(store: Any) -> None:
+    """Raise UserError where a store can be opened but not read: the records are damaged."""
+    try:
+        reopened = copy.copy(store)
+    except UserError:  # the store has gone meanwhile
+        return
+    for column in getattr(reopened, "columns", ()):  # windows of a text have none
+        column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet
