@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,14 +153,15 @@ def _found() -> ClusterSource:
     """Return the cluster of a call that names none."""
     import dask.config
 
-    from dsinga.cluster.dask.task_client import task_client
+    if "distributed" in sys.modules:  # else there is no client, and a job may need none: importing takes half a second
+        from dsinga.cluster.dask.task_client import task_client
 
-    client = task_client()
-    if client is not None:
-        return _of_client(client, "that of the task's Dask worker")
-    client = current_client()
-    if client is not None:
-        return _of_client(client, "that of the current Dask client")
+        client = task_client()
+        if client is not None:
+            return _of_client(client, "that of the task's Dask worker")
+        client = current_client()
+        if client is not None:
+            return _of_client(client, "that of the current Dask client")
     address = dask.config.get(ADDRESS_SETTING, None)
     if address:
         variable = os.environ.get(ADDRESS_VARIABLE) == address

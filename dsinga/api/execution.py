@@ -207,8 +207,12 @@ class Execution:
 
     def _needs_no_cluster(self, job: Job) -> bool:
         options, source = self.options, self.source
-        is_plain = options.grain == "round" and not (options.retry or options.resources or options.hosts)
-        return is_plain and not source.is_running and not source.is_shared and trains_locally(job)
+        asks_for_cluster = options.grain != "round" or options.retry or options.resources or options.hosts
+        if asks_for_cluster or source.is_running or source.is_shared or not trains_locally(job):
+            return False
+        from dsinga.settings import read_setting  # it imports Dask
+
+        return read_setting("device") != "gpu"
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""

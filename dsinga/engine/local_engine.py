@@ -38,10 +38,19 @@ class LocalEngine(Engine):
         job: the job, checked, of one worker group with one worker.
         opened: its readers and nets.
         begin: what the run begins with; its arrays are copied.
+        updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
+            the learning rate. It is changed.
         threads: the most kernel threads; by default as many as the net can use.
     """
 
-    def __init__(self, job: Job, opened: OpenedJob, begin: Snapshot, threads: int | None = None):
+    def __init__(
+        self,
+        job: Job,
+        opened: OpenedJob,
+        begin: Snapshot,
+        updater: LocalUpdater | None = None,
+        threads: int | None = None,
+    ):
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
         self.epoch = steps_per_epoch(reader) if job.epochs else None
@@ -53,16 +62,20 @@ class LocalEngine(Engine):
         usable = usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self._ops = get_ops().for_worker()
-        self._updater = LocalUpdater(job.updater, self._net.params)
-        self._updater.steps = begin.step
         self._params, state = begin.copy()
-        self._updater.state = state or {}
-        self._updater.create_state()
+        if updater is None:
+            updater = LocalUpdater(job.updater, self._net.params)
+            updater.steps = begin.step
+            for name, slots in (state or {}).items():
+                updater.state[name] = {slot: array.reshape(-1) for slot, array in slots.items()}
+        updater.create_state()
+        self._updater = updater
+        self._earlier_steps = updater.steps - begin.step
         self._batches: Prefetch[dict[str, Records]] | None = None
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
-        self._batches = Prefetch(_read_function(self._net, self._reader), step)
+        self._batches = Prefetch(_read_function(self._net, self._reader), self._earlier_steps + step)
 
     def train(self, stop: int) -> Sequence[StepReport]:
         """Train until half a second has passed, or ``stop`` is reached."""
@@ -85,7 +98,7 @@ class LocalEngine(Engine):
         started = time.perf_counter()
         records = next(self._batches)
         seconds = time.perf_counter() - started
-        step, gradients = self.step, dict[str, object]()
+        step, gradients = self._updater.steps, dict[str, object]()
         ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
         metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, gradients.__setitem__))
@@ -134,8 +147,11 @@ class LocalEngine(Engine):
 
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return copies of the params and of the updater's state."""
-        params, state = Snapshot(self.step, self._params, self._updater.state).copy()
-        return params, state or {}
+        state = {
+            name: {slot: array.reshape(self._params[name].shape).copy() for slot, array in slots.items()}
+            for name, slots in self._updater.state.items()
+        }
+        return self.params(), state
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dsinga.engine.memory_check import check_memory
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerType, Phase, Precision, check
 from dsinga.job.topology import topology as create_topology
-from dsinga.settings import read_setting
+from dsinga.ops import get_ops
 from dsinga.training import check_patterns
 from dsinga.worker.configure import OpenedJob, open_job
 
@@ -32,7 +33,6 @@ def trains_locally(job: Job) -> bool:
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
         and not job.gpu
-        and read_setting("device") != "gpu"
         and job.precision is Precision.kFloat32
         and job.reinforcement is None
         and job.train_one_batch.alg is not AlgType.kUserAlg
@@ -40,9 +40,13 @@ def trains_locally(job: Job) -> bool:
     )
 
 
-def open_local_job(job: Job, roots: Sequence[str] = ()) -> OpenedJob:
-    """Check a job, open its stores and build its nets. Raises UserError for what is wrong with them."""
+def open_local_job(job: Job, roots: Sequence[str] = (), shuffle: bool = True) -> OpenedJob:
+    """Check a job, open its stores and build its nets. Raises UserError for what is wrong with them.
+
+    Without ``shuffle`` records are trained on in their order.
+    """
     check(job)
+    get_ops()  # raises UserError where the setting names no kernels
     opened = open_job(job, create_topology(job, 1, 1), roots)
     check_memory(opened.nets.values(), 1, memory_limit())
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
@@ -50,7 +54,11 @@ def open_local_job(job: Job, roots: Sequence[str] = ()) -> OpenedJob:
         for store in reader.stores.values():
             if store.from_files:
                 check_first_block(store)
-    return opened
+    if shuffle:
+        return opened
+    reader = opened.readers[Phase.kTrain]
+    in_order = replace(reader, sampler=replace(reader.sampler, shuffle=False))
+    return opened._replace(readers={**opened.readers, Phase.kTrain: in_order})
 
 
 def memory_limit() -> int:

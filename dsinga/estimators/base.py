@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -20,13 +20,13 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
-from dsinga.estimators.cluster_training import compute, running_client, train_on_cluster
+from dsinga.estimators.cluster_records import running_client
 from dsinga.estimators.estimator_records import EstimatorRecords
-from dsinga.estimators.local_training import Trained, train_here
 from dsinga.estimators.records import TrainingSet, canonical
 from dsinga.estimators.saving import save
+from dsinga.estimators.training import Trained, train_net
 from dsinga.job import Job
-from dsinga.monitor import History, Row
+from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
 from dsinga.worker.param_slices import Arrays
 
@@ -113,10 +113,7 @@ class NetEstimator(EstimatorRecords):
         validation = self._open_validation(validation_data, client)
         before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
         trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
-        if on_cluster:
-            trained = train_on_cluster(trained_job, records, client, before, validation)
-        else:
-            trained = train_here(trained_job, records, before, self._validate_here(validation))
+        trained = train_net(trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation)
         self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
         self._local = self._local_net()
         return self
@@ -159,20 +156,6 @@ class NetEstimator(EstimatorRecords):
         if epochs is None and self.net is None:
             epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
         return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
-
-    def _validate_here(self, records: TrainingSet | None) -> Callable[[Arrays], Row] | None:
-        """Return a function that tests params on records."""
-        if records is None:
-            return None
-        if is_dask_collection(records.x):
-            records = TrainingSet(*compute(records[:2], None))
-        labels = None if records.y is None else records.y[:1]
-        net = LocalNet(self.job_, records.x[:1], labels, workers=1, roots=roots(self.job_, None))
-
-        def validate(params: Arrays) -> Row:
-            return {f"val_{name}": value for name, value in net.evaluate(params, records.x, records.y).items()}
-
-        return validate
 
     # -- passes over new records ------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dsinga.engine.engine import Snapshot
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
@@ -32,7 +32,8 @@ def train_here(
     resume: bool | Path = False,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
-    start: Snapshot | None = None,
+    updater: LocalUpdater | None = None,
+    shuffle: bool = True,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
     saved: Callable[[], None] | None = None,
@@ -40,22 +41,22 @@ def train_here(
 ) -> Outcome:
     """Train a job in this thread; the arguments and the bits are those of :func:`dsinga.cluster.train`.
 
-    :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train. ``start`` has the params and the
-    updater's state to go on from at a step, in place of a checkpoint.
+    :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train. ``updater`` is that of earlier
+    training, which goes on: its steps count for the order of records, random numbers and the learning rate. Without
+    ``shuffle`` records are taken in their order.
     """
     started = time.perf_counter()
     cancellation = Cancellation(cancelled)
     with deferred_interrupts(cancellation):
-        opened = open_local_job(job, roots)
+        opened = open_local_job(job, roots, shuffle)
         epoch = steps_per_epoch(opened.readers[Phase.kTrain]) if job.epochs else None
         all_extensions, begin = begin_run(
             job, opened.nets, epoch, extensions=extensions, workspace=workspace, resume=resume, params=params or {},
             roots=roots,
         )  # fmt: skip
-        begin = start or begin
         observer.begin(begin.step)
         topology = create_topology(job, 1, 1).describe()
         return run_to_end(
-            LocalEngine(job, opened, begin, max_threads), begin, observer, all_extensions,
+            LocalEngine(job, opened, begin, updater, max_threads), begin, observer, all_extensions,
             Workspace(folder=workspace, topology=topology, saved=saved, check=check_workspace), cancellation, started,
         )  # fmt: skip

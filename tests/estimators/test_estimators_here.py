@@ -19,6 +19,7 @@ import dsinga
 from dsinga import UserError, nn
 from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import Classifier, Regressor, Transformer, load
+from dsinga.job import ExtensionConf, ExtensionType
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -274,3 +275,10 @@ def test_no_dask_is_imported() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_the_extensions_of_the_job_hold_here_as_on_a_cluster() -> None:
+    stops = ExtensionConf(type=ExtensionType.kEarlyStopping, monitor="train/loss", patience=1, min_delta=5.0)
+    job = dsinga.models.mlp([4], inputs=64, classes=10, train_steps=5).replace(extension=[stops])
+    fitted = Classifier(job, epochs=30).fit(*load_digits(return_X_y=True))
+    assert len(fitted.history_) == 2

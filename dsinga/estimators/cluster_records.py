@@ -1,42 +1,17 @@
-"""Training on a Dask cluster, on dask arrays or numpy arrays of any size."""
+"""Records of estimators on a Dask cluster: computing dask arrays, and their scaling."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from dsinga.api import find_cluster, train
+from dsinga.api import find_cluster
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
-from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.local_training import Trained
-from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
-from dsinga.job import Job
-from dsinga.monitor import NOT_METRICS, Row
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
-
-
-def train_on_cluster(
-    job: Job, records: TrainingSet, client: Any, before: Trained | None = None, validation: TrainingSet | None = None
-) -> Trained:
-    """Train a job on a cluster, from the params of ``before`` or from initial values, and return the result.
-
-    ``client`` is that of :func:`running_client`; for None a cluster is started in this process for the run. Raises
-    UserError for bad input.
-    """
-    data: dict[str, Any] = {"train": _sources(job, records)}
-    job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
-    if validation is not None:
-        weights = None if records.weights is None else np.ones(len(validation.x))
-        data["test"] = _sources(job, validation._replace(weights=weights))
-    params = None if before is None else before.params
-    result = train(job, client, data=data, params=params, progress=False)
-    history = [] if before is None else before.history
-    return Trained(result.params, None, [*history, *_rows(result.history, len(history))])
+from dsinga.estimators.records import Scaling, standard_scaling, without_zeros
 
 
 @contextlib.contextmanager
@@ -94,31 +69,3 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
     bad = find_nonfinite(np.asarray(compute(x[row : row + 1], client)))
     if bad is not None:  # else a weight is not finite, or the sum was too large
         raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
-
-
-def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
-    name = input_name(job)
-    main = records.x if records.y is None else (records.x, records.y)
-    return {name: main} if records.weights is None else {name: main, SAMPLE_WEIGHT: records.weights.astype(np.float32)}
-
-
-def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
-    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies.
-
-    ``tests`` says whether there are records to test on.
-    """
-    steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
-    return job.replace(disp_freq=steps, test_freq=steps if tests else 0)
-
-
-def _rows(history: Any, before: int) -> list[Row]:
-    """Return a row for each epoch from the rows of a run's phases."""
-    rows: dict[int, Row] = {}
-    for row in history:
-        if row["step"] == 0:  # a test before training
-            continue
-        metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
-        prefix = "" if row["phase"] == "train" else "val_"
-        kept = rows.setdefault(row["step"], {"epoch": before + len(rows) + 1, "step": row["step"]})
-        kept.update({f"{prefix}{name}": value for name, value in metrics.items()})
-    return list(rows.values())

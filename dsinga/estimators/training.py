@@ -1,0 +1,104 @@
+"""Training the net of an estimator: in this process, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.api import train
+from dsinga.api.jobs import job_with_data, roots
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.engine.local_updater import LocalUpdater
+from dsinga.estimators.cluster_records import compute
+from dsinga.estimators.jobs import batchsize_of, input_name
+from dsinga.estimators.records import TrainingSet
+from dsinga.job import Job, Phase
+from dsinga.loop.local_run import train_here
+from dsinga.monitor import NOT_METRICS, Row, RunMonitor
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.worker.epochs import resolve_epochs
+from dsinga.worker.nets import build_net
+from dsinga.worker.param_slices import Arrays
+
+
+@dataclass
+class Trained:
+    """What training has made, from which it can go on: params, updater, and a row of metrics for each epoch.
+
+    The updater is None for training on a cluster, whose updaters begin anew.
+    """
+
+    params: Arrays
+    updater: LocalUpdater | None
+    history: list[Row]
+
+
+def train_net(
+    job: Job,
+    records: TrainingSet,
+    client: Any,
+    *,
+    on_cluster: bool,
+    before: Trained | None = None,
+    validation: TrainingSet | None = None,
+) -> Trained:
+    """Train a job from what was trained ``before``, or from initial values, and return the result.
+
+    On a cluster it is that of the client, or for None one that is started in this process for the run. Raises UserError
+    for bad input, Diverged where a loss is not finite.
+    """
+    data: dict[str, Any] = {"train": _sources(job, records)}
+    job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
+    if validation is not None:
+        if not on_cluster and is_dask_collection(validation.x):
+            validation = TrainingSet(*compute(validation[:2], None))
+        weights = None if records.weights is None else np.ones(len(validation.x))
+        data["test"] = _sources(job, validation._replace(weights=weights))
+    params, history = (None, []) if before is None else (before.params, before.history)
+    if on_cluster:
+        result = train(job, client, data=data, params=params, progress=False)
+        return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
+    job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
+    updater = before.updater if before is not None else None
+    if updater is None:
+        updater = LocalUpdater(job.updater, build_net(job, Phase.kTrain, roots(job, None)).params)
+    earlier_steps = updater.steps
+    monitor = RunMonitor(job.name, job.train_steps, None, False, False)
+    with monitor:
+        outcome = train_here(
+            job, monitor, roots=roots(job, None), params=params, updater=updater,
+            shuffle=batchsize_of(job) < len(records.x),
+        )  # fmt: skip
+    return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
+
+
+def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
+    name = input_name(job)
+    main = records.x if records.y is None else (records.x, records.y)
+    return {name: main} if records.weights is None else {name: main, SAMPLE_WEIGHT: records.weights.astype(np.float32)}
+
+
+def _reported_by_epoch(job: Job, length: int, tests: bool) -> Job:
+    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies.
+
+    ``tests`` says whether there are records to test on.
+    """
+    steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
+    return job.replace(disp_freq=steps, test_freq=steps if tests else 0)
+
+
+def _rows(history: Any, before: int, earlier_steps: int) -> list[Row]:
+    """Return a row for each epoch from the rows of a run's phases, after so many epochs ``before`` and steps."""
+    rows: dict[int, Row] = {}
+    for row in history:
+        if row["step"] == 0:  # a test before training
+            continue
+        metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
+        prefix = "" if row["phase"] == "train" else "val_"
+        step = earlier_steps + row["step"]
+        kept = rows.setdefault(step, {"epoch": before + len(rows) + 1, "step": step})
+        kept.update({f"{prefix}{name}": value for name, value in metrics.items()})
+    return list(rows.values())

@@ -1,0 +1,112 @@
+"""Runs in this process: which jobs they train, without Dask, to the bits of a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dsinga
+from dsinga.api.clients import ClusterSource
+from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.checkpoint import latest, read_checkpoint
+from dsinga.engine.local_job import trains_locally
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job
+
+X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
+Y = (X.sum(axis=1) > 0).astype(np.int32)
+DATA = {"train": (X, Y), "test": (X[:20], Y[:20])}
+
+
+def small_job(**fields: object) -> Job:
+    job = dsinga.models.mlp([8], inputs=6, classes=2, batchsize=16, train_steps=30)
+    return job.replace(**{"cluster": ClusterConf(), "disp_freq": 10, "test_freq": 15, "checkpoint_freq": 10, **fields})
+
+
+def test_params_rows_and_checkpoints_are_those_of_a_cluster(threads: Client, tmp_path: Path) -> None:
+    results = [
+        dsinga.train(small_job(), client, data=DATA, workspace=tmp_path / name, progress=False)
+        for name, client in (("here", None), ("cluster", threads))
+    ]
+    for name, value in results[0].params.items():
+        assert np.array_equal(value, results[1].params[name])
+    rows = [[{**row, "time": 0} for row in result.history] for result in results]
+    assert rows[0] == rows[1]
+    here, there = (read_checkpoint(latest(tmp_path / name / "checkpoint")) for name in ("here", "cluster"))
+    assert here.step == there.step == 30
+    assert here.state.keys() == there.state.keys()
+    for name, slots in here.state.items():
+        for slot, array in slots.items():
+            assert np.array_equal(array, there.state[name][slot])
+
+
+def test_a_run_may_be_resumed_on_a_cluster_and_back(threads: Client, tmp_path: Path) -> None:
+    whole = dsinga.train(small_job(), data=DATA, progress=False, workspace=tmp_path / "whole")
+    for steps, client in ((10, None), (20, threads), (30, None)):
+        result = dsinga.train(
+            small_job(train_steps=steps), client, data=DATA, workspace=tmp_path / "parts", resume="auto",
+            progress=False,
+        )  # fmt: skip
+    for name, value in whole.params.items():
+        assert np.array_equal(value, result.params[name])
+
+
+def test_distributed_is_not_imported() -> None:
+    code = (
+        "import sys, numpy, dsinga; x = numpy.eye(8, 6, dtype='f4'); "
+        "job = dsinga.models.mlp([4], inputs=6, classes=2, train_steps=3); "
+        "dsinga.train(job, data={'train': (x, [0, 1] * 4), 'test': (x, [0, 1] * 4)}, progress=False); "
+        "print('distributed' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        ClusterConf(nworkers_per_group=2),
+        ClusterConf(nworker_groups=2),
+        ClusterConf(server_worker_separate=True),
+        ClusterConf(nservers_per_group=2),
+    ],
+)
+def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
+    assert trains_locally(small_job())
+    assert not trains_locally(small_job(cluster=conf))
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (ClusterSource(address="tcp://127.0.0.1:1"), {}),
+        (ClusterSource(is_shared=True), {}),
+        (ClusterSource(), {"grain": "graph"}),
+        (ClusterSource(), {"resources": {"GPU": 1}}),
+        (ClusterSource(), {"hosts": ["a"]}),
+        (ClusterSource(), {"retry": True}),
+    ],
+)
+def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
+    execution = Execution(small_job(), source, TrainingOptions(**options))
+    assert not execution._needs_no_cluster(small_job())
+
+
+def test_a_net_that_is_too_large_is_refused_before_training() -> None:
+    job = dsinga.models.mlp([1 << 24, 1 << 24], inputs=6, classes=2, train_steps=3)
+    with pytest.raises(UserError, match="needs at least .* GiB of memory"):
+        dsinga.train(job, data=DATA, progress=False)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    job = small_job()
+    fast = job.updater.replace(learning_rate=job.updater.learning_rate.replace(base_lr=1e30))
+    with pytest.raises(dsinga.errors.Diverged, match="the last good checkpoint|no checkpoint"):
+        dsinga.train(
+            small_job(updater=fast, train_steps=200), data=DATA, progress=False, workspace=tmp_path / "diverged"
+        )
