@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ class TrainingLoop:
         workspace: the folder of the run, None for none.
         checkpoints: writes checkpoints; None for a run without a workspace.
         cancellation: the request to end the run.
-        started: when training was asked for, by ``time.perf_counter()``.
+        started: when training was asked for, by the clock.
+        clock: the time in seconds.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class TrainingLoop:
         checkpoints: Checkpoints | None,
         cancellation: Cancellation,
         started: float,
+        clock: Callable[[], float] = time.perf_counter,
     ):
         self._engine, self._observer = engine, observer
         self._job = engine.job
         self._workspace, self._checkpoints = workspace, checkpoints
-        self._cancellation = cancellation
-        self.view = TrainingView(engine, self._show_row, workspace, started)
+        self._cancellation, self._clock = cancellation, clock
+        self.view = TrainingView(engine, self._show_row, workspace, started, clock)
         self._extensions = ExtensionRunner([ObserverWatcher(observer), *extensions], self.view)
         self._in_training = False
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
@@ -181,7 +183,7 @@ class TrainingLoop:
 
         If an extension has stopped training, the checkpoint is written at the last pause.
         """
-        view, started = self.view, time.perf_counter()
+        view, started = self.view, self._clock()
         view.paused = True
         is_complete = last and (view.step >= view.train_steps or not view.resumable)
         self._extensions.pause(at_end=is_complete)
@@ -190,12 +192,12 @@ class TrainingLoop:
                 self._write_checkpoint()
             view.checkpoint_wanted = False
         view.paused = False
-        self._pause_seconds = max(self._pause_seconds, time.perf_counter() - started)
+        self._pause_seconds = max(self._pause_seconds, self._clock() - started)
 
     def _write_checkpoint(self) -> None:
         if self._checkpoints is None:
             return
-        started = time.perf_counter()
+        started = self._clock()
         params, slots = self.view.snapshot()
         snapshot = Snapshot(self.view.step, params, slots, self.state())
         with self.view.running():
@@ -206,7 +208,7 @@ class TrainingLoop:
                 _log.warning("%s; training goes on", error)
                 self.unsaved = str(error)
         self._engine.keep(snapshot)
-        self._checkpoint_seconds = time.perf_counter() - started
+        self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
         """Return the state of the loop for a checkpoint, and what the engine adds to it."""

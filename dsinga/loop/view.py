@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,15 +32,22 @@ class TrainingView(LoopView):
     The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, carries out ``stopped``,
     ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row``, a method of
     the loop, is called with each row. ``run_error`` is an exception that the run has raised, and not an extension.
-    ``started`` is when training was asked for, by ``time.perf_counter()``.
+    ``started`` is when training was asked for, by ``clock``, in seconds.
     """
 
-    def __init__(self, engine: Engine, show_row: Callable[[Row], None], workspace: Path | None, started: float):
+    def __init__(
+        self,
+        engine: Engine,
+        show_row: Callable[[Row], None],
+        workspace: Path | None,
+        started: float,
+        clock: Callable[[], float],
+    ):
         self._engine = engine
         # Weak, because the loop refers to this view: a run's memory is given back without the garbage collector.
         self._show_row = weakref.WeakMethod(show_row)
-        self._asked = started
-        self._started = time.perf_counter()
+        self._clock, self._asked = clock, started
+        self._started = clock()
         self._diverged = False
         self.job = engine.job
         self.step = 0
@@ -60,7 +66,7 @@ class TrainingView(LoopView):
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._asked
+        return self._clock() - self._asked
 
     @property
     def rate_factor(self) -> float:
@@ -128,7 +134,7 @@ class TrainingView(LoopView):
         return self._engine.means(phase, sums)
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
-        elapsed = round(time.perf_counter() - self._started, 3)
+        elapsed = round(self._clock() - self._started, 3)
         means = {name: float(value) for name, value in metrics.items()}
         self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
         show_row = self._show_row()

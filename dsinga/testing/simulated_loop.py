@@ -1,4 +1,4 @@
-"""SimulatedLoop: a training loop that trains nothing, to run extensions in a test."""
+"""SimulatedLoop: the training loop with an engine that trains nothing, to run extensions in a test."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ import numpy as np
 
 from dsinga.checkpoint import separate_arrays
 from dsinga.checkpoint.nested_state import insert_arrays
-from dsinga.extensions import AtEnd, Display, Evaluation, EverySteps, Extension, ExtensionRunner, LoopView
-from dsinga.job import Job
-from dsinga.layers.composed_metrics import figures
+from dsinga.engine.engine import Engine, Snapshot, StepReport
+from dsinga.extensions import AtEnd, Checkpointing, Display, Evaluation, EverySteps, Extension
+from dsinga.job import Job, Phase
+from dsinga.loop.cancellation import Cancellation
+from dsinga.loop.checkpoints import Checkpoints
+from dsinga.loop.training_loop import TrainingLoop
 from dsinga.training import Metrics
 
 # Returns the metrics of a phase at a step: ("val", 20) -> {"loss": 0.3}.
 MetricsOf = Callable[[str, int], Mapping[str, float]]
 
+NAMES = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}
 
-class SimulatedLoop(LoopView):
+
+class SimulatedLoop:
     """A run whose metrics are a function of phase and step, and whose param "w" (3,) is the number of steps done.
 
-    It shows training metrics every 5 steps, validates every 10, and runs extensions as a run on a cluster does. A step
+    It shows training metrics every 5 steps, validates every 10, and runs extensions by the loop of all runs. A step
     takes a second of its clock and trains on one record.
 
     Args:
@@ -36,9 +41,9 @@ class SimulatedLoop(LoopView):
 
     Attributes:
         rows: the history.
-        rate_factors: by how much the learning rate is multiplied, by the first step at which it is.
         checkpoints: what checkpoints hold of the loop, by step.
         result: the param "w" that the run returns.
+        view: what the extensions see.
     """
 
     def __init__(
@@ -52,120 +57,114 @@ class SimulatedLoop(LoopView):
         standard: list[Extension] = [
             Display(EverySteps(5) | AtEnd()),
             Evaluation(EverySteps(10) | AtEnd(), "val"),
+            Checkpointing(EverySteps(checkpoint_freq) | AtEnd()),
         ]
-        self._metrics_of, self._checkpoint_freq = metrics_of, checkpoint_freq
-        self._extensions = ExtensionRunner([*standard, *extensions], self)
-        self.job = Job(name="simulated", train_steps=train_steps)
-        self.step, self.train_steps = 0, train_steps
-        self.metrics: dict[str, float] = {}
-        self.workspace = workspace
-        self.stopped, self.resumable, self.seconds_to_stop = "", False, 3.0
-        self.samples_per_second = 1.0
+        self._engine = _SimulatedEngine(metrics_of, train_steps)
         self.rows: list[dict[str, Any]] = []
-        self.rate_factors: dict[int, float] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
-        self.checkpoint_wanted = False
+        self._loop = TrainingLoop(
+            self._engine, self, [*standard, *extensions], workspace, _Checkpoints(self), Cancellation(), 0.0,
+            self._engine.clock,
+        )  # fmt: skip
+        self.view = self._loop.view
         self.result = np.zeros(3)
-        self.remarks: list[str] = []
 
     def run(self, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
         """Run from the first step, or from a checkpoint of another run; return this object."""
-        failure: BaseException | None = None
-        try:
-            self._run_to_end(checkpoint)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            self._extensions.close(failure)
+        begin = checkpoint or {"step": 0, "rows": []}
+        self._engine.step = self._engine.sent = begin["step"]
+        self.rows = [*begin["rows"]]
+        self.result = self._loop.run(begin["step"], begin)["w"]
         return self
 
-    def _run_to_end(self, checkpoint: Mapping[str, Any] | None) -> None:
-        begin = checkpoint or {"step": 0, "rows": [], "rate_factors": {}, "extensions": {}, "metrics": {}}
-        self.step, self.rows, self.metrics = begin["step"], [*begin["rows"]], {**begin["metrics"]}
-        self.rate_factors = {int(step): factor for step, factor in begin["rate_factors"].items()}
-        self._extensions.start(begin["extensions"])
-        if not self.step:
-            self._extensions.pause()
-        if self.step < self.train_steps and not self.stopped:
-            self._train()
-        self.result = self.params()["w"]
-        self._extensions.finish()
-
-    def _train(self) -> None:
-        while self.step < self.train_steps and not self.stopped:
-            next_pause = self._extensions.next_pause(self.step) or self.train_steps
-            next_checkpoint = self.step + self._checkpoint_freq - self.step % self._checkpoint_freq
-            self._train_until(min(next_pause, next_checkpoint, self.train_steps))
-            if self.step < self.train_steps:
-                self._extensions.pause()
-                if not self.stopped:
-                    self._write_checkpoint()
-        self._extensions.pause(at_end=not self.resumable)
-        self._write_checkpoint(always=True)
-
-    def _train_until(self, stop: int) -> None:
-        while self.step < stop and not (self.stopped or self._extensions.wants_pause()):
-            self.step += 1
-            self._extensions.observe({name: (value, 1) for name, value in self._metrics_of("train", self.step).items()})
-
-    def _write_checkpoint(self, always: bool = False) -> None:
-        if always or self.checkpoint_wanted or self.step % self._checkpoint_freq == 0:
-            factors = {str(step): factor for step, factor in self.rate_factors.items()}
-            state = {"step": self.step, "rate_factors": factors, "metrics": self.metrics}
-            data, arrays = separate_arrays(copy.deepcopy({**state, "extensions": self._extensions.states()}))
-            self.checkpoints[self.step] = insert_arrays(json.loads(json.dumps(data)), arrays) | {"rows": [*self.rows]}
-        self.checkpoint_wanted = False
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self._loop.step
 
     @property
-    def seconds(self) -> float:
-        """The step: each takes a second."""
+    def stopped(self) -> str:
+        """Why the run has ended early, "" if it has not."""
+        return self._loop.stopped
+
+    @property
+    def remarks(self) -> list[str]:
+        """The sentences of extensions."""
+        return self.view.remarks
+
+    @property
+    def rate_factors(self) -> dict[int, float]:
+        """By how much the learning rate is multiplied, by the first step at which it is."""
+        return self.view.rate_factors
+
+    def waiting(self, sentence: str) -> None:
+        """Do nothing: the run waits for nothing."""
+
+    def begin(self, step: int) -> None:
+        """Do nothing: the run begins with :meth:`run`."""
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Add a row to ``rows``."""
+        self.rows.append(row)
+
+    def progress(self, row: dict[str, Any]) -> None:
+        """Do nothing: nobody looks."""
+
+
+class _SimulatedEngine(Engine):
+    """Counts steps."""
+
+    def __init__(self, metrics_of: MetricsOf, train_steps: int):
+        self.job, self.nets = Job(name="simulated", train_steps=train_steps), {}
+        self._metrics_of = metrics_of
+        self.samples_per_second = 1.0
+
+    def clock(self) -> float:
+        """Return the time: each step takes a second."""
         return float(self.step)
 
     @property
-    def rate_factor(self) -> float:
-        """The factor that holds at this step."""
-        return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
+    def phases(self) -> list[Phase]:
+        """All phases that people name."""
+        return list(NAMES)
 
-    @property
-    def learning_rate(self) -> float:
-        """The job's base rate times the factor that holds at this step."""
-        return self.job.updater.learning_rate.base_lr * self.rate_factor
+    def train(self, stop: int) -> list[StepReport]:
+        """Do one step."""
+        self.step = self.sent = self.step + 1
+        return [StepReport(self.evaluate(Phase.kTrain, 1))]
 
-    def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
-        """Return the metrics of the phase."""
-        return {**self._metrics_of(phase, self.step)}
+    def evaluate(self, phase: Phase, batches: int) -> Metrics:
+        """Return the metrics of the phase at this step."""
+        return {name: (value, 1) for name, value in self._metrics_of(NAMES[phase], self.step).items()}
 
     def params(self) -> dict[str, np.ndarray]:
         """Return the param."""
         return {"w": np.full(3, self.step, np.float32)}
 
-    def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        """Return the means."""
-        return figures(sums)
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """Return the param, without a state."""
+        return self.params(), {}
 
-    def record(self, phase: str, metrics: Mapping[str, float]) -> None:
-        """Add a row to ``rows``."""
-        row = {"step": self.step, "phase": phase, "time": self.seconds, **metrics}
-        self.metrics.update({f"{phase}/{name}": value for name, value in metrics.items()})
-        self.rows.append(row)
-        self._extensions.show_row(row)
+    def reach(self) -> tuple[int, float]:
+        """Return that a further step takes three seconds, all told."""
+        return self.step + 1, 3.0
 
-    def stop(self, reason: str, *, resumable: bool = False) -> None:
-        """End the run."""
-        if not self.stopped:
-            self.stopped, self.resumable = reason, resumable
+    def learning_rate(self, step: int) -> float:
+        """Return the job's base rate."""
+        return self.job.updater.learning_rate.base_lr
 
-    def set_rate_factor(self, from_step: int, factor: float) -> None:
-        """Add a factor to ``rate_factors``."""
-        assert from_step >= self.step, "a rate cannot be changed for steps that are done"
-        self.rate_factors[from_step] = factor
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Do nothing: the loop has them."""
 
-    def write_checkpoint(self) -> None:
-        """Add a checkpoint of this step to ``checkpoints``."""
-        self.checkpoint_wanted = True
 
-    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
-        """Let the run return these params."""
-        self.result = params["w"]
-        self.remarks.append(remark)
+class _Checkpoints(Checkpoints):
+    """Keeps what checkpoints hold of the loop, as it would come back from a file."""
+
+    def __init__(self, loop: SimulatedLoop):
+        self._loop = loop
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Add a checkpoint to the loop's."""
+        data, arrays = separate_arrays(copy.deepcopy({"step": snapshot.step, **(snapshot.loop or {})}))
+        state = insert_arrays(json.loads(json.dumps(data)), arrays)
+        self._loop.checkpoints[snapshot.step] = {**state, "rows": [*self._loop.rows]}

@@ -49,7 +49,7 @@ def runs(folder: Path, experiment: str = "Default") -> list[Any]:
 
 def simulated(folder: Path, **more: Any) -> SimulatedLoop:
     loop = SimulatedLoop([MLflow(str(folder / "mlruns"))], metrics_of, train_steps=30, workspace=folder, **more)
-    loop.job = loads(JOB)
+    loop.view.job = loads(JOB)
     return loop
 
 
@@ -64,10 +64,10 @@ def test_a_run_has_params_metrics_artifacts_and_a_status(tmp_path: Path) -> None
     loop = simulated(tmp_path).run()
     (run,) = runs(tmp_path)
     assert (run.info.status, run.info.run_name) == ("FINISHED", "net")
-    assert run.data.params == job_params(loop.job)
+    assert run.data.params == job_params(loop.view.job)
     assert_metrics(tmp_path, run.info.run_id, loop)
     text = client(tmp_path).download_artifacts(run.info.run_id, "job.conf", str(tmp_path))
-    assert Path(text).read_text() == to_text(loop.job)
+    assert Path(text).read_text() == to_text(loop.view.job)
 
 
 def test_params_are_the_fields_of_the_job_by_path() -> None:
