@@ -1,4 +1,4 @@
-"""dsinga trains neural networks, described layer by layer as in Apache SINGA, on a Dask cluster, from zarr arrays."""
+"""dsinga trains neural networks on a laptop or a Dask cluster, straight from numpy, zarr, xarray and dask arrays."""
 
 from typing import TYPE_CHECKING, Any
 
