@@ -11,11 +11,10 @@ from dsinga.arguments import is_whole
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
-from dsinga.nn.arguments import layer
 from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
 
 INPUT = "_input"  # the kind of an input's builder

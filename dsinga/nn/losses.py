@@ -9,10 +9,9 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.keras_names import LOSS_NAMES, missing_names
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, NetWriter, Write
 from dsinga.registry import nearest
 

@@ -1,14 +1,16 @@
-"""Symbols: the features of layers in a model that is not a job yet."""
+"""Layers of a model before it is a job, the decorator of functions that make them, and the symbols of features."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.arguments import check_bool, fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, check_names
+from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, bind, check_names
 from dsinga.nn.writer import NetWriter
 
 
@@ -146,3 +148,40 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
             pending.pop()
             ordered.setdefault(id(symbol), symbol)
     return list(ordered.values())
+
+
+COMMON: Mapping[str, Any] = {
+    "name": None,
+    "param": None,
+    "lr_scale": None,
+    "wd_scale": None,
+    "trainable": True,
+    "partition_dim": None,
+    "location": None,
+    "include": None,
+    "exclude": None,
+}
+"""Arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales, a number for
+all params or one for each; ``trainable=False``, which keeps the values of its params (static); the dimension on which
+the layer is cut, or the worker that computes it; its phases."""
+
+
+def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
+    """Return the function as one that makes a layer: it takes the arguments of every layer, too.
+
+    ``function`` returns what writes the layer (:class:`LayerBuilder`).
+    """
+    own = inspect.signature(function)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    common = [inspect.Parameter(name, keyword, default=default) for name, default in COMMON.items()]
+    signature = own.replace(parameters=[*own.parameters.values(), *common], return_annotation="LayerBuilder")
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> LayerBuilder:
+        settings = bind(function.__name__, signature, args, kwargs)
+        arguments = {name: value for name, value in settings.items() if name not in COMMON}
+        again = functools.partial(make, *args, **kwargs)
+        return LayerBuilder(function.__name__, function(**arguments), settings, again)
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
