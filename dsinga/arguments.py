@@ -68,6 +68,11 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     raise MissingName(message)
 
 
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
+    return {name: instead for instead, text in names.items() for name in text.split()}
+
+
 def missing_names(module: str, known: Sequence[str] = (), *, instead: Instead) -> Callable[[str], NoReturn]:
     """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
 
