@@ -68,7 +68,7 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     raise MissingName(message)
 
 
-def by_name(names: Mapping[str, str]) -> dict[str, str]:
+def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
     return {name: instead for instead, text in names.items() for name in text.split()}
 

@@ -70,9 +70,9 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
     from dsinga.data import import_records
     from dsinga.monitor import show_import
 
-    given = {name: value for name, value in options.items() if value is not None}
+    settings = {name: value for name, value in options.items() if value is not None}
     with show_import(f"importing {kind}") as progress:
-        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **given)
+        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **settings)
     for location, count in stores.items():
         click.echo(redact(f"{location}: {count} records"))
 

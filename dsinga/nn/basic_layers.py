@@ -188,8 +188,8 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     known = [*LayerType.__members__, *registered("layer")]
     if type not in known:
         raise UserError(f"there is no layer type {type!r}{nearest(type, known)}")
-    own = [name for name in field_types(LayerConf) if name not in ("name", "type", "srclayers", "user_type")]
-    check_names(f"Layer({type!r})", [*dict.fromkeys([*COMMON, *own])], fields)
+    layer_fields = [name for name in field_types(LayerConf) if name not in ("name", "type", "srclayers", "user_type")]
+    check_names(f"Layer({type!r})", [*dict.fromkeys([*COMMON, *layer_fields])], fields)
     settings = {name: value for name, value in fields.items() if name not in COMMON}
 
     def write(writer: LayerWriter) -> Feature:

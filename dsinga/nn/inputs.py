@@ -99,10 +99,10 @@ def normalise(writer: LayerWriter, **fields: Any) -> Feature:
     if not source.is_input:
         raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")
     conf = writer.net.inputs.get(source.layer)
-    given = {name: value for name, value in fields.items() if value is not None}
+    settings = {name: value for name, value in fields.items() if value is not None}
     if conf is not None:
         assert conf.store_conf is not None, conf
-        conf.store_conf = conf.store_conf.replace(**given)
+        conf.store_conf = conf.store_conf.replace(**settings)
     return source._replace(is_input=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from dsinga import arguments
-from dsinga.arguments import F, T, by_name
+from dsinga.arguments import F, T, instead_by_name
 
 _NONE = "there is none"
 _LEAVE_OUT = "leave it out"
@@ -18,7 +18,7 @@ _PARTS = ("kernel", "bias", "activity", "recurrent", "embeddings", "beta", "gamm
 
 # By argument, and by "Function.argument" where a name has several meanings.
 ARGUMENTS = {
-    **by_name(
+    **instead_by_name(
         {
             _NONE: "dilation_rate groups lora_rank lora_alpha quantization_config recurrent_dropout return_state "
             "noise_shape max_value threshold invert keepdims optional attention_axes interpolation fill_mode "
@@ -97,7 +97,7 @@ _GENERATOR = "fit, evaluate and predict take dask arrays in place of generators"
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
 MODEL_ATTRIBUTES = {
-    **by_name(
+    **instead_by_name(
         {
             _LOOP: "train_on_batch test_on_batch train_step test_step compute_loss make_train_function call "
             "compute_metrics stateless_call add_loss",
@@ -126,7 +126,7 @@ MODEL_ATTRIBUTES = {
 }
 
 LAYER_ATTRIBUTES = {
-    **by_name(
+    **instead_by_name(
         {
             _WEIGHTS: "get_weights set_weights weights variables kernel bias count_params trainable_weights "
             "trainable_variables non_trainable_weights embeddings",

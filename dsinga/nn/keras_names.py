@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from dsinga.arguments import by_name
+from dsinga.arguments import instead_by_name
 from dsinga.arguments import missing_names as missing
 from dsinga.extensions.keras_names import CALLBACKS
 
@@ -20,7 +20,7 @@ _NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser
 _BY_NAME = "functions of nn itself make them"
 
 _LAYERS = {
-    **by_name(
+    **instead_by_name(
         {
             _FROM_RECORDS: "AugMix AutoContrast CenterCrop CutMix Equalization MelSpectrogram MixUp Pipeline "
             "RandAugment RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast "
@@ -80,7 +80,7 @@ OPTIMIZERS = {
 }
 
 LOSSES = {
-    **by_name(
+    **instead_by_name(
         {
             _NO_LOSS: "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
             "Circle Dice Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
@@ -96,7 +96,7 @@ LOSSES = {
 }
 # Losses as compile names them: those above, and their short names.
 LOSS_NAMES = {
-    **by_name(
+    **instead_by_name(
         {
             _NO_LOSS: "huber mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
             "mean_absolute_percentage_error kl_divergence circle mean_squared_logarithmic_error "
@@ -121,7 +121,7 @@ _METRICS = dict.fromkeys(
 )
 
 _OTHERS = {
-    **by_name(
+    **instead_by_name(
         {
             _CONSTRAINT: "MaxNorm MinMaxNorm NonNeg UnitNorm Constraint constraints",
             "give the optimizer weight_decay, and layers wd_scale": "L1 L2 L1L2 l1 l2 l1_l2 Regularizer "

@@ -133,7 +133,7 @@ def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
     function = "softmax" if conf.type_name == "kSoftmax" else "sigmoid"
     if function != activation:
         return feature
-    taken = any(feature.layer in other.srclayers for other in net.layers)
+    taken = any(feature.layer in layer_conf.srclayers for layer_conf in net.layers)
     if not taken and not conf.include and not conf.exclude:
         conf.exclude = [Phase.kTrain]
     return before

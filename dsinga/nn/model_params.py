@@ -98,10 +98,10 @@ class ModelParams(ABC):
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for those that the model was not given."""
-        given = self._params or {}
+        params = self._params or {}
         if not self._complete:
-            check_start(net.net.params, given)
-            self._params, self._complete = net.initial_params() | given, True
+            check_start(net.net.params, params)
+            self._params, self._complete = net.initial_params() | params, True
         return self._params or {}
 
     def _require_params(self) -> dict[str, np.ndarray]:
@@ -137,7 +137,7 @@ class ModelParams(ABC):
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
     def __getattr__(self, name: str) -> NoReturn:
-        fail_for_name("a model", name, [each for each in dir(type(self)) if each[0].isalpha()], self._attributes)
+        fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise UserError: a model is no layer."""

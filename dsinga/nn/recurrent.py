@@ -170,9 +170,9 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
     if not isinstance(builder, LayerBuilder) or builder.kind not in MAKERS:
         raise UserError(f"Bidirectional takes nn.GRU, nn.LSTM or nn.SimpleRNN, not {builder!r}")
     settings = {**builder.settings, "bidirectional": True}
-    made = MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+    both_ways = MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
     again = functools.partial(Bidirectional, builder, name)
-    return LayerBuilder(made.kind, made.write, made.settings, again, wrapped=builder)
+    return LayerBuilder(both_ways.kind, both_ways.write, both_ways.settings, again, wrapped=builder)
 
 
 @checked

@@ -69,16 +69,16 @@ class LayerBuilder:
         where the shapes of the sources are known and do not fit.
         """
         check_names(f"call of {self.kind}", ["labels"], arguments)
-        given = [*flatten(sources), *([] if labels is None else [labels])]
-        for source in given:
+        symbols = [*flatten(sources), *([] if labels is None else [labels])]
+        for source in symbols:
             if not isinstance(source, Symbol):
                 raise UserError(
                     f"{self.kind} is called on {type(source).__name__}, not on the feature of another layer; begin "
                     "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
                 )
-        symbol = Symbol(self, given)
+        symbol = Symbol(self, symbols)
         parts = self.settings.get("parts")
-        return symbol if parts is None else [Symbol(self, given, part, symbol) for part in range(parts)]
+        return symbol if parts is None else [Symbol(self, symbols, part, symbol) for part in range(parts)]
 
     def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, bool]]:
         return self.remake, (), {"trainable": self.trainable}
@@ -171,10 +171,12 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
 
     ``function`` returns what writes the layer (:class:`LayerBuilder`).
     """
-    own = inspect.signature(function)
+    settings_signature = inspect.signature(function)
     keyword = inspect.Parameter.KEYWORD_ONLY
     common = [inspect.Parameter(name, keyword, default=default) for name, default in COMMON.items()]
-    signature = own.replace(parameters=[*own.parameters.values(), *common], return_annotation="LayerBuilder")
+    signature = settings_signature.replace(
+        parameters=[*settings_signature.parameters.values(), *common], return_annotation="LayerBuilder"
+    )
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
