@@ -1,4 +1,4 @@
-"""Inputs of a model, and what is done to records before the first layer with params."""
+"""Inputs of a model, and layers that change records before the first layer with params, such as Rescaling."""
 
 from __future__ import annotations
 
