@@ -132,6 +132,18 @@ def bind(
         raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
 
 
+def extended_signature(
+    function: Callable[..., Any], more: Mapping[str, Any], kind: Any, returns: str
+) -> inspect.Signature:
+    """Return the signature of a function with more parameters, given by their defaults, before its keyword-only ones.
+
+    ``kind`` is that of the new parameters, such as ``inspect.Parameter.KEYWORD_ONLY``; ``returns`` the new annotation.
+    """
+    signature = inspect.signature(function)
+    parameters = [*signature.parameters.values(), *(inspect.Parameter(name, kind, default=more[name]) for name in more)]
+    return signature.replace(parameters=sorted(parameters, key=lambda known: known.kind), return_annotation=returns)
+
+
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
     """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
     signature = inspect.signature(function)

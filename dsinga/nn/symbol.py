@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import check_bool, fail_for_name
+from dsinga.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, bind, check_names
@@ -171,12 +171,7 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
 
     ``function`` returns what writes the layer (:class:`LayerBuilder`).
     """
-    settings_signature = inspect.signature(function)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    common = [inspect.Parameter(name, keyword, default=default) for name, default in COMMON.items()]
-    signature = settings_signature.replace(
-        parameters=[*settings_signature.parameters.values(), *common], return_annotation="LayerBuilder"
-    )
+    signature = extended_signature(function, COMMON, inspect.Parameter.KEYWORD_ONLY, "LayerBuilder")
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
