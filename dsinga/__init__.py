@@ -1,4 +1,4 @@
-"""dsinga trains neural networks, described layer by layer as in Apache SINGA, on a Dask cluster, from zarr arrays."""
+"""dsinga trains neural networks on a laptop or a Dask cluster, straight from numpy, zarr, xarray and dask arrays."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,59 +25,20 @@ if TYPE_CHECKING:
         submit,
         train,
         translate,
-    )
+    )  # fmt: skip
     from dsinga.job import Job, load, loads
 
 __all__ = [
-    "Cancelled",
-    "Job",
-    "Result",
-    "Run",
-    "RunError",
-    "SearchResult",
-    "UserError",
-    "build_net",
-    "evaluate",
-    "find_learning_rate",
-    "generate",
-    "load",
-    "loads",
-    "partition_net",
-    "plan",
-    "predict",
-    "predict_batches",
-    "predict_lazily",
-    "predict_with_labels",
-    "register",
-    "search",
-    "submit",
-    "train",
-    "translate",
-]
+    "Cancelled", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net", "evaluate",
+    "find_learning_rate", "generate", "load", "loads", "partition_net", "plan", "predict", "predict_batches",
+    "predict_lazily", "predict_with_labels", "register", "search", "submit", "train", "translate",
+]  # fmt: skip
 
-_JOB = ("Job", "load", "loads")
-_API = (
-    "Result",
-    "Run",
-    "SearchResult",
-    "build_net",
-    "evaluate",
-    "find_learning_rate",
-    "generate",
-    "partition_net",
-    "plan",
-    "predict",
-    "predict_batches",
-    "predict_lazily",
-    "predict_with_labels",
-    "search",
-    "submit",
-    "train",
-    "translate",
-)
+# The module of each public name that is imported when it is first used.
+_MODULES = dict.fromkeys(set(__all__) - globals().keys(), "dsinga.api")
+_MODULES |= dict.fromkeys(("Job", "load", "loads"), "dsinga.job")
 # Folders that users import, or reach as attributes.
 _SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "plotting", "rl")
-_MODULES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 
 def __getattr__(name: str) -> Any:

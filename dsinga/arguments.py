@@ -68,6 +68,11 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     raise MissingName(message)
 
 
+def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
+    return {name: instead for instead, text in names.items() for name in text.split()}
+
+
 def missing_names(module: str, known: Sequence[str] = (), *, instead: Instead) -> Callable[[str], NoReturn]:
     """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
 
@@ -125,6 +130,18 @@ def bind(
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
+
+
+def extended_signature(
+    function: Callable[..., Any], more: Mapping[str, Any], kind: Any, returns: str
+) -> inspect.Signature:
+    """Return the signature of a function with more parameters, given by their defaults, before its keyword-only ones.
+
+    ``kind`` is that of the new parameters, such as ``inspect.Parameter.KEYWORD_ONLY``; ``returns`` the new annotation.
+    """
+    signature = inspect.signature(function)
+    parameters = [*signature.parameters.values(), *(inspect.Parameter(name, kind, default=more[name]) for name in more)]
+    return signature.replace(parameters=sorted(parameters, key=lambda known: known.kind), return_annotation=returns)
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:

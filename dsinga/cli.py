@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from dsinga.advice import command_line
-from dsinga.commands import completion, data, examples, inference, inspection, learning_rate, searching, training
+from dsinga.commands import data, inference, inspection, searching, training
 from dsinga.errors import RunError, Terminated, UserError
 from dsinga.termination import raised_terminations
 from dsinga.version import __version__
 
+SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 # Exit statuses of commands that SIGINT has ended, and SIGTERM or SIGHUP.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
@@ -45,14 +47,31 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="dsinga")
 def main_group() -> None:
-    """Train neural networks on Dask clusters, with jobs written as for Apache SINGA and data in zarr stores."""
+    """Train neural networks on a laptop or a Dask cluster, straight from zarr and other arrays, as job files say."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script by which SHELL completes commands, options and files at the Tab key.
+
+    For this shell: eval "$(dsinga completion bash)". For each new shell, write the script to a file that the shell
+    reads when it starts, such as ~/.bashrc.
+    """
+    root = ctx.find_root()
+    program = root.info_name or "dsinga"
+    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click looks for it
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None
+    click.echo(shell_class(root.command, {}, program, variable).source())
 
 
 for _command in (
     training.train, training.test, inference.predict, inference.generate, inference.translate,
     inference.retrieve,
-    inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, searching.search, data.data,
-    examples.example, completion.completion,
+    inspection.show, inspection.bench, inspection.plan, searching.find_lr, searching.search, data.data,
+    data.example, completion,
 ):  # fmt: skip
     main_group.add_command(_command)
 

@@ -59,7 +59,7 @@ def how_to_register(kind: str, name: str) -> str:
     return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 
 
-def forget(kind: str, name: str) -> None:
+def unregister(kind: str, name: str) -> None:
     """Remove what is registered under a name, if anything is."""
     _entries[kind].pop(name, None)
 

@@ -319,8 +319,8 @@ class _Observer:
             fault = self._monitor.workspace_fault
             if not fault:
                 raise
-            way_on = str(error).partition("; ")[2] if self._monitor.has_workspace else "no checkpoint was written"
-            raise RunError(f"{fault}; {way_on}") from error
+            hint = str(error).partition("; ")[2] if self._monitor.has_workspace else "no checkpoint was written"
+            raise RunError(f"{fault}; {hint}") from error
 
     def progress(self, row: Row) -> None:
         self._execution.latest, self._execution.waiting = row, ""

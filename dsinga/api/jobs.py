@@ -1,4 +1,4 @@
-"""What the functions of the API share: jobs with their data, and the folders where paths are looked up."""
+"""Helpers of the API's functions: jobs with their data, and the folders where paths are looked up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a job without running it: its net, whole or partitioned, and what each partitioning costs."""
+"""Inspects a job without running it: its net, whole or partitioned, and what each partitioning costs."""
 
 from __future__ import annotations
 

@@ -107,14 +107,14 @@ class SearchRuns:
                 self._take_earlier_outcomes()
             while self._waiting or self._active:
                 if self._cancelled.is_set():
-                    raise Cancelled(f"the search was cancelled; {self._way_on()}")
+                    raise Cancelled(f"the search was cancelled; {self._resume_hint()}")
                 self._start_runs()
                 self._show()
                 self._wait()
         except BaseException as error:
             self._cancel()
             if isinstance(error, KeyboardInterrupt):
-                raise type(error)(self._way_on()) from None
+                raise type(error)(self._resume_hint()) from None
             raise
         if len(self._failures) == len(self._result):
             first, count = self._failures[0], len(self._failures)
@@ -255,7 +255,7 @@ class SearchRuns:
         for run in runs:
             run.exception()
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         done = f"{len(self._result)} of {len(self._plan.settings)} settings have ended"
         if self._result.workspace is None:
             return f"{done}; a search with a workspace can go on"

@@ -1,4 +1,4 @@
-"""Training a job."""
+"""Trains a job: ``dsinga.train`` and its variants."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
-"""The commands ``data import``, ``data info`` and ``data verify``."""
+"""The commands on data: ``data import``, ``data info``, ``data verify``, and ``example``, a job with its records."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from dsinga.commands.options import IMPORT
+from dsinga.errors import UserError
 from dsinga.redaction import redact
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE_NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.conf"))
 
 
 @click.group()
@@ -65,9 +70,9 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
     from dsinga.data import import_records
     from dsinga.monitor import show_import
 
-    given = {name: value for name, value in options.items() if value is not None}
+    settings = {name: value for name, value in options.items() if value is not None}
     with show_import(f"importing {kind}") as progress:
-        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **given)
+        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **settings)
     for location, count in stores.items():
         click.echo(redact(f"{location}: {count} records"))
 
@@ -112,3 +117,19 @@ def _text(name: str, value: Any) -> str:
     if name in ("sample", "label_values"):
         return ", ".join(f"{key} {number:.6g}" if key != "rows" else f"{number} rows" for key, number in value.items())
     return str(value)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(EXAMPLE_NAMES))
+@click.argument("folder", type=click.Path(path_type=Path))
+def example(name: str, folder: Path) -> None:
+    """Write the example NAME, a job file and its records, to FOLDER."""
+    import shutil
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; name another one")
+    try:
+        shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the example cannot be written to {folder}: {error}") from error
+    click.echo(f"wrote a job and its records to {folder}; train it with:\n  dsinga train {folder / 'job.conf'}")

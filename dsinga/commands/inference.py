@@ -144,7 +144,7 @@ def translate(
         click.echo(translation)
     click.echo(f"translated {len(translations)} sentences in {seconds:.1f} s", err=True)
     if right is not None:
-        click.echo(f"BLEU {bleu(translations, [each.lower() for each in right]):.2f}", err=True)
+        click.echo(f"BLEU {bleu(translations, [reference.lower() for reference in right]):.2f}", err=True)
 
 
 @click.command()

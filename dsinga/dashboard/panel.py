@@ -1,4 +1,4 @@
-"""What all panels have in common: a figure, or a sentence in its place while there is nothing to draw."""
+"""The base of all panels: a figure, or a sentence in its place while there is nothing to draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dashboard knows of one run: figures over its steps and over time, and of its workers."""
+"""The dashboard's data of a run: figures over its steps and over time, and figures of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which library an array or a data frame is of. No library is imported for this: whoever has an object has done so."""
+"""Says which library an array or a data frame is of, without importing any library."""
 
 from __future__ import annotations
 

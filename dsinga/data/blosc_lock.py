@@ -1,4 +1,4 @@
-"""Makes Blosc's lock without a name, so that a process that is killed leaves no semaphore in the system."""
+"""Gives the compressor Blosc an unnamed lock, so that a killed process leaves no semaphore in the system."""
 
 from __future__ import annotations
 

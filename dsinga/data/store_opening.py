@@ -1,4 +1,4 @@
-"""Opening the group and the arrays of a record store; everything that can be checked without reading records is."""
+"""Opens the group and the arrays of a record store, and checks all but the records."""
 
 from __future__ import annotations
 

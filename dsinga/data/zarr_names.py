@@ -1,4 +1,4 @@
-"""Which arrays of a zarr group are the records and the labels: as a job names them, or guessed from their names."""
+"""Finds the arrays of a zarr group that are records and labels: by the names in a job, or by likely names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What computes the steps of training, and the local engine: one net in this process, without servers or Dask."""
+"""Engines, which compute the steps of training; the local engine trains one net without servers or Dask."""

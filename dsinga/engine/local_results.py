@@ -1,4 +1,4 @@
-"""What passes of a LocalNet return: features, gradients, and the means of metrics."""
+"""Results of passes of a LocalNet: features, gradients, and the means of metrics."""
 
 from __future__ import annotations
 

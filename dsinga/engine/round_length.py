@@ -1,4 +1,4 @@
-"""How many steps make a round."""
+"""Chooses how many steps make a round."""
 
 from __future__ import annotations
 

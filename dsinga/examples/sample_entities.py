@@ -1,4 +1,4 @@
-"""Made sentences with names in the columns of CoNLL, for those who have not downloaded WNUT 2017."""
+"""Generates a small synthetic data set of tagged sentences, in the format of WNUT 2017."""
 
 from __future__ import annotations
 

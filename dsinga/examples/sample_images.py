@@ -1,4 +1,4 @@
-"""Made images in the files of CIFAR-10, for those who have not downloaded it."""
+"""Generates a small synthetic data set in the files of CIFAR-10."""
 
 from __future__ import annotations
 

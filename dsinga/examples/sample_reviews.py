@@ -1,4 +1,4 @@
-"""Made reviews of films in the files of rt-polarity, for those who have not downloaded these."""
+"""Generates a small synthetic data set in the files of rt-polarity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made text in which words have families, for those who have not downloaded one."""
+"""Generates a small synthetic text, in which words have families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training loop does besides training: display, evaluation, checkpoints, early stopping, and a user's own.
+"""Extensions of the training loop: display, evaluation, checkpoints, early stopping, and a user's own.
 
 An :class:`Extension` runs at the moments that its :class:`Trigger` names, and sees the run as a :class:`LoopView`. All
 of this runs in the driver's process and knows no Dask: the loop itself is in ``dsinga.loop.training_loop``.

@@ -1,4 +1,4 @@
-"""Where the extensions that write files write them."""
+"""Chooses the paths of the files that extensions write, and checks them."""
 
 from __future__ import annotations
 

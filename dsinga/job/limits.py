@@ -1,4 +1,4 @@
-"""The allowed ranges of the numbers in a job, in one table over the schema."""
+"""A table of the allowed range of each number in a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kAttention and kAttentionWeights: each step of one sequence takes a weighted mean of the steps of another."""
+"""The attention layers kAttention and kAttentionWeights: weighted means of the steps of another sequence."""
 
 from __future__ import annotations
 

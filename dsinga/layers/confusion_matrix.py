@@ -1,4 +1,4 @@
-"""kConfusionMatrix: how often records of each class were taken for each class, and the F1 of all classes."""
+"""The confusion matrix, kConfusionMatrix: counts of records by true and predicted class, and the F1 of all classes."""
 
 from __future__ import annotations
 

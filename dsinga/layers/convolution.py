@@ -1,4 +1,4 @@
-"""kConvolution, with SINGA's other names kCConvolution and kCudnnConv; the backend chooses the implementation."""
+"""The convolution layer, kConvolution, also by SINGA's names kCConvolution and kCudnnConv."""
 
 from __future__ import annotations
 

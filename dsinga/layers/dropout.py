@@ -1,4 +1,4 @@
-"""kDropout: random units are 0 in training."""
+"""The dropout layer, kDropout: random units are set to 0 in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kAdd and kMultiply: the elementwise sum and product of several sources of one shape."""
+"""The layers kAdd and kMultiply: the elementwise sum and product of several sources of one shape."""
 
 from __future__ import annotations
 

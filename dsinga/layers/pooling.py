@@ -1,4 +1,4 @@
-"""kPooling, with SINGA's other names kCPooling and kCudnnPool."""
+"""The pooling layer, kPooling, also by SINGA's names kCPooling and kCudnnPool."""
 
 from __future__ import annotations
 

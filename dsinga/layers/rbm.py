@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines: kRBMVis and kRBMHid, their two sides, and the reconstruction by the hidden side.
+"""The two sides of restricted Boltzmann machines, kRBMVis and kRBMHid, and the reconstruction by the hidden side.
 
 The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
 Contrastive Divergence, 2002), so that P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W

@@ -1,4 +1,4 @@
-"""kSampledLoss: which word belongs here, told apart from some random words instead of from all others."""
+"""kSampledLoss: a loss that tells the right word from some random words, instead of from all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kSoftmax and kCudnnSoftmax: the softmax of each row."""
+"""The softmax layer, kSoftmax or kCudnnSoftmax: the softmax of each row."""
 
 from __future__ import annotations
 

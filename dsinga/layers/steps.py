@@ -1,4 +1,4 @@
-"""kSequenceLength, and the lengths of sequences for the layers that compute windows of steps."""
+"""The layer kSequenceLength, and the lengths of sequences for layers that compute windows of steps."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
         ) from None
 
 
-def describe_way_on(workspace: Path | None, step: int) -> str:
+def resume_hint(workspace: Path | None, step: int) -> str:
     """Return a text that says how to resume a run that has ended after ``step`` steps."""
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None:

@@ -14,7 +14,7 @@ from dsinga.job import Phase
 from dsinga.loop.beginning import describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints
-from dsinga.loop.loop_state import describe_last_good, describe_way_on, read_rate_factors
+from dsinga.loop.loop_state import describe_last_good, read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
 from dsinga.net import NeuralNet
@@ -101,13 +101,13 @@ def _run(
         if not isinstance(error, Cancelled) or cancellation.ends_in_order:
             _save(loop)
         kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
-        raise kind(f"{error}; {describe_way_on(folder, loop.step)}") from error
+        raise kind(f"{error}; {resume_hint(folder, loop.step)}") from error
     except BaseException as error:
         engine.close("the driver has ended the run")
         if isinstance(error, KeyboardInterrupt):
-            raise type(error)(describe_way_on(folder, loop.step)) from None
+            raise type(error)(resume_hint(folder, loop.step)) from None
         if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
-            _log.warning("the run is ended: %s", describe_way_on(folder, loop.step))
+            _log.warning("the run is ended: %s", resume_hint(folder, loop.step))
         raise
     engine.close()
     return params
@@ -126,7 +126,7 @@ def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, fol
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
     if is_early and loop.stopped == CANCELLED:
-        raise Cancelled(f"{CANCELLED}; {describe_way_on(folder, step)}")
+        raise Cancelled(f"{CANCELLED}; {resume_hint(folder, step)}")
     remarks = []
     if begin == step == job.train_steps:
         more = describe_length(job, 2 * job.train_steps)

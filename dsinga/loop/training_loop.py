@@ -14,7 +14,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints
-from dsinga.loop.loop_state import describe_way_on, read_rate_factors
+from dsinga.loop.loop_state import read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
@@ -237,7 +237,7 @@ class TrainingLoop:
             self._save_what_is_done()
         except Exception as second:
             error.add_note(f"no checkpoint could be written: {second!r}")
-        where = f"{where}; {describe_way_on(self._workspace, self.view.step)}"
+        where = f"{where}; {resume_hint(self._workspace, self.view.step)}"
         if isinstance(error, UserError):
             raise UserError(f"{error} ({where})") from error
         error.add_note(where)

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons."""
+"""Multi-layer perceptrons: nets of fully connected layers."""
 
 from __future__ import annotations
 

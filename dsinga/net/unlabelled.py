@@ -1,4 +1,4 @@
-"""The part of a net that needs no labels, for records that have none."""
+"""Finds the part of a net that needs no labels, for records that have none."""
 
 from __future__ import annotations
 

@@ -7,17 +7,36 @@ docs/nn.md has examples, and what differs from Keras.
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.activations import GELU, Activation, LeakyReLU, ReLU, Softmax
 from dsinga.nn.attention import Attention, MultiHeadAttention, PositionalEncoding
+from dsinga.nn.basic_layers import (
+    Add,
+    BatchNormalization,
+    Concatenate,
+    CosineSimilarity,
+    Dense,
+    Dropout,
+    Flatten,
+    Identity,
+    Layer,
+    LayerNormalization,
+    Multiply,
+    Slice,
+    SpatialDropout2D,
+    Split,
+)
 from dsinga.nn.cluster import Cluster
-from dsinga.nn.combine import Add, Concatenate, Layer, Multiply, Slice, Split
 from dsinga.nn.convolution import (
+    AveragePooling1D,
     AveragePooling2D,
+    Conv1D,
     Conv2D,
+    GlobalAveragePooling1D,
     GlobalAveragePooling2D,
+    GlobalMaxPooling1D,
     GlobalMaxPooling2D,
     LocalResponseNormalization,
+    MaxPooling1D,
     MaxPooling2D,
 )
-from dsinga.nn.dense import Dense, Dropout, Flatten, Identity, SpatialDropout2D
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
@@ -33,24 +52,14 @@ from dsinga.nn.losses import (
     SoftmaxLoss,
 )
 from dsinga.nn.model import CD, Model, Sequential
-from dsinga.nn.normalization import BatchNormalization, LayerNormalization
 from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop
-from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SimpleRNN, TimeDistributed
+from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SequenceLength, SimpleRNN, TimeDistributed
 from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
     LinearMomentum,
     PiecewiseConstantDecay,
     Schedule,
-)
-from dsinga.nn.steps import (
-    AveragePooling1D,
-    Conv1D,
-    CosineSimilarity,
-    GlobalAveragePooling1D,
-    GlobalMaxPooling1D,
-    MaxPooling1D,
-    SequenceLength,
 )
 
 __all__ = [

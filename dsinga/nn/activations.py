@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_names import missing_names
+from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import nearest
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.nn.arguments import COMMON, layer
-from dsinga.nn.dense import Dense
+from dsinga.nn.basic_layers import Dense
 from dsinga.nn.feature import Feature
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
 SCORES = {"dot": "kDot", "scaled_dot": "kScaledDot", "additive": "kAdditive"}

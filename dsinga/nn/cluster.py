@@ -1,4 +1,4 @@
-"""The topology of training, in words of Python."""
+"""Cluster: how many workers and servers train a model, in words of Python."""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ParamConf
-from dsinga.nn.arguments import layer
-from dsinga.nn.dense import Dense
+from dsinga.nn.basic_layers import Dense
 from dsinga.nn.feature import Feature
 from dsinga.nn.initialisers import RandomNormal
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
 NORMAL = RandomNormal(stddev=0.1)

@@ -1,4 +1,4 @@
-"""The features of a job that is being written, and what the writer needs to know of a layer."""
+"""The feature of a layer that is being written into a job, and the interface of layers that can be written."""
 
 from __future__ import annotations
 

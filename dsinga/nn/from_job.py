@@ -1,4 +1,4 @@
-"""Models of jobs: those that were written as files, or elsewhere in Python."""
+"""Models of jobs that are there already: job files, and jobs made elsewhere in Python."""
 
 from __future__ import annotations
 

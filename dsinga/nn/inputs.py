@@ -1,4 +1,4 @@
-"""Inputs of a model, and what is done to records before the first layer with params."""
+"""Inputs of a model, and layers that change records before the first layer with params, such as Rescaling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dsinga.arguments import is_whole
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
-from dsinga.nn.arguments import layer
 from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
 
 INPUT = "_input"  # the kind of an input's builder
@@ -100,10 +99,10 @@ def normalise(writer: LayerWriter, **fields: Any) -> Feature:
     if not source.is_input:
         raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")
     conf = writer.net.inputs.get(source.layer)
-    given = {name: value for name, value in fields.items() if value is not None}
+    settings = {name: value for name, value in fields.items() if value is not None}
     if conf is not None:
         assert conf.store_conf is not None, conf
-        conf.store_conf = conf.store_conf.replace(**given)
+        conf.store_conf = conf.store_conf.replace(**settings)
     return source._replace(is_input=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from dsinga import arguments
-from dsinga.arguments import F, T
+from dsinga.arguments import F, T, instead_by_name
 
 _NONE = "there is none"
 _LEAVE_OUT = "leave it out"
@@ -18,37 +18,32 @@ _PARTS = ("kernel", "bias", "activity", "recurrent", "embeddings", "beta", "gamm
 
 # By argument, and by "Function.argument" where a name has several meanings.
 ARGUMENTS = {
+    **instead_by_name(
+        {
+            _NONE: "dilation_rate groups lora_rank lora_alpha quantization_config recurrent_dropout return_state "
+            "noise_shape max_value threshold invert keepdims optional attention_axes interpolation fill_mode "
+            "fill_value backward_layer rms_scaling use_scale return_attention_scores amsgrad use_ema ema_momentum "
+            "ema_overwrite_frequency",
+            _LEAVE_OUT: "unroll implementation use_cudnn time_major zero_output_for_mask fused virtual_batch_size "
+            "renorm flash_attention reset_after cudnn_layers supports_masking autocast SGD.name Adam.name "
+            "Adamax.name RMSprop.name Adagrad.name Adadelta.name run_eagerly jit_compile steps_per_execution "
+            "auto_scale_loss max_queue_size use_multiprocessing line_length positions print_fn expand_nested "
+            "show_trainable layer_range overwrite include_optimizer save_format zipped custom_objects safe_mode "
+            "evaluate.verbose predict.verbose",
+            _SHAPE: "input_shape input_dim input_length batch_input_shape",
+            _NORM_INIT: "gamma_initializer beta_initializer moving_mean_initializer moving_variance_initializer",
+            _HERE: "ragged mask_zero mask key_mask query_mask value_mask attention_mask",
+            "give the sources in order, [query, value] or [query, value, key]": "query key value",
+            "write shape=, that of one record; fit has batch_size": "batch_shape Input.batch_size",
+        }
+    ),
     **{f"{part}_regularizer": _DECAY for part in _PARTS},
     **{f"{part}_constraint": "there is none; the optimizer has clip_norm and clip_value" for part in _PARTS},
     "activity_regularizer": _NONE,
-    # layers
-    **dict.fromkeys(
-        (
-            "dilation_rate groups lora_rank lora_alpha quantization_config recurrent_dropout return_state noise_shape "
-            "max_value threshold invert keepdims optional attention_axes interpolation fill_mode fill_value "
-            "backward_layer"
-        ).split(),
-        _NONE,
-    ),
-    **dict.fromkeys(
-        (
-            "unroll implementation use_cudnn time_major zero_output_for_mask fused virtual_batch_size renorm "
-            "flash_attention reset_after cudnn_layers supports_masking autocast"
-        ).split(),
-        _LEAVE_OUT,
-    ),
-    **dict.fromkeys(("input_shape", "input_dim", "input_length", "batch_input_shape"), _SHAPE),
-    **dict.fromkeys(
-        ("gamma_initializer", "beta_initializer", "moving_mean_initializer", "moving_variance_initializer"), _NORM_INIT
-    ),
     "data_format": 'images are channels first here: np.moveaxis(x, -1, 1) makes them so from "channels_last"',
     "dtype": "params are float32",
     "sparse": "records are dense arrays; codes go to nn.Embedding",
-    "ragged": _HERE,
     "tensor": "fit and predict take arrays",
-    "batch_shape": "write shape=, that of one record; fit has batch_size",
-    "Input.batch_size": "write shape=, that of one record; fit has batch_size",
-    "mask_zero": _HERE,
     "weights": "set model.params",
     "dropout": "put nn.Dropout before the layer",
     "unit_forget_bias": "the bias of the forget gate begins with 0; give param=[nn.Param(init=...), ...] for others",
@@ -62,21 +57,14 @@ ARGUMENTS = {
     "BatchNormalization.axis": "channels are axis 1",
     "Normalization.axis": "give mean_file and std_file for a number for each element",
     "Softmax.axis": "it is over a row, or over a step of sequences",
-    "rms_scaling": _NONE,
     "alpha": "use negative_slope",
     "approximate": "nn.GELU is exact",
-    "use_scale": _NONE,
     "seed": "the job's seed determines all random numbers",
-    # calls of layers
-    **dict.fromkeys(("mask", "key_mask", "query_mask", "value_mask", "attention_mask"), _HERE),
     "training": "fit trains, and predict and evaluate do not",
     "initial_state": "use carry=True, which begins a batch with the last state of the batch before",
-    "return_attention_scores": _NONE,
     "inputs": "give the sources in their order, as in layer(x)",
-    **dict.fromkeys(("query", "key", "value"), "give the sources in order, [query, value] or [query, value, key]"),
     "call of MultiHeadAttention.use_causal_mask": "give it to nn.MultiHeadAttention itself",
     "call of Attention.use_causal_mask": "give it to nn.Attention itself",
-    # optimizers
     "lr": "use learning_rate",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
     "clipnorm": "use clip_norm",
@@ -85,22 +73,11 @@ ARGUMENTS = {
     "initial_accumulator_value": "it is 0",
     "loss_scale_factor": "params are float32, and the loss needs no scale",
     "gradient_accumulation_steps": "use a larger batch_size, or workers=",
-    **dict.fromkeys(("amsgrad", "use_ema", "ema_momentum", "ema_overwrite_frequency"), _NONE),
-    **dict.fromkeys(
-        (f"{name}.name" for name in ("SGD", "Adam", "Adamax", "RMSprop", "Adagrad", "Adadelta")), _LEAVE_OUT
-    ),
-    # models
-    **dict.fromkeys(("run_eagerly", "jit_compile", "steps_per_execution", "auto_scale_loss"), _LEAVE_OUT),
-    **dict.fromkeys(("max_queue_size", "use_multiprocessing", "line_length", "positions", "print_fn"), _LEAVE_OUT),
-    **dict.fromkeys(("expand_nested", "show_trainable", "layer_range", "overwrite", "include_optimizer"), _LEAVE_OUT),
-    **dict.fromkeys(("save_format", "zipped", "custom_objects", "safe_mode"), _LEAVE_OUT),
     "compile.loss": "the losses of a model of a job are layers of the job",
     "compile.metrics": "the layers of the job report metrics",
     "load.compile": "it is trained as before; compile(optimizer) gives it another one",
     "weighted_metrics": "give fit sample_weight=, which weighs the loss",
     "verbose": "use progress=False to show nothing",
-    "evaluate.verbose": _LEAVE_OUT,
-    "predict.verbose": _LEAVE_OUT,
     "shuffle": "training always shuffles the records",
     "class_weight": "give sample_weight=weights[y]",
     "initial_epoch": "a second fit goes on from the params",
@@ -120,43 +97,44 @@ _GENERATOR = "fit, evaluate and predict take dask arrays in place of generators"
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
 MODEL_ATTRIBUTES = {
-    **dict.fromkeys(("train_on_batch", "test_on_batch", "train_step", "test_step", "compute_loss"), _LOOP),
-    **dict.fromkeys(("make_train_function", "call", "compute_metrics", "stateless_call", "add_loss"), _LOOP),
-    "predict_on_batch": "write model.predict(x)",
-    "predict_step": "write model.predict(x)",
-    **dict.fromkeys(("fit_generator", "evaluate_generator", "predict_generator"), _GENERATOR),
-    **dict.fromkeys(("predict_classes", "predict_proba"), "write model.predict(x), or .argmax(axis=1) of it"),
+    **instead_by_name(
+        {
+            _LOOP: "train_on_batch test_on_batch train_step test_step compute_loss make_train_function call "
+            "compute_metrics stateless_call add_loss",
+            _GENERATOR: "fit_generator evaluate_generator predict_generator",
+            "write model.predict(x), or .argmax(axis=1) of it": "predict_classes predict_proba",
+            "write str(model), the job file": "to_json to_yaml get_config get_compile_config",
+            "write nn.from_job(path)": "from_config compile_from_config build_from_config",
+            _STATIC: "weights variables trainable_weights trainable_variables non_trainable_weights "
+            "non_trainable_variables",
+            "losses report metrics; evaluate returns them": "add_metric reset_metrics metrics_names",
+            "carry=True keeps states between the batches of a fit": "reset_states reset_state",
+            "model.inputs and model.outputs have them": "input output",
+            "model.summary() prints shapes": "input_shape output_shape compute_output_shape",
+            "write model.predict(x)": "predict_on_batch predict_step",
+            "model.summary() prints it": "count_params summary_text",
+        }
+    ),
     "save_weights": "write model.save(folder), which has params.safetensors",
     "load_weights": 'set model.params = "FOLDER/params.safetensors"',
     "export": "model.save(folder) writes job.conf and params.safetensors",
-    **dict.fromkeys(("to_json", "to_yaml", "get_config", "get_compile_config"), "write str(model), the job file"),
-    **dict.fromkeys(("from_config", "compile_from_config", "build_from_config"), "write nn.from_job(path)"),
-    **dict.fromkeys(("weights", "variables", "trainable_weights", "trainable_variables"), _STATIC),
-    **dict.fromkeys(("non_trainable_weights", "non_trainable_variables"), _STATIC),
-    "count_params": "model.summary() prints it",
     "build": "give nn.Input a shape; without it fit takes the shape of the data",
     "pop": "write nn.Sequential(model.layers[:-1])",
-    **dict.fromkeys(("add_metric", "reset_metrics", "metrics_names"), "losses report metrics; evaluate returns them"),
-    **dict.fromkeys(("reset_states", "reset_state"), "carry=True keeps states between the batches of a fit"),
-    **dict.fromkeys(("input", "output"), "model.inputs and model.outputs have them"),
-    **dict.fromkeys(("input_shape", "output_shape", "compute_output_shape"), "model.summary() prints shapes"),
     "history": "fit returns the history; model.result.history has that of the last fit",
     "loss": "compile takes it; model.objective has it",
     "quantize": "params are float32",
-    "summary_text": "model.summary() prints it",
 }
 
 LAYER_ATTRIBUTES = {
-    **dict.fromkeys(("get_weights", "set_weights", "weights", "variables", "kernel", "bias", "count_params"), _WEIGHTS),
-    **dict.fromkeys(("trainable_weights", "trainable_variables", "non_trainable_weights", "embeddings"), _WEIGHTS),
-    **dict.fromkeys(
-        ("input", "output", "input_shape", "output_shape"), "x = layer(source) is the feature, with x.shape"
+    **instead_by_name(
+        {
+            _WEIGHTS: "get_weights set_weights weights variables kernel bias count_params trainable_weights "
+            "trainable_variables non_trainable_weights embeddings",
+            "x = layer(source) is the feature, with x.shape": "input output input_shape output_shape",
+            "str(model) shows the layer as a job file has it": "get_config from_config build call",
+            "layer.settings has the arguments that it was made with": "units filters rate activation",
+        }
     ),
-    **dict.fromkeys(("get_config", "from_config", "build", "call"), "str(model) shows the layer as a job file has it"),
-    "units": "layer.settings has the arguments that it was made with",
-    "filters": "layer.settings has the arguments that it was made with",
-    "rate": "layer.settings has the arguments that it was made with",
-    "activation": "layer.settings has the arguments that it was made with",
     "reset_states": "states are those of one fit",
     "adapt": "give mean= and variance=, as in nn.Normalization(x.mean(), x.var())",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from dsinga.arguments import instead_by_name
 from dsinga.arguments import missing_names as missing
 from dsinga.extensions.keras_names import CALLBACKS
 
@@ -15,39 +16,30 @@ _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are
 _NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending-layers.md)"
 _METRIC = "losses report loss and accuracy; compute others from model.predict(x), as sklearn.metrics does"
 _CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
+_NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
 _BY_NAME = "functions of nn itself make them"
 
 _LAYERS = {
-    **dict.fromkeys(
-        (
-            "AugMix AutoContrast CenterCrop CutMix Equalization MelSpectrogram MixUp Pipeline RandAugment "
-            "RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomElasticTransform "
-            "RandomErasing RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective "
-            "RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear RandomTranslation "
-            "RandomZoom Resizing STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace "
-            "MaxNumBoundingBoxes"
-        ).split(),
-        _FROM_RECORDS,
-    ),
-    **dict.fromkeys(
-        (
-            "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
+    **instead_by_name(
+        {
+            _FROM_RECORDS: "AugMix AutoContrast CenterCrop CutMix Equalization MelSpectrogram MixUp Pipeline "
+            "RandAugment RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast "
+            "RandomElasticTransform RandomErasing RandomGaussianBlur RandomGrayscale RandomHue RandomInvert "
+            "RandomPerspective RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear "
+            "RandomTranslation RandomZoom Resizing STFTSpectrogram Solarization Discretization HashedCrossing "
+            "Hashing FeatureSpace MaxNumBoundingBoxes",
+            _NO_LAYER: "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
             "GroupQueryAttention GroupedQueryAttention Maximum Minimum PReLU Permute RMSNormalization RepeatVector "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
-            "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding"
-        ).split(),
-        _NO_LAYER,
+            "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
+            "Subtract Wrapper",
+            _THREE_AXES: "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D "
+            "GlobalMaxPooling3D MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D "
+            "Convolution3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
+        }
     ),
-    **dict.fromkeys(
-        (
-            "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D GlobalMaxPooling3D "
-            "MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D Convolution3D "
-            "AdaptiveAveragePooling3D AdaptiveMaxPooling3D"
-        ).split(),
-        _THREE_AXES,
-    ),
-    **dict.fromkeys("GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell".split(), _CELL),
     "CuDNNLSTM": "write nn.LSTM",
     "CuDNNGRU": "write nn.GRU",
     "ActivityRegularization": "there is none; give the optimizer weight_decay",
@@ -69,8 +61,6 @@ _LAYERS = {
     "Masking": "nn.SequenceLength() tells layers where sequences end",
     "Reshape": "layers take vectors after nn.Flatten; give nn.Input the shape of a record",
     "SpatialDropout1D": "write nn.Dropout(rate)",
-    "Subtract": _NO_LAYER,
-    "Wrapper": _NO_LAYER,
     **{f"MaxPool{n}D": f"write nn.MaxPooling{n}D" for n in (1, 2)},
     **{f"AvgPool{n}D": f"write nn.AveragePooling{n}D" for n in (1, 2)},
     **{f"GlobalMaxPool{n}D": f"write nn.GlobalMaxPooling{n}D" for n in (1, 2)},
@@ -90,28 +80,29 @@ OPTIMIZERS = {
 }
 
 LOSSES = {
-    **dict.fromkeys(
-        (
-            "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy Circle Dice "
-            "Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
-            "MeanSquaredLogarithmicError Poisson Tversky"
-        ).split(),
-        _NO_LOSS,
+    **instead_by_name(
+        {
+            _NO_LOSS: "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
+            "Circle Dice Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
+            "MeanSquaredLogarithmicError Poisson Tversky",
+            "write nn.HingeLoss()": "CategoricalHinge Hinge",
+        }
     ),
     "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
     "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
     "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
-    "CategoricalHinge": "write nn.HingeLoss()",
-    "Hinge": "write nn.HingeLoss()",
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
 # Losses as compile names them: those above, and their short names.
 LOSS_NAMES = {
-    **dict.fromkeys(("huber", "mae", "mape", "msle", "kld", "log_cosh", "logcosh", "poisson", "ctc", "dice"), _NO_LOSS),
-    **dict.fromkeys(("mean_absolute_error", "mean_absolute_percentage_error", "kl_divergence", "circle"), _NO_LOSS),
-    **dict.fromkeys(("mean_squared_logarithmic_error", "binary_focal_crossentropy", "tversky"), _NO_LOSS),
-    "categorical_focal_crossentropy": _NO_LOSS,
+    **instead_by_name(
+        {
+            _NO_LOSS: "huber mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
+            "mean_absolute_percentage_error kl_divergence circle mean_squared_logarithmic_error "
+            "binary_focal_crossentropy tversky categorical_focal_crossentropy",
+        }
+    ),
     "cosine_similarity": "write nn.CosineSimilarity() as the last layer, and a loss of it",
     "squared_hinge": 'write nn.HingeLoss("L2")',
     "categorical_hinge": 'write "hinge"',
@@ -119,20 +110,28 @@ LOSS_NAMES = {
 
 _METRICS = dict.fromkeys(
     (
-        "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation F1Score FBetaScore "
-        "FalseNegatives FalsePositives IoU Mean MeanIoU MeanMetricWrapper MeanRelativeError Metric OneHotIoU "
-        "OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score Recall RecallAtPrecision "
-        "RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalAccuracy SparseTopKCategoricalAccuracy "
-        "SpecificityAtSensitivity Sum TopKCategoricalAccuracy TrueNegatives TruePositives"
+        "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation F1Score "
+        "FBetaScore FalseNegatives FalsePositives IoU Mean MeanIoU MeanMetricWrapper MeanRelativeError Metric "
+        "OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score Recall "
+        "RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalAccuracy "
+        "SparseTopKCategoricalAccuracy SpecificityAtSensitivity Sum TopKCategoricalAccuracy TrueNegatives "
+        "TruePositives"
     ).split(),
     _METRIC,
 )
 
 _OTHERS = {
-    **dict.fromkeys(("MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm", "Constraint", "constraints"), _CONSTRAINT),
-    **dict.fromkeys(
-        ("L1", "L2", "L1L2", "l1", "l2", "l1_l2", "Regularizer", "OrthogonalRegularizer", "regularizers"),
-        "give the optimizer weight_decay, and layers wd_scale",
+    **instead_by_name(
+        {
+            _CONSTRAINT: "MaxNorm MinMaxNorm NonNeg UnitNorm Constraint constraints",
+            "give the optimizer weight_decay, and layers wd_scale": "L1 L2 L1L2 l1 l2 l1_l2 Regularizer "
+            "OrthogonalRegularizer regularizers",
+            _NO_INITIALISER: "Orthogonal OrthogonalInitializer TruncatedNormal VarianceScaling Initializer",
+            _METRIC: "metrics",
+            "numpy and scikit-learn prepare arrays; stores are in docs/data.md": "preprocessing utils",
+            "nn describes nets; arrays are numpy's": "backend ops tree random",
+            "write nn.Model(inputs, outputs)": "Functional Function",
+        }
     ),
     **{
         name: f'write "{word}", the name, as kernel_initializer'
@@ -147,26 +146,17 @@ _OTHERS = {
             ("Zeros", "zeros"),
         )
     },
-    **dict.fromkeys(
-        ("Orthogonal", "OrthogonalInitializer", "TruncatedNormal", "VarianceScaling", "Initializer"),
-        "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)",
-    ),
     "layers": f"{_BY_NAME}, as in nn.Dense(10)",
     "initializers": f"{_BY_NAME}, as in nn.RandomNormal(...)",
-    "metrics": _METRIC,
     "callbacks": "they are in dsinga.extensions",
     "models": "nn.Sequential and nn.Model; dsinga.models has well-known nets",
     "applications": "dsinga.models has well-known nets, without trained params",
     "datasets": "dsinga data import reads published files (docs/data.md)",
-    **dict.fromkeys(("preprocessing", "utils"), "numpy and scikit-learn prepare arrays; stores are in docs/data.md"),
-    **dict.fromkeys(("backend", "ops", "tree", "random"), "nn describes nets; arrays are numpy's"),
     "saving": "model.save(folder) writes a model and nn.load(folder) reads it",
     "save_model": "write model.save(folder)",
     "load_model": "write nn.load(folder)",
     "model_from_json": "write nn.from_job(path) for a job file",
     "clone_model": "write nn.from_job(model.job())",
-    "Functional": "write nn.Model(inputs, outputs)",
-    "Function": "write nn.Model(inputs, outputs)",
     "KerasTensor": "nn.Input and layers return symbols",
     "Variable": "params are those of layers; write nn.Param(...)",
     "set_random_seed": "give fit seed=",

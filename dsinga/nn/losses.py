@@ -9,10 +9,9 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.keras_names import LOSS_NAMES, missing_names
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, NetWriter, Write
 from dsinga.registry import nearest
 
@@ -134,7 +133,7 @@ def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
     function = "softmax" if conf.type_name == "kSoftmax" else "sigmoid"
     if function != activation:
         return feature
-    taken = any(feature.layer in other.srclayers for other in net.layers)
+    taken = any(feature.layer in layer_conf.srclayers for layer_conf in net.layers)
     if not taken and not conf.include and not conf.exclude:
         conf.exclude = [Phase.kTrain]
     return before

@@ -78,8 +78,8 @@ class Model(Trainable):
         """
         outputs = self._outputs()
         objective = objective_of(loss, loss_weights, outputs)
-        kinds = {loss_kind(each) for each in objective.losses if not isinstance(each, Symbol)}
-        ends = [*outputs, *(each for each in objective.losses if isinstance(each, Symbol))]
+        kinds = {loss_kind(loss) for loss in objective.losses if not isinstance(loss, Symbol)}
+        ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
         kinds |= {symbol.builder.kind for symbol in ancestors(ends)}
         names = list(metrics.values()) if isinstance(metrics, Mapping) else [metrics]
         self.metrics = flatten(names) if metrics is not None else ()
@@ -155,7 +155,7 @@ class Model(Trainable):
         """Return labels in the form that the losses take; see :func:`dsinga.nn.records.labels_for_loss`."""
         losses = self.objective.losses
         if isinstance(y, list) and len(losses) > 1:
-            return [labels_for_loss(loss, each) for loss, each in zip(losses, y, strict=False)] + y[len(losses) :]
+            return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         return labels_for_loss(losses[0], y) if losses else y
 
     def require_loss(self) -> None:
@@ -216,8 +216,8 @@ class Sequential(Model):
         super().__init__(Input(), [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
-        for each in layers:
-            self.add(each)
+        for layer in layers:
+            self.add(layer)
 
     def add(self, layer: Any) -> None:
         """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
@@ -254,9 +254,9 @@ def CD(k: int = 1) -> AlgConf:
     return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type]
 
 
-def _symbols(what: str, given: Any) -> list[Symbol]:
+def _symbols(what: str, features: Any) -> list[Symbol]:
     """Return symbols as a list; raise UserError for anything else."""
-    symbols = flatten([list(given.values()) if isinstance(given, dict) else given])
+    symbols = flatten([list(features.values()) if isinstance(features, dict) else features])
     for symbol in symbols:
         if not isinstance(symbol, Symbol):
             raise UserError(f"{what} of nn.Model are features of layers, as in h = nn.Dense(10)(x), not {symbol!r}")

@@ -1,4 +1,4 @@
-"""The params of a model: initial values, getting, setting and saving them; and its net for numpy arrays."""
+"""The params of a model: initial values, getting, setting and saving them; its net for numpy arrays; its summary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from dsinga.durable_files import explained_writing, replace_file
 from dsinga.engine.local_net import LocalNet
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.layers.base import as_text
+from dsinga.net import NeuralNet
+from dsinga.net.describe import describe
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
-from dsinga.nn.summary import summary_text
 from dsinga.training import check_params, check_start
 
 
@@ -96,10 +98,10 @@ class ModelParams(ABC):
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for those that the model was not given."""
-        given = self._params or {}
+        params = self._params or {}
         if not self._complete:
-            check_start(net.net.params, given)
-            self._params, self._complete = net.initial_params() | given, True
+            check_start(net.net.params, params)
+            self._params, self._complete = net.initial_params() | params, True
         return self._params or {}
 
     def _require_params(self) -> dict[str, np.ndarray]:
@@ -135,7 +137,7 @@ class ModelParams(ABC):
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
     def __getattr__(self, name: str) -> NoReturn:
-        fail_for_name("a model", name, [each for each in dir(type(self)) if each[0].isalpha()], self._attributes)
+        fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise UserError: a model is no layer."""
@@ -232,3 +234,15 @@ def _float32(name: str, array: Any) -> np.ndarray:
         return np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError) as error:
         raise UserError(f"the param {name!r} is no array of numbers: {error}") from None
+
+
+def summary_text(net: NeuralNet, name: str) -> str:
+    """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
+    rows = describe(net)
+    cells = [("layer", "type", "feature", "params")]
+    cells += [(row.layer, row.typed, as_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    pattern = "{{:<{}}}  {{:<{}}}  {{:<{}}}  {{:>{}}}".format(*widths)
+    lines = [pattern.format(*line) for line in cells]
+    total = sum(row.count for row in rows)
+    return "\n".join([*lines, f"{name}: {total:,} numbers in params, {sum(row.bytes for row in rows):,} bytes"])

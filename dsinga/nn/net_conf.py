@@ -83,12 +83,12 @@ def write_net(
     for symbol in ancestors([*inputs, *ends]):
         features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
     examples: dict[str, np.ndarray] = {}
-    named = [(loss, weight) for loss, weight in zip(objective.losses, weights_of_losses(objective), strict=True)]
-    for number, (loss, weight) in enumerate(named):
+    weights = objective.weights or [1.0] * len(objective.losses)
+    for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):
         if isinstance(loss, Symbol):
             continue
         output = feature(outputs[number])
-        name = "loss" if len(named) == 1 else f"{output.layer}_loss"
+        name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
@@ -140,11 +140,6 @@ def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     return np.zeros((1, *shape[:-1]), np.int64)
 
 
-def weights_of_losses(objective: Objective) -> list[float]:
-    """Return the weight of each loss, 1 by default."""
-    return objective.weights or [1.0] * len(objective.losses)
-
-
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
     """Return what has the labels of an output: the first input, or an input layer of its own for further outputs."""
     if number == 0:
@@ -167,9 +162,7 @@ def targets(
     shape = label_shapes.get(source.layer, ())
     if shape is None:
         return records
-    name = (
-        f"{source.layer}_target" if not source.layer.endswith("_labels") else source.layer.replace("_labels", "_target")
-    )
+    name = f"{source.layer.removesuffix('_labels')}_target"
     net.layers.append(make_conf(name, "kLabel", [source.layer]))
     return Feature(name, shape if source.layer in label_shapes else None)
 
@@ -181,11 +174,11 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     """
     names = [output.builder.name or "" for output in outputs]
     losses = _in_order("loss", loss, names)
-    losses = [CRF() if each == "crf" else each for each in losses]  # a layer remembers whether its params are frozen
+    losses = [CRF() if loss == "crf" else loss for loss in losses]  # a layer remembers whether its params are frozen
     count = len(losses)
-    if count > len(outputs) and not all(isinstance(each, Symbol) for each in losses):
+    if count > len(outputs) and not all(isinstance(loss, Symbol) for loss in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
-    if losses and count < len(outputs) and not any(isinstance(each, Symbol) for each in losses):
+    if losses and count < len(outputs) and not any(isinstance(loss, Symbol) for loss in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} loss is given; give one for each output")
     factors = [] if loss_weights is None else _in_order("loss_weights", loss_weights, names)
     if factors and len(factors) != count:
@@ -229,9 +222,9 @@ def layers_of_input(conf: LayerConf, stores: Mapping[str, str | None], batch_siz
     if not stores.keys() - {"train"}:
         return [conf.replace(store_conf=with_path(store, stores.get("train")))]
     parts = ["train", *(part for part in ("val", "test") if part in stores)]
-    given = [conf.replace(include=[PHASES[part]], store_conf=with_path(store, stores.get(part))) for part in parts]
+    layers = [conf.replace(include=[PHASES[part]], store_conf=with_path(store, stores.get(part))) for part in parts]
     others = [PHASES[part] for part in ("val", "test") if part not in stores]
-    return [*given, conf.replace(include=others, store_conf=store)] if others else given
+    return [*layers, conf.replace(include=others, store_conf=store)] if others else layers
 
 
 def with_path(store: StoreConf, path: str | None) -> StoreConf:

@@ -2,138 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.arguments import shown
+from dsinga.arguments import extended_signature, shown
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
-from dsinga.nn.keras_arguments import checked
+from dsinga.nn.keras_arguments import bind, checked
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
 from dsinga.registry import nearest, registered
 
-Settings = Sequence[ParamSettingsConf]
+# Arguments of every optimizer: weight decay, which is added to gradients; bounds of the norm of each gradient and of
+# its numbers; and settings of some params (:func:`ParamSettings`).
+COMMON: Mapping[str, Any] = {"weight_decay": 0.0, "clip_norm": 0.0, "clip_value": 0.0, "param_settings": ()}
 
 
-@checked
-def SGD(
-    learning_rate: Rate = 0.01,
-    momentum: Momentum = 0.0,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-) -> UpdaterConf:
+def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterConf]:
+    """Return the function as one that makes an updater: it takes the arguments of every optimizer, too.
+
+    ``function`` returns the fields of the updater that are its own.
+    """
+    signature = extended_signature(function, COMMON, inspect.Parameter.POSITIONAL_OR_KEYWORD, "UpdaterConf")
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> UpdaterConf:
+        settings = {**COMMON, **bind(function.__name__, signature, args, kwargs)}
+        weight_decay, clip_norm, clip_value, param_settings = (settings.pop(name) for name in COMMON)
+        fields = function(**settings)
+        if clip_value:
+            fields |= {"clip_low": -clip_value, "clip_high": clip_value}
+        fields["learning_rate"] = learning_rate_conf(fields["learning_rate"])
+        return UpdaterConf(
+            weight_decay=weight_decay, clip_norm=clip_norm, param_settings=list(param_settings), **fields
+        )
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make
+
+
+@optimizer
+def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False) -> dict[str, Any]:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
     ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
     :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds.
     """
     kind = "kNesterov" if nesterov else "kSGD"
-    return updater(
-        kind, learning_rate, weight_decay, clip_norm, clip_value, param_settings, **momentum_fields(momentum)
-    )
+    return {"type": kind, "learning_rate": learning_rate, **momentum_fields(momentum)}
 
 
-@checked
+@optimizer
 def Adam(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-) -> UpdaterConf:
+    learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+) -> dict[str, Any]:
     """Return Adam as published, with bias correction (kAdam)."""
     settings = {"beta1": beta_1, "beta2": beta_2, "bias_correction": True}
-    return updater(
-        "kAdam", learning_rate, weight_decay, clip_norm, clip_value, param_settings, adam_conf=settings, delta=epsilon
-    )
+    return {"type": "kAdam", "learning_rate": learning_rate, "adam_conf": settings, "delta": epsilon}
 
 
-@checked
+@optimizer
 def Adamax(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-) -> UpdaterConf:
+    learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+) -> dict[str, Any]:
     """Return AdaMax without bias correction (kAdamMax)."""
     settings = {"beta1": beta_1, "beta2": beta_2}
-    return updater(
-        "kAdamMax",
-        learning_rate,
-        weight_decay,
-        clip_norm,
-        clip_value,
-        param_settings,
-        adammax_conf=settings,
-        delta=epsilon,
-    )
+    return {"type": "kAdamMax", "learning_rate": learning_rate, "adammax_conf": settings, "delta": epsilon}
 
 
-@checked
+@optimizer
 def RMSprop(
-    learning_rate: Rate = 0.001,
-    rho: float = 0.9,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-    centered: bool = False,
-) -> UpdaterConf:
+    learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-7, *, centered: bool = False
+) -> dict[str, Any]:
     """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
-    conf = {"rho": rho, "centered": True} if centered else {"rho": rho}
-    return updater(
-        "kRMSProp", learning_rate, weight_decay, clip_norm, clip_value, param_settings, rmsprop_conf=conf, delta=epsilon
-    )
+    settings = {"rho": rho, "centered": True} if centered else {"rho": rho}
+    return {"type": "kRMSProp", "learning_rate": learning_rate, "rmsprop_conf": settings, "delta": epsilon}
 
 
-@checked
-def Adagrad(
-    learning_rate: Rate = 0.001,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-) -> UpdaterConf:
+@optimizer
+def Adagrad(learning_rate: Rate = 0.001, epsilon: float = 1e-7) -> dict[str, Any]:
     """Return AdaGrad (kAdaGrad), whose accumulator begins at 0 (in Keras at 0.1)."""
-    return updater("kAdaGrad", learning_rate, weight_decay, clip_norm, clip_value, param_settings, delta=epsilon)
+    return {"type": "kAdaGrad", "learning_rate": learning_rate, "delta": epsilon}
 
 
-@checked
-def Adadelta(
-    learning_rate: Rate = 0.001,
-    rho: float = 0.95,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Settings = (),
-) -> UpdaterConf:
+@optimizer
+def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-7) -> dict[str, Any]:
     """Return AdaDelta (kAdaDelta)."""
-    conf = {"rho": rho}
-    return updater(
-        "kAdaDelta",
-        learning_rate,
-        weight_decay,
-        clip_norm,
-        clip_value,
-        param_settings,
-        adadelta_conf=conf,
-        delta=epsilon,
-    )
+    return {"type": "kAdaDelta", "learning_rate": learning_rate, "adadelta_conf": {"rho": rho}, "delta": epsilon}
 
 
 @checked
@@ -158,28 +116,6 @@ def ParamSettings(
     fields |= {} if momentum is None else momentum_fields(momentum)
     fields |= {} if clip_value is None else {"clip_low": -clip_value, "clip_high": clip_value}
     return ParamSettingsConf(match=match, **fields)
-
-
-def updater(
-    kind: str,
-    rate: Rate,
-    weight_decay: float,
-    clip_norm: float,
-    clip_value: float,
-    param_settings: Settings,
-    **fields: Any,
-) -> UpdaterConf:
-    """Return an updater; ``weight_decay`` is added to gradients, ``clip_value`` bounds each number of a gradient."""
-    if clip_value:
-        fields |= {"clip_low": -clip_value, "clip_high": clip_value}
-    return UpdaterConf(
-        type=kind,  # type: ignore[arg-type]
-        learning_rate=learning_rate_conf(rate),
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        param_settings=list(param_settings),
-        **fields,
-    )
 
 
 OPTIMIZERS: Mapping[str, Callable[..., UpdaterConf]] = {

@@ -1,4 +1,4 @@
-"""The records of a model's inputs: opened, with what the model must know of them."""
+"""Opens the records of a model's inputs, with their shapes and labels."""
 
 from __future__ import annotations
 

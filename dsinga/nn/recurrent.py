@@ -1,4 +1,4 @@
-"""Embeddings and recurrent layers over whole sequences (B, T, n)."""
+"""Embeddings, lengths and recurrent layers of whole sequences (B, T, n)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.nn.activations import check_activation
-from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, batch_shape
 from dsinga.nn.keras_arguments import checked
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
 # The engine's cell, and the number of its gates, which Keras's fans count together.
@@ -39,6 +38,16 @@ def Embedding(
 def OneHot(num_tokens: int) -> Write:
     """One-hot vector of each code (kOneHot): (B, T) to (B, T, num_tokens)."""
     return lambda writer: writer.add("kOneHot", onehot_conf={"vocab_size": num_tokens})
+
+
+@layer
+def SequenceLength() -> Write:
+    """Codes (B, T), -1 after the end, which also tell the layers that take it last the lengths (kSequenceLength).
+
+    ``words = nn.Input((50,)); lengths = nn.SequenceLength()(words); nn.LSTM(64)(nn.Embedding(9000, 32)(words),
+    lengths)``.
+    """
+    return lambda writer: writer.add("kSequenceLength")
 
 
 def recurrent(
@@ -161,9 +170,9 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
     if not isinstance(builder, LayerBuilder) or builder.kind not in MAKERS:
         raise UserError(f"Bidirectional takes nn.GRU, nn.LSTM or nn.SimpleRNN, not {builder!r}")
     settings = {**builder.settings, "bidirectional": True}
-    made = MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+    both_ways = MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
     again = functools.partial(Bidirectional, builder, name)
-    return LayerBuilder(made.kind, made.write, made.settings, again, wrapped=builder)
+    return LayerBuilder(both_ways.kind, both_ways.write, both_ways.settings, again, wrapped=builder)
 
 
 @checked

@@ -1,14 +1,16 @@
-"""Symbols: the features of layers in a model that is not a job yet."""
+"""Layers of a model before it is a job, the decorator of functions that make them, and the symbols of features."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import check_bool, fail_for_name
+from dsinga.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, check_names
+from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, bind, check_names
 from dsinga.nn.writer import NetWriter
 
 
@@ -67,16 +69,16 @@ class LayerBuilder:
         where the shapes of the sources are known and do not fit.
         """
         check_names(f"call of {self.kind}", ["labels"], arguments)
-        given = [*flatten(sources), *([] if labels is None else [labels])]
-        for source in given:
+        symbols = [*flatten(sources), *([] if labels is None else [labels])]
+        for source in symbols:
             if not isinstance(source, Symbol):
                 raise UserError(
                     f"{self.kind} is called on {type(source).__name__}, not on the feature of another layer; begin "
                     "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
                 )
-        symbol = Symbol(self, given)
+        symbol = Symbol(self, symbols)
         parts = self.settings.get("parts")
-        return symbol if parts is None else [Symbol(self, given, part, symbol) for part in range(parts)]
+        return symbol if parts is None else [Symbol(self, symbols, part, symbol) for part in range(parts)]
 
     def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, bool]]:
         return self.remake, (), {"trainable": self.trainable}
@@ -146,3 +148,37 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
             pending.pop()
             ordered.setdefault(id(symbol), symbol)
     return list(ordered.values())
+
+
+COMMON: Mapping[str, Any] = {
+    "name": None,
+    "param": None,
+    "lr_scale": None,
+    "wd_scale": None,
+    "trainable": True,
+    "partition_dim": None,
+    "location": None,
+    "include": None,
+    "exclude": None,
+}
+"""Arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales, a number for
+all params or one for each; ``trainable=False``, which keeps the values of its params (static); the dimension on which
+the layer is cut, or the worker that computes it; its phases."""
+
+
+def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
+    """Return the function as one that makes a layer: it takes the arguments of every layer, too.
+
+    ``function`` returns what writes the layer (:class:`LayerBuilder`).
+    """
+    signature = extended_signature(function, COMMON, inspect.Parameter.KEYWORD_ONLY, "LayerBuilder")
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> LayerBuilder:
+        settings = bind(function.__name__, signature, args, kwargs)
+        arguments = {name: value for name, value in settings.items() if name not in COMMON}
+        again = functools.partial(make, *args, **kwargs)
+        return LayerBuilder(function.__name__, function(**arguments), settings, again)
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make

@@ -231,10 +231,13 @@ class Trainable(ModelParams):
                 net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        opened = open_inputs(pairs)
-        job = self.make_job({"train": opened, "test": opened}, batch_size, {})
-        data = {"test": opened.sources} if pairs else None
+        job, data = self._test_job(open_inputs(pairs), batch_size)
         return api.evaluate(job, self._require_params(), client=cluster, data=data)
+
+    def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
+        """Return the job that tests ``records``, and its data."""
+        job = self.make_job({"train": records, "test": records}, batch_size, {})
+        return job, {"test": records.sources} if records.sources else None
 
     @checked
     def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
@@ -258,15 +261,14 @@ class Trainable(ModelParams):
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)
-                found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
+                features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             cluster: Any = api.find_cluster(client, waits=True)
             opened = open_inputs(pairs)
             opened.assume_labels()
-            job = self.make_job({"train": opened, "test": opened}, batch_size, {})
-            data = {"test": opened.sources} if pairs else None
-            found = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
-        return found[0] if len(names) == 1 else found
+            job, data = self._test_job(opened, batch_size)
+            features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
+        return features[0] if len(names) == 1 else features
 
 
 def check_whole_numbers(**arguments: Any) -> None:

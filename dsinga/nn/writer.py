@@ -119,23 +119,23 @@ class LayerWriter:
         """
         features = self.sources if sources is None else tuple(sources)
         settings = self.settings
-        kept = ("partition_dim", "location", "include", "exclude")
-        common = {key: settings[key] for key in kept if settings.get(key) is not None}
+        where = ("partition_dim", "location", "include", "exclude")
+        common = {key: settings[key] for key in where if settings.get(key) is not None}
         srclayers = [*(feature.layer for feature in features), *further]
         conf = make_conf(name or self.name, type, srclayers, **{**common, **fields})
-        made = self._make(conf, features)
-        if made is not None:
+        layer = self._make(conf, features)
+        if layer is not None:
             given = param if param is not None else settings.get("param") or ()
-            conf.param = self._params(conf.name, made, given, inits or {}, fans or {})
+            conf.param = self._params(conf.name, layer, given, inits or {}, fans or {})
         self.net.layers.append(conf)
-        return self._feature(conf, made, features)
+        return self._feature(conf, layer, features)
 
     def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
         """Write a further layer without params, such as an activation, and return its feature."""
         conf = make_conf(f"{self.name}_{suffix}", type, [source.layer], **fields)
-        made = self._make(conf, (source,))
+        layer = self._make(conf, (source,))
         self.net.layers.append(conf)
-        return self._feature(conf, made, (source,))
+        return self._feature(conf, layer, (source,))
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
         """Return the engine's layer, None where its shape cannot be known yet; raise UserError for wrong shapes."""
@@ -163,21 +163,21 @@ class LayerWriter:
         except MustUnroll:
             return None
 
-    def _feature(self, conf: LayerConf, made: Layer | None, sources: Sequence[Feature]) -> Feature:
+    def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
         flat = conf.type_name in ELEMENTWISE and any(source.flat for source in sources)
-        parts = tuple(Feature(conf.name, shape[1:]) for shape in made.part_shapes) if made is not None else ()
-        return Feature(conf.name, None if made is None else made.shape[1:], flat, parts=parts)
+        parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
+        return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
 
     def _params(
         self,
         name: str,
-        made: Layer,
+        layer: Layer,
         given: Sequence[Any],
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
         """Return the confs of the layer's params, without those at the end that say nothing."""
-        specs = [spec for spec in made.params if not spec.by_rows]
+        specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
             raise self.fail(f"has the params {roles}, but {len(given)} are given")

@@ -1,4 +1,4 @@
-"""A plan: the priced partitionings of a job."""
+"""A plan: the partitionings of a job with their predicted times."""
 
 from __future__ import annotations
 

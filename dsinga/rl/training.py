@@ -15,7 +15,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
-from dsinga.loop.loop_state import describe_way_on
+from dsinga.loop.loop_state import resume_hint
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_result import AgentResult
@@ -132,8 +132,8 @@ class _Run:
                     break
                 if cancellation.event.is_set() or self.monitor.workspace_fault:
                     self._save()
-                    fault, way_on = self.monitor.workspace_fault, describe_way_on(self.workspace, step)
-                    raise RunError(f"{fault}; {way_on}" if fault else way_on)
+                    fault, hint = self.monitor.workspace_fault, resume_hint(self.workspace, step)
+                    raise RunError(f"{fault}; {hint}" if fault else hint)
         if self.monitor.workspace_fault:
             self.monitor.remark(self.monitor.workspace_fault)
         return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)

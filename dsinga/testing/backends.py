@@ -1,4 +1,4 @@
-"""Which kernel backends load on this machine."""
+"""Lists the kernel backends that load on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the kernel contract calls the kernels of a backend in one dtype."""
+"""Calls the kernels of a backend in one dtype, for the kernel contract."""
 
 from __future__ import annotations
 

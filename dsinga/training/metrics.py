@@ -1,4 +1,4 @@
-"""Names of metrics: the layer's own name for it, with the layer in front where several layers report that metric."""
+"""Names of metrics: each layer's name for a metric, with the layer in front where several layers report it."""
 
 from __future__ import annotations
 

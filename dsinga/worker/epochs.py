@@ -1,4 +1,4 @@
-"""Epochs: how many steps the ``epochs`` of a job are, which only its records tell."""
+"""Converts a job's epochs to steps; this needs the number of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the values of a worker's params live: at servers, in a cache of rows, or in the worker itself."""
+"""The places where the values of a worker's params live: servers, a cache of rows, or the worker itself."""
 
 from __future__ import annotations
 

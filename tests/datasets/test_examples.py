@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dsinga import api
 from dsinga.cli import main_group
-from dsinga.commands.examples import EXAMPLES, NAMES
+from dsinga.commands.data import EXAMPLE_NAMES, EXAMPLES
 from dsinga.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_a_folder_with_files_is_refused(tmp_path: Path):
         CliRunner().invoke(main_group, ["example", "digits", str(tmp_path)], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] in NAMES], ids=str)
+@pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] in EXAMPLE_NAMES], ids=str)
 def test_datasets_have_copies_of_the_examples(path: Path):
     """Links to them would lead nowhere in a copy of a folder of datasets/."""
     copy = ROOT / "datasets" / path

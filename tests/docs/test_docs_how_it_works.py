@@ -27,7 +27,7 @@ def test_files_that_a_page_names_exist(page):
 
 def test_files_in_the_picture_of_processes_exist():
     picture = (ROOT / "docs" / "images" / "processes.svg").read_text(encoding="utf-8")
-    names = re.findall(r"\b[\w/]+\.py\b|\b[a-z]+/(?=[ <])", picture)
+    names = re.findall(r"\b[\w/]+\.py\b|\b[a-z_/]+/(?=[\s<])", picture)
     assert len(names) > 10
     assert not [name for name in names if not is_there(name, PACKAGE)]
 

@@ -81,16 +81,6 @@ def test_attention_takes_query_value_and_key_as_keras_does():
     assert len(conf.param) == 1
 
 
-def test_faults_are_named():
-    x = nn.Input(STEPS, name="x")
-    with pytest.raises(UserError, match="no score_mode 'concat'; these are dot, scaled_dot, additive"):
-        nn.Attention("concat")
-    with pytest.raises(UserError, match=r"takes \[query, value\].*not 1 sources; for self-attention give the same"):
-        nn.MultiHeadAttention(2, 4)(x)
-    with pytest.raises(UserError, match="8 features into 3 equal heads"):
-        nn.Attention(num_heads=3)(x, x)
-
-
 def test_gelu_and_positions_are_layers():
     x = nn.Input(STEPS, name="x")
     y = nn.PositionalEncoding(scale=2)(nn.GELU()(nn.Dense(8, "gelu")(x)))

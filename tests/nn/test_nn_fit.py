@@ -225,20 +225,6 @@ def test_several_inputs_by_name_or_in_order():
         model.predict({"lft": X, "right": X})
 
 
-def test_two_outputs_train_with_labels_each():
-    x = nn.Input(4)
-    hidden = nn.Dense(8, activation="relu")(x)
-    model = nn.Model(x, [nn.Dense(3, name="kind")(hidden), nn.Dense(1, name="size")(hidden)])
-    model.compile(nn.Adam(0.02), ["sparse_categorical_crossentropy", "mse"])
-    size = X.sum(axis=1)
-    history = model.fit(X, [Y, size], epochs=5, progress=False, validation_data=(X, [Y, size]))
-    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
-    assert history.history["val_size_loss/loss"]
-    kinds, sizes = model.predict(X)
-    assert kinds.shape == (150, 3)
-    assert sizes.shape == (150, 1)
-
-
 def test_a_stack_of_machines_becomes_an_auto_encoder():
     lines = (RNG.integers(0, 2, (400, 4, 1)) * np.ones((1, 1, 4), int)).reshape(400, 16).astype(np.uint8)
     below, params, machines = [], {}, []
@@ -313,45 +299,6 @@ def test_labels_of_two_outputs_by_path(tmp_path):
     model = nn.Model(x, [nn.Dense(3)(x), nn.Dense(1)(x)])
     model.compile("sgd", ["sparse_categorical_crossentropy", "mse"])
     assert len(model.fit(X, [tmp_path / "kind", tmp_path / "size"], progress=False)) == 1
-
-
-FAULTS = {
-    "nothing": (lambda: blobs().fit(), "the shape that 'data' gives; begin with nn.Input(shape=...)"),
-    "weights": (lambda: blobs().fit(X, Y, sample_weight=np.ones((150, 2))), "has a number for each record, not"),
-    "alone": (lambda: blobs().fit(sample_weight=np.ones(150)), "sample_weight needs x, the records that it weighs"),
-    "rows": (lambda: blobs().evaluate(X[:0], Y[:0]), "the batch is empty; give it at least 1 record"),
-    "hinge": (
-        lambda: nn.from_job(blobs().job(X, Y)).fit(X, Y, sample_weight=np.ones(150)),
-        "the job has no input layer 'sample_weight'",
-    ),
-    "epochs": (lambda: blobs().job(X, Y, epochs=1, train_steps=1), "give epochs or train_steps, not both"),
-    "name": (lambda: blobs().fit(X, Y, epoch=1), "no argument 'epoch'; did you mean 'epochs'?"),
-    "verbose": (lambda: blobs().fit(X, Y, verbose=0), "use progress=False to show nothing"),
-    "length": (lambda: blobs().fit(X, Y[:10]), "150"),
-    "params": (lambda: blobs().params, "the shapes of the model's inputs are not known"),
-    "set": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
-    "load": (lambda: nn.load("nowhere"), "nowhere has no job.conf"),
-    "split": (lambda: blobs().fit(X, Y, validation_split=0.1), "fit has no argument 'validation_split'; give valid"),
-    "inputs": (
-        lambda: nn.Model(nn.Input(3, name="a"), nn.Add()([nn.Input(3, name="b"), nn.Input(3, name="c")])),
-        "the outputs need the input 'b', which is not in inputs=",
-    ),
-    "loss": (lambda: nn.Sequential([nn.Dense(3)]).fit(X, Y), "the model has no loss; call compile first"),
-    "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
-    "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),
-    "model": (lambda: nn.Model(nn.Dense(3), nn.Dense(3)), "inputs of nn.Model are features of layers"),
-    "shape": (lambda: shaped().fit(X[:, :3], Y), "records have shape (3,), but the model's input 'data' takes (4,)"),
-    "no records": (lambda: shaped().fit(None, Y), "labels y are given without records; give x, too"),
-    "evaluate": (lambda: shaped().evaluate(None, Y), "labels y are given without records; give x, too"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_sentence(name):
-    make, message = FAULTS[name]
-    with pytest.raises(UserError) as caught:
-        make()
-    assert message in str(caught.value)
 
 
 def test_numbers_are_predicted_on_a_cluster_as_here(threads):

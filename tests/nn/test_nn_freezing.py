@@ -1,4 +1,4 @@
-"""Layers and models whose params training does not move, and the order and checks of weights."""
+"""Params that training does not move: of frozen layers and models, rows that no batch has; the order of weights."""
 
 import pickle
 
@@ -16,6 +16,9 @@ RNG = np.random.default_rng(0)
 X = (3 * RNG.normal(size=(60, 4)) + 1).astype(np.float32)
 Y = RNG.integers(3, size=60)
 WORDS = RNG.integers(7, size=(20, 5)).astype(np.uint8)
+CODES = RNG.integers(5, size=(12, 4)).astype(np.uint8)  # of a table of 9 rows
+EVEN = CODES.max(axis=1) % 2
+STEPS = 6
 
 
 def dense() -> nn.Sequential:
@@ -46,6 +49,15 @@ def test_a_frozen_layer_and_a_frozen_model_keep_their_params():
     assert moved(model) == {"dense_1_weight", "dense_1_bias"}
     model.trainable = True
     assert moved(model) == set(model.params)
+
+
+def test_a_static_param_and_a_frozen_normalisation_keep_their_values():
+    frozen = [nn.Dense(3, trainable=False, name="kept"), nn.BatchNormalization(trainable=False, name="norm")]
+    model = nn.Sequential([nn.Input(4), *frozen, nn.Dense(3, param=[nn.Param(static=True)], name="half")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    layers = {layer.name: [param.static for param in layer.param] for layer in model.job().neuralnet.layer}
+    assert (layers["kept"], layers["norm"], layers["half"]) == ([True, True], [True, True], [True])
+    assert moved(model) == {"half_bias"}
 
 
 @pytest.mark.parametrize("loss", [nn.ClassSoftmaxLoss(9, [0, 3, 6]), nn.SampledLoss(9), nn.CRF(), "crf"], ids=str)
@@ -217,49 +229,34 @@ def test_the_printed_model_is_a_job_that_the_command_trains_to_the_same_bits(tmp
     assert_same(read_params(tmp_path / "run"), model.params)
 
 
-FAULTS = {
-    "flag": (lambda: setattr(nn.Dense(3, name="a"), "trainable", "no"), "trainable of a is 'no'; give True or False"),
-    "name": (lambda: dense().get_layer("dense_2"), "the model has no layer 'dense_2'; did you mean 'dense_1'?"),
-    "number": (lambda: dense().get_layer(0), "get_layer takes a name; write get_layer(index=0)"),
-    "none": (
-        lambda: dense().set_weights(None),
-        "set_weights takes a list of arrays, as get_weights returns it, not None",
-    ),
-    "text": (
-        lambda: dense().set_weights("a"),
-        "set_weights takes a list of arrays, as get_weights returns it, not 'a'",
-    ),
-    "dict": (lambda: dense().set_weights({}), "set model.params for arrays by name"),
-    "params": (
-        lambda: setattr(dense(), "params", None),
-        "takes arrays by name, or the path of a checkpoint, not NoneType",
-    ),
-    "words": (
-        lambda: setattr(dense(), "params", {"a": "b"}),
-        "the param 'a' is no array of numbers: could not convert",
-    ),
-    "layers": (lambda: nn.from_job(dense().job()).layers, "param { static: true } in its layers"),
-    "layer": (lambda: nn.from_job(dense().job()).get_layer("dense"), "param { static: true } in its layers"),
-    "index": (lambda: dense().get_layer(index=2), "the model has 2 layers; there is no layer 2"),
-    "job": (lambda: setattr(nn.from_job(dense().job()), "trainable", False), "param { static: true } in its layers"),
-    "model": (lambda: nn.Sequential([dense()]), "give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])"),
-    "shared": (
-        lambda: nn.Sequential(
-            [
-                nn.Input(4),
-                nn.Dense(4, param=[nn.Param("w")]),
-                nn.Dense(4, param=[nn.Param(share_from="w")], trainable=False),
-            ]
-        ).get_weights(),
-        "it is static, but 'w', which it shares, is trained; make both so",
-    ),
-}
+def table_and_top(dense: bool) -> nn.Sequential:
+    table = nn.Embedding(9, 3, dense_gradient=dense, name="table")
+    model = nn.Sequential([nn.Input(4), table, nn.GlobalAveragePooling1D(), nn.Dense(2, name="top")])
+    model.compile(nn.Adam(0.05, weight_decay=0.1), "sparse_categorical_crossentropy")
+    return model
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_sentence(name):
-    fault, message = FAULTS[name]
-    with pytest.raises(UserError) as error:
-        fault()
-    assert message in str(error.value)
-    assert len(str(error.value)) < 300
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_dense_gradient_moves_all_rows_as_torch_does(workers):
+    torch = pytest.importorskip("torch")
+    model = table_and_top(dense=True)
+    start = {name: value.copy() for name, value in model.params.items()}
+    model.fit(CODES, EVEN, batch_size=12, train_steps=STEPS, workers=workers, progress=False)
+    table = torch.nn.Parameter(torch.tensor(start["table_weight"]))
+    weight, bias = (torch.nn.Parameter(torch.tensor(start[f"top_{role}"])) for role in ("weight", "bias"))
+    optimizer = torch.optim.Adam([table, weight, bias], 0.05, eps=1e-7, weight_decay=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scores = torch.nn.functional.linear(table[torch.tensor(CODES.astype(int))].mean(dim=1), weight, bias)
+        torch.nn.functional.cross_entropy(scores, torch.tensor(EVEN.astype(int))).backward()
+        optimizer.step()
+    assert not np.array_equal(model.params["table_weight"][5:], start["table_weight"][5:])
+    np.testing.assert_allclose(model.params["table_weight"], table.detach().numpy(), atol=2e-5)
+    np.testing.assert_allclose(model.params["top_weight"], weight.detach().numpy(), atol=2e-5)
+
+
+def test_without_it_rows_that_no_batch_has_keep_their_bits():
+    model = table_and_top(dense=False)
+    start = model.params["table_weight"].copy()
+    model.fit(CODES, EVEN, batch_size=12, train_steps=STEPS, progress=False)
+    np.testing.assert_array_equal(model.params["table_weight"][5:], start[5:])

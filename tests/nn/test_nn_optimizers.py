@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
 from dsinga.job.message import set_fields
 from dsinga.nn.optimizers import updater_conf
 from dsinga.training import create_updater
@@ -59,26 +58,6 @@ def test_a_momentum_moves_and_some_params_have_settings_of_their_own():
     assert (tables.learning_rate.base_lr, tables.momentum_conf, tables.clip_norm) == (0.3, moving, 2.0)
     for optimizer in (nn.Adam, nn.Adamax, nn.RMSprop, nn.Adagrad, nn.Adadelta):
         assert optimizer(param_settings=[biases]).param_settings == [biases]
-
-
-def test_layers_that_are_not_trainable_keep_their_params():
-    model = nn.Sequential(
-        [
-            nn.Input(4),
-            nn.Dense(3, trainable=False, name="kept"),
-            nn.BatchNormalization(trainable=False, name="norm"),
-            nn.Dense(2, param=[nn.Param(static=True)], name="half"),
-        ]
-    )
-    model.compile(nn.SGD(0.5), "sparse_categorical_crossentropy")
-    layers = {layer.name: [param.static for param in layer.param] for layer in model.job().neuralnet.layer}
-    assert (layers["kept"], layers["norm"], layers["half"]) == ([True, True], [True, True], [True])
-    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
-    model.fit(x, (x[:, 0] > 0).astype(int), epochs=1, progress=False)
-    before = {name: value.copy() for name, value in model.params.items()}
-    model.fit(x, (x[:, 0] > 0).astype(int), epochs=2, progress=False)
-    changed = {name for name, value in model.params.items() if not np.array_equal(value, before[name])}
-    assert changed == {"half_bias"}
 
 
 def update(optimizer, values: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
@@ -138,25 +117,6 @@ def test_an_optimizer_by_name_has_the_defaults(name):
 def test_clipping_is_a_field_of_the_updater():
     conf = nn.Adam(clip_value=5, clip_norm=1)
     assert (conf.clip_low, conf.clip_high, conf.clip_norm) == (-5, 5, 1)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: updater_conf("sdg"), "there is no optimizer 'sdg'; did you mean 'sgd'?"),
-        (lambda: nn.SGD(lr=0.1), "SGD has no argument 'lr'"),
-        (lambda: nn.Adam(beta1=0.1), "Adam has no argument 'beta1'; did you mean 'beta_1'?"),
-        (lambda: nn.SGD("fast"), "learning_rate is a number or a schedule"),
-        (lambda: nn.ParamSettings("*", rate=0.1), "ParamSettings has no argument 'rate'"),
-        (lambda: nn.LinearMomentum(0.1, 0.9, saturation=3), "did you mean 'saturation_step'?"),
-        (lambda: nn.PiecewiseConstantDecay([1], [1.0]), "1 boundaries need 2 values, not 1"),
-        (lambda: nn.Cluster(worker=3), "Cluster has no argument 'worker'; did you mean 'workers'?"),
-    ],
-)
-def test_a_fault_is_one_sentence(make, message):
-    with pytest.raises(UserError) as caught:
-        make()
-    assert message in str(caught.value)
 
 
 def test_a_cluster_has_the_fields_of_the_job():

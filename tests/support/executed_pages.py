@@ -3,6 +3,7 @@
 A fence's first word says what to do with a block: ``python`` is executed (the blocks of a page share their names);
 ``console`` holds commands after ``$`` and, below each, what it prints, where ``...`` stands for anything; and
 ``file=NAME``, after any language, writes the block to a file. Other blocks are only shown.
+``<!-- begins with PAGE -->`` stands for the blocks above the first heading of another page, to whose job a page links.
 
 ``python -m tests.support.executed_pages PAGE FOLDER`` executes a page where no test could run: with what the page says
 to install, and with the commands that are on the path.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+BEGINNING = re.compile(r"^<!-- begins with (\S+) -->$", re.MULTILINE)
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -93,8 +95,12 @@ def end_group(leader: int) -> None:
 def execute(page: Path, folder: Path, shell: dict[str, str]) -> None:
     """Execute the blocks of a page in ``folder``, which is the working directory."""
     names: dict[str, object] = {"__name__": "__main__"}
+    text = page.read_text(encoding="utf-8")
+    beginnings = [
+        (page.parent / name).read_text(encoding="utf-8").partition("\n## ")[0] for name in BEGINNING.findall(text)
+    ]
     with contextlib.ExitStack() as background:
-        for block in blocks(page.read_text(encoding="utf-8")):
+        for block in [block for part in (*beginnings, text) for block in blocks(part)]:
             where = f"{page.relative_to(ROOT)}:{block.line}"
             if block.file:
                 (folder / block.file).write_text(block.text, encoding="utf-8")

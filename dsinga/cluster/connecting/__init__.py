@@ -1,1 +1,1 @@
-"""How a run gets its client: embedded cluster, address of a scheduler, certificates, workers still to come."""
+"""Connects a run to Dask: an embedded cluster or a scheduler's address, certificates, workers still to come."""

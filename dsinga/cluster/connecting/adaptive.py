@@ -1,4 +1,4 @@
-"""Adaptive clusters, which start and end Dask workers by the number of tasks: how many they keep for runs."""
+"""Keeps the Dask workers of runs in adaptive clusters, which start and end workers by the number of tasks."""
 
 from __future__ import annotations
 

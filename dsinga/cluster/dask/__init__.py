@@ -1,1 +1,1 @@
-"""What a run asks of Dask: its workers, tasks, waits, and where the parts of a run are placed."""
+"""Calls to Dask: its workers, tasks and waits, and the Dask workers on which a run is placed."""

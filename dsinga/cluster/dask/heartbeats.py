@@ -1,4 +1,4 @@
-"""Which Dask workers have been silent: their processes are stopped, or the network to them is cut."""
+"""Finds the Dask workers that have been silent: their processes are stopped, or the network to them is cut."""
 
 from __future__ import annotations
 

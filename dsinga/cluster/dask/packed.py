@@ -1,4 +1,4 @@
-"""Arguments of tasks that only Dask workers load.
+"""Packed arguments of Dask tasks, which only the Dask workers unpack.
 
 The scheduler loads the arguments of tasks that are sent to it. It would import the modules of the user's classes, and
 open the stores of records, which may not be there, or take its time.

@@ -1,4 +1,4 @@
-"""The span of Dask's scheduler that the tasks of all runs share.
+"""The span, a named group of tasks in Dask's scheduler, to which the tasks of all runs belong.
 
 Dask counts tasks by spans and keeps each for as long as the scheduler lives, with its groups of tasks. Tasks without
 a span get one of their own whenever all tasks before them have ended, which is several times in a run.

@@ -1,1 +1,1 @@
-"""What happens in runs, sent to Dask's scheduler for the dashboard."""
+"""Sends events of runs to Dask's scheduler, for the dashboard."""

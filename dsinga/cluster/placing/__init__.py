@@ -1,1 +1,1 @@
-"""A job is prepared for the Dask workers at hand: placed on them, configured, and checked there."""
+"""Prepares a job for the Dask workers at hand: places it on them, configures it, and checks it there."""

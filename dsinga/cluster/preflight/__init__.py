@@ -1,1 +1,1 @@
-"""Whether all Dask workers of a run can train it, asked before anything is placed on them."""
+"""Checks whether all Dask workers of a run can train it, before anything is placed on them."""

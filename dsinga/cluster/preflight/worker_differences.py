@@ -1,4 +1,4 @@
-"""Warnings about what differs between the processes of a run, and does not keep it from running.
+"""Warns of differences between the processes of a run that do not keep it from running.
 
 Kernels of oneDNN and of numpy compute the same up to rounding. So where one of several machines has no oneDNN, the run
 is right, but it is as slow as the slowest, and its last bits depend on which machine has which worker; an error would

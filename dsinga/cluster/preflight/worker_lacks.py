@@ -1,4 +1,4 @@
-"""What the processes of a Dask cluster lack for a run, as one message that says how to put it right."""
+"""Describes what the processes of a Dask cluster lack for a run, in one message that says how to put it right."""
 
 from __future__ import annotations
 

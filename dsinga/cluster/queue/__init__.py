@@ -1,1 +1,1 @@
-"""Which run gets which threads of the Dask workers of a cluster, and which one waits."""
+"""The queue of runs on a cluster: a run claims threads of Dask workers, or waits for some."""

@@ -1,4 +1,4 @@
-"""Which run holds which threads of Dask workers, and which runs wait for some: a policy that knows no Dask.
+"""Decides which run holds which threads of Dask workers, and which runs wait for some; knows no Dask.
 
 Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
 request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a partition),

@@ -1,4 +1,4 @@
-"""Which Dask workers a run may use, by their hosts and resources, and whether there are enough of them."""
+"""Finds the Dask workers that a run may use, by their hosts and resources, and checks that there are enough."""
 
 from __future__ import annotations
 

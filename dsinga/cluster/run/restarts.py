@@ -1,4 +1,4 @@
-"""What recovery knows of the worker groups of a run, which it starts again."""
+"""The interface by which recovery starts the worker groups of a run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernel threads of GNU OpenMP wait for work: they spin for a moment, and hardly at all while cores are scarce.
+"""Sets how kernel threads of GNU OpenMP wait for work: they spin briefly, and hardly at all while cores are scarce.
 
 A thread that spins starts the next kernel at once. On a busy machine it keeps the core from the very thread that it
 waits for. GNU OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT says otherwise;

@@ -16,7 +16,7 @@ from dsinga import api
 from dsinga.arguments import check_whole, checked
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job
-from dsinga.registry import forget, register
+from dsinga.registry import register, unregister
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
 from dsinga.rl.algorithms.a2c import A2C
@@ -110,7 +110,7 @@ def train_in_groups(
     try:
         result = api.train(job, client, workspace=workspace, resume=resume, params=algorithm.params, progress=progress)
     finally:
-        forget("algorithm", name)
+        unregister("algorithm", name)
     algorithm.take_params(result.params)
     return result
 

@@ -16,7 +16,7 @@ from dsinga.rl.remote.rollout_stream import RolloutStream
 
 
 class GatheringLoop:
-    """Learns from the rollouts of all actors together, which act by the newest params meanwhile no update is made.
+    """Learns from the rollouts of all actors together, whose params do not change while they collect.
 
     Rollouts are joined in the order of the actors, so that a seed and a number of actors give the same bits wherever
     the actors are, lost ones included.

@@ -1,4 +1,4 @@
-"""RolloutStream: rollouts of remote actors as they come, by params of bounded staleness."""
+"""RolloutStream: a stream of rollouts of remote actors, whose params are at most some updates old."""
 
 from __future__ import annotations
 

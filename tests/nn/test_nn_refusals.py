@@ -1,0 +1,202 @@
+"""What ``nn`` refuses: a statement that is wrong ends with one sentence, which names the remedy."""
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import extensions, nn
+from dsinga.errors import UserError
+from dsinga.nn.optimizers import updater_conf
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4)).astype(np.float32)
+Y = RNG.integers(3, size=60)
+HOT = np.eye(3)[Y]
+ROWS, STEPS, IMAGES = (12,), (6, 5), (3, 9, 8)
+CLASSES = "sparse_categorical_crossentropy"
+
+
+def model(**arguments) -> nn.Sequential:
+    """Return a compiled model whose inputs have a shape."""
+    made = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    made.compile(**{"optimizer": "sgd", "loss": CLASSES, **arguments})
+    return made
+
+
+def shapeless() -> nn.Sequential:
+    """Return a compiled model that takes the shape of its inputs from the data."""
+    made = nn.Sequential([nn.Dense(3)])
+    made.compile("sgd", CLASSES)
+    return made
+
+
+def deep() -> nn.Sequential:
+    return nn.Sequential([nn.Input(4), nn.Dense(8, activation="relu"), nn.Dense(3)])
+
+
+def job(*layers, shape) -> dsinga.Job:
+    """Return the job of a chain of layers."""
+    return nn.Sequential([nn.Input(shape), *layers]).job()
+
+
+NAMES_AND_HABITS = {
+    "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
+    "nn.losses.Huber": "dsinga.nn.losses has no 'Huber'; there is no such loss; register a loss layer of your own",
+    "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
+    "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
+    "from dsinga.extensions import ModelCheckpoint": 'write dsinga.extensions.KeepBest("val_loss")',
+    "from dsinga.extensions import KeepBst": "dsinga.extensions has no 'KeepBst'; did you mean 'KeepBest'?",
+    "nn.Dense(3).units": "a layer Dense has no 'units'; layer.settings has",
+    "nn.Dense(3)(nn.Input(3), training=True)": "call of Dense has no argument 'training'; fit trains",
+    "nn.Embedding(3, 4, mask_zero=True)": "Embedding has no argument 'mask_zero'; sequences of lengths",
+    "nn.BatchNormalization(axis=-1)": "BatchNormalization has no argument 'axis'; channels are axis 1",
+    "nn.Conv2D(3, 3, strides=2, dilation_rate=2)": "Conv2D has no argument 'dilation_rate'; there is none",
+    "nn.Conv2D(3, 3, data_format='channels_last')": "images are channels first here",
+    "nn.LSTM(3, recurrent_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
+    "nn.Dense(unit=3)": "Dense has no argument 'unit'; did you mean 'units'?",
+    "nn.Dense()": "Dense: missing a required argument: 'units'",
+    "nn.RandomNormal(seed=3)": "the job's seed determines all random numbers",
+    "nn.Bidirectional(nn.GRU(3), merge_mode='sum')": "the features of both directions are joined",
+    "nn.Sequential(layers=[], trainable=False)": "Sequential has no argument 'trainable'; it has layers, name",
+    "nn.Cluster(worker=3)": "Cluster has no argument 'worker'; did you mean 'workers'?",
+    "model()(X)": "a model is no layer; write model.predict(x)",
+    "model().train_on_batch(X, Y)": "a model has no 'train_on_batch'; write dsinga.nn.LocalNet(model.job(",
+    "model().summry()": "a model has no 'summry'; did you mean 'summary'?",
+    "model().summary(line_length=80)": "summary has no argument 'line_length'; leave it out",
+    "model().fit(X, Y, epoch=1)": "no argument 'epoch'; did you mean 'epochs'?",
+    "model().fit(X, Y, verbose=0)": "use progress=False to show nothing",
+    "model().fit(X, Y, validation_split=0.1)": "fit has no argument 'validation_split'; give validation_data=(x, y)",
+    "model().evaluate(X, Y, verbose=0)": "evaluate has no argument 'verbose'; leave it out",
+    "setattr(model(), 'stop_training', True)": "ends training by returning True",
+    "extensions.EarlyStopping(baseline=1)": "EarlyStopping has no argument 'baseline'; there is none; write a function",
+    "extensions.TensorBoard('a', log_dir='b')": "folder and log_dir are one argument",
+    "nn.LocalNet(model())": "LocalNet takes a Job, not Sequential; of a model of dsinga.nn, write LocalNet(model.job(",
+    "dsinga.load(5)": "a job is read from the path of a file, not from int",
+}
+
+LAYERS = {
+    "nn.Input((None,))": "Input: shape is that of one record, a whole number above 0 for each axis, not (None,)",
+    "nn.Input(True)": "above 0 for each axis, not True",
+    "nn.Input(0)": "above 0 for each axis, not 0",
+    "nn.Input((3,), batch_size=3)": "write shape=, that of one record; fit has batch_size",
+    "nn.Rescaling(0)": "Rescaling: scale is a number other than 0 and offset a number, not 0 and 0.0",
+    "nn.Normalization(variance=0)": "Normalization: mean is a number and variance a number above 0, not None and 0",
+    "job(nn.Dense(3), nn.Rescaling(2.0), shape=ROWS)": "directly after nn.Input, not after 'dense'",
+    "nn.GRU(3, return_sequences=False)": "GRU gives all steps here",
+    "nn.Dense(3, 'rleu')": "Dense: there is no activation 'rleu'; did you mean 'relu'?",
+    "nn.GRU(3, recurrent_activation='sigmid')": "GRU: there is no activation 'sigmid'; did you mean 'sigmoid'?",
+    "nn.LSTM(3, 'swish')": "LSTM: there is no activation 'swish'; these are sigmoid, tanh, relu, linear",
+    "nn.Conv2D(3, 3, activation='Tanh')": "no activation 'Tanh'; did you mean 'tanh'?",
+    "nn.Activation('none')": "no activation 'none'; these are linear, relu, ",
+    "job(nn.Dense(3, kernel_initializer='he_norml'), shape=ROWS)": "layer 'dense', param 'weight': there is no "
+    "initialiser 'he_norml'; did you mean 'he_normal'?",
+    "job(nn.Conv2D(3, 5), shape=(1, 9, 4))": "layer 'conv2d': a kernel of 5 x 5 is larger",
+    "job(nn.Conv2D(3, 5), shape=(28, 20, 1))": "if the channels are last, use x = np.move",
+    "job(nn.Conv2D(3, 5, name='c'), shape=ROWS)": "width), but gets (batch, 12); give",
+    "job(nn.Conv2D(3, 4, padding='same'), shape=IMAGES)": 'padding="same" needs an odd window',
+    "job(nn.MaxPooling2D(2, padding='vaild'), shape=IMAGES)": "not 'vaild'",
+    "job(nn.Flatten(), nn.BatchNormalization(), shape=IMAGES)": "put nn.Dense between",
+    "job(nn.BatchNormalization(), shape=STEPS)": "use nn.LayerNormalization",
+    "job(nn.LayerNormalization(1), shape=STEPS)": "normalises the last axes",
+    "job(nn.ReLU(name='a'), nn.ReLU(name='a'), shape=ROWS)": "two layers are called 'a'",
+    "job(nn.Dense(2, lr_scale=(1, 2, 3)), shape=ROWS)": "lr_scale has 3 numbers",
+    "job(nn.Dense(2, param=[{}, {}, {}]), shape=ROWS)": "has the params weight, bias, but 3",
+    "nn.Layer('kLNR')": "there is no layer type 'kLNR'; did you mean 'kLRN'?",
+    "nn.Layer('kLRN', lrn_cnf={})": "has no argument 'lrn_cnf'; did you mean 'lrn_conf'?",
+    "nn.Dense(3)(np.zeros(3))": "Dense is called on ndarray",
+    "nn.Bidirectional(nn.Dense(3))": "takes nn.GRU, nn.LSTM or nn.SimpleRNN",
+    "nn.Add()([nn.Input(3, name='a'), nn.Input(4, name='b')])": "layer 'add': 'a' gives 1 x 3, 'b' 1 x 4",
+    "nn.Attention('concat')": "no score_mode 'concat'; these are dot, scaled_dot, additive",
+    "nn.MultiHeadAttention(2, 4)(nn.Input(STEPS))": "not 1 sources; for self-attention give the same feature twice",
+    "nn.Attention(num_heads=3)(*[nn.Input((6, 8), name='x')] * 2)": "8 features into 3 equal heads",
+    "setattr(nn.Dense(3, name='a'), 'trainable', 'no')": "trainable of a is 'no'; give True or False",
+}
+
+LOSSES_AND_OPTIMIZERS = {
+    "model(loss='huber')": "there is no loss 'huber'; register a loss layer of your own",
+    "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; did you mean",
+    "model(loss='mse2')": "there is no loss 'mse2'; did you mean 'mse'?",
+    "model(loss=lambda y, p: 0)": "a loss is a name or a layer, not a function",
+    "model(loss=nn.CRF)": "CRF is a function; call it: nn.CRF()",
+    "model(loss=['mse', 'mse'])": "the model has 1 outputs, but 2 losses are given",
+    "model(loss='mse', loss_weights=[1, 2])": "there are 1 losses, but 2 loss_weights",
+    "model(loss=nn.SoftmaxLoss(), loss_weights=[2]).job()": "no effect on SoftmaxLoss(); give it scale=2",
+    "nn.Model(x := nn.Input(4), nn.Dense(3, name='scores')(x)).compile('sgd', {'score': 'mse'})": "loss names 'score', "
+    "which is no output; did you mean 'scores'?",
+    "nn.EuclideanLoss()(nn.Dense(3, name='d')(nn.Input(6, name='a')), nn.Input(4, name='b'))": "compares 'd', 3 "
+    "numbers a row, with 'b', 4",
+    "model(loss='mse').evaluate(X, HOT[:, :2])": "give the last layer as many outputs as the target has",
+    "model(loss='softmax').evaluate(X, Y + 1)": "label 3 is none of its 3 classes (0 to 2)",
+    "model(loss='categorical_crossentropy').evaluate(X, HOT + 1)": "categorical_crossentropy takes one-hot labels",
+    "model().evaluate(X, HOT)": 'takes classes, but y is one-hot; use "categorical_crossentropy"',
+    "model().evaluate(X, Y.astype(float))": "but y has the dtype float64; give y.astype(int)",
+    "model(loss='binary_crossentropy').evaluate(X, HOT * 2)": "takes labels from 0 to 1, but y has 0 to 2",
+    "model(metrics=['mae'])": "there is no metric 'mae': the layers report accuracy, loss; compute others",
+    "model(loss='mse', metrics=['accuracy'])": "no metric 'accuracy': the layers report loss;",
+    "model(metrics=[model])": 'metrics are names, as in metrics=["accuracy"], not model',
+    "model(metrics={'dense': ['auc']})": "there is no metric 'auc'",
+    "model(optimizer=nn.Adam)": "the optimizer Adam is a function; call it: nn.Adam()",
+    "model(optimizer='nadam')": "there is no optimizer 'nadam'; nn.Adam, nn.RMSprop",
+    "updater_conf('sdg')": "there is no optimizer 'sdg'; did you mean 'sgd'?",
+    "nn.Adam(amsgrad=True)": "Adam has no argument 'amsgrad'; there is none",
+    "nn.SGD(lr=0.1)": "SGD has no argument 'lr'; use learning_rate",
+    "nn.Adam(beta1=0.1)": "Adam has no argument 'beta1'; did you mean 'beta_1'?",
+    "nn.SGD('fast')": "learning_rate is a number or a schedule",
+    "nn.ParamSettings('*', rate=0.1)": "ParamSettings has no argument 'rate'",
+    "nn.LinearMomentum(0.1, 0.9, saturation=3)": "did you mean 'saturation_step'?",
+    "nn.PiecewiseConstantDecay([1], [1.0])": "1 boundaries need 2 values, not 1",
+}
+
+MODELS = {
+    "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
+    "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU",
+    "nn.Sequential([3])": "nn.Sequential takes layers, as in nn.Dense(10), not 3",
+    "nn.Sequential([deep()])": "give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])",
+    "nn.Sequential().fit(X, Y)": "the model has no layers",
+    "nn.Model(nn.Dense(3), nn.Dense(3))": "inputs of nn.Model are features of layers",
+    "nn.Model(nn.Input(3, name='a'), nn.Add()([nn.Input(3, name='b')] * 2))": "the outputs need the input 'b', which "
+    "is not in inputs=",
+    "nn.Sequential([nn.Dense(3)]).fit(X, Y)": "the model has no loss; call compile first",
+    "shapeless().fit()": "the shape that 'data' gives; begin with nn.Input(shape=...)",
+    "shapeless().params": "the shapes of the model's inputs are not known",
+    "model().fit(X[:, :3], Y)": "records have shape (3,), but the model's input 'data' takes (4,)",
+    "model().fit(X, Y[:10])": "60",
+    "model().fit(None, Y)": "labels y are given without records; give x, too",
+    "model().evaluate(None, Y)": "labels y are given without records; give x, too",
+    "model().evaluate(X[:0], Y[:0])": "the batch is empty; give it at least 1 record",
+    "model().fit(X, Y, sample_weight=np.ones((60, 2)))": "has a number for each record, not",
+    "model().fit(sample_weight=np.ones(60))": "sample_weight needs x, the records that it weighs",
+    "nn.from_job(model().job(X, Y)).fit(X, Y, sample_weight=np.ones(60))": "the job has no input layer 'sample_weight'",
+    "model().job(X, Y, epochs=1, train_steps=1)": "give epochs or train_steps, not both",
+    "nn.load('nowhere')": "nowhere has no job.conf",
+    "deep().set_weights([])": "the model has 4 params",
+    "deep().set_weights(None)": "set_weights takes a list of arrays, as get_weights returns it, not None",
+    "deep().set_weights('a')": "set_weights takes a list of arrays, as get_weights returns it, not 'a'",
+    "deep().set_weights({})": "set model.params for arrays by name",
+    "setattr(deep(), 'params', None)": "takes arrays by name, or the path of a checkpoint, not NoneType",
+    "setattr(deep(), 'params', {'a': 'b'})": "the param 'a' is no array of numbers: could not convert",
+    "deep().get_layer('dense_2')": "the model has no layer 'dense_2'; did you mean 'dense_1'?",
+    "deep().get_layer(0)": "get_layer takes a name; write get_layer(index=0)",
+    "deep().get_layer(index=2)": "the model has 2 layers; there is no layer 2",
+    "nn.from_job(model().job()).layers": "param { static: true } in its layers",
+    "nn.from_job(model().job()).get_layer('dense')": "param { static: true } in its layers",
+    "setattr(nn.from_job(model().job()), 'trainable', False)": "param { static: true } in its layers",
+    "nn.Sequential([nn.Input(4), nn.Dense(4, param=[nn.Param('w')]), "
+    "nn.Dense(4, param=[nn.Param(share_from='w')], trainable=False)]).get_weights()": "it is static, but 'w', which "
+    "it shares, is trained; make both so",
+}
+
+NAMESPACE = {
+    "dsinga": dsinga, "nn": nn, "extensions": extensions, "np": np, "updater_conf": updater_conf, "model": model,
+    "shapeless": shapeless, "deep": deep, "job": job, "X": X, "Y": Y, "HOT": HOT, "ROWS": ROWS, "STEPS": STEPS,
+    "IMAGES": IMAGES,
+}  # fmt: skip
+STATEMENTS = NAMES_AND_HABITS | LAYERS | LOSSES_AND_OPTIMIZERS | MODELS
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_wrong_statement_is_answered_in_one_sentence(statement):
+    with pytest.raises(UserError) as error:
+        exec(statement, NAMESPACE)
+    assert STATEMENTS[statement] in str(error.value)
+    assert len(str(error.value)) < 400  # with the signature of nn.Dense
