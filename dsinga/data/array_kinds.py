@@ -1,9 +1,20 @@
-"""Which library an array or a data frame is of. No library is imported for this: whoever has an object has done so."""
+"""Which library an array or a data frame is of. No library is imported for this: its objects exist where it is."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
+
+
+def is_path(value: Any) -> bool:
+    """Return whether ``value`` is a path or a URL."""
+    return isinstance(value, (str, os.PathLike))
+
+
+def is_array(value: Any) -> bool:
+    """Return whether ``value`` is an array of any library, or a list: what numpy converts to an array."""
+    return hasattr(value, "__array__") or isinstance(value, list)
 
 
 def is_dask_collection(value: Any) -> bool:

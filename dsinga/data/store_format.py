@@ -21,6 +21,7 @@ LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
 SMALL_BYTES = 128 << 20  # a source of at most so many bytes has the blocks of a record store, whatever its chunks
+MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
 MIN_CHUNK_ROWS = 32
 DTYPES = ("uint8", "int32", "float32")
 

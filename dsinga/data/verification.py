@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from dsinga.advice import option
 from dsinga.data.column import Column
-from dsinga.data.store import RecordStore
-from dsinga.data.store_column import StoreColumn
-from dsinga.data.zarr_column import ZarrColumn
-from dsinga.data.zarr_source import open_zarr_records
+from dsinga.data.sources.zarr_column import ZarrColumn
+from dsinga.data.sources.zarr_source import open_zarr_records
+from dsinga.data.store import RecordStore, StoreColumn
 from dsinga.errors import UserError
 
 MOST_FAULTS = 20  # that a message lists

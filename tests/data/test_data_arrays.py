@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.data import open_records, write_store
-from dsinga.data.dask_column import DaskColumn
+from dsinga.data.sources.dask_arrays import DaskColumn
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 

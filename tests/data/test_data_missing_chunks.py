@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 from dsinga.data import open_store, verify_store
-from dsinga.data.zarr_source import ZarrSource
+from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.errors import UserError
 
 DATA = np.random.default_rng(5).normal(size=(90, 4)).astype(np.float32)

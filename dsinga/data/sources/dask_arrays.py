@@ -1,6 +1,6 @@
 """Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
 
-Only this file and sendable.py import Dask.
+Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, Dask is loaded.
 """
 
 from __future__ import annotations
@@ -10,21 +10,42 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-import dask
 import numpy as np
-from dask._task_spec import DataNode, Task
-from dask.array.core import getter
-from dask.core import flatten, get
 
-from dsinga.data.array_column import check_block, convert, title
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
-from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.sendable import why_graph_unsendable
-from dsinga.data.store_format import SMALL_BYTES, block_rows
-from dsinga.data.zarr_column import MAX_BLOCK_BYTES
+from dsinga.data.sources.arrays import (
+    DataAndLabels,
+    Labels,
+    Options,
+    array_labels,
+    check_block,
+    column_dtype,
+    convert,
+    title,
+)
+from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
+
+
+def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the records of a dask array (n, ...), which are computed when they are read."""
+    return DataAndLabels("dask array", DaskColumn(x, "x"), y)
+
+
+def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
+    """Return the column of a dask array of labels (n,) or (n, K) of ``length`` records.
+
+    The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
+    needed before training.
+    """
+    check_chunks(y, name)
+    if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
+        (y,) = compute(y)
+        return array_labels(y, name, length, options)
+    return DaskColumn(y, name, labels=True), options.classes
 
 
 class DaskColumn(Column):
@@ -51,9 +72,12 @@ class DaskColumn(Column):
     from_files = False
 
     def __init__(self, array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()):
+        import dask
+        from dask.core import flatten
+
+        dtype = column_dtype(array, name, labels)
         check_chunks(array, name)
         self.labels, self.titles = labels, tuple(titles)
-        dtype = (label_dtype if labels else record_dtype)(array.dtype)
         row_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
         sizes = array.chunks[0] or (0,)
         block = block_rows(array.shape[0], row_bytes, max(sizes))
@@ -127,6 +151,8 @@ class DaskColumn(Column):
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Compute chunks, all in one run, so that tasks that several of them need run once."""
+        from dask.core import get
+
         keys = [self._keys[number] for number in numbers]
         graph, kept = self._needed(keys)
         values = self._fetch(kept)
@@ -181,6 +207,9 @@ class DaskColumn(Column):
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
     """Return the array that a graph does nothing with but cut it into chunks, None where it does more."""
+    from dask._task_spec import DataNode, Task
+    from dask.array.core import getter
+
     sizes, *others = chunks
     rest = tuple(slice(0, size) for (size,) in others)
     start = 0
@@ -218,6 +247,8 @@ def compute(*collections: Any) -> tuple[Any, ...]:
     if futures:
         client = futures[0].client
         return tuple(client.gather(client.compute(list(collections))))
+    import dask
+
     return dask.compute(*collections)
 
 

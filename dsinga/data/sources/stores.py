@@ -7,12 +7,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.data.column import Column
 from dsinga.data.filesystem import has_zarr_metadata, is_url
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import DataAndLabels, Labels, Options
+from dsinga.data.sources.zarr_source import open_zarr_labels, open_zarr_records
 from dsinga.data.staged_stores import DestinationExists
 from dsinga.data.store import RecordStore, is_complete
-from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
@@ -64,6 +66,42 @@ def open_store(
         "imagefolder": {"size": tuple(shape[-2:])} if len(shape) > 1 else {},
     }
     return RecordStore(import_once(location, kind, options[kind]))
+
+
+def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
+    """Return the records of the store at a path or URL, whose own labels are left out, beside the labels ``y``."""
+    refuse_numpy_file(path)
+    store = open_store(path, roots=options.roots, has_label=False)
+    return DataAndLabels(store.location, store.columns[0], y)
+
+
+def path_labels(path: str | os.PathLike[str], name: str, length: int, options: Options) -> Labels:
+    """Return the zarr array at a path or URL as the column of labels; see :func:`open_labels`."""
+    return open_labels(path, options.roots), options.classes
+
+
+def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Column:
+    """Return the labels (n,) or (n, K) that are the zarr array at a path or URL.
+
+    A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
+    array, or it has no numbers that can be labels.
+    """
+    refuse_numpy_file(path)
+    if os.fspath(path).endswith((".csv", ".tsv", ".txt")):
+        raise UserError(
+            f"labels beside records are an array or the path of a zarr array, and {os.fspath(path)} is a file of text; "
+            "give its column of labels, as pandas.read_csv returns it"
+        )
+    return open_zarr_labels(resolve(path, roots))
+
+
+def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
+    """Raise UserError where ``path`` is that of a file of numpy."""
+    if os.fspath(path).endswith((".npz", ".npy")):
+        raise UserError(
+            f"{os.fspath(path)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
+            "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
+        )
 
 
 def _importer_kind(location: str, backend: str | None) -> str | None:
