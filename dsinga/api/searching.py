@@ -14,8 +14,7 @@ from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import roots, wanted_workers
 from dsinga.api.result import Result
-from dsinga.api.search_folder import keep_earlier_search, setting_folder, write_table
-from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult
+from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.search_runs import SearchPlan, SearchRuns
 from dsinga.api.search_space import Setting, Space, make_settings
 from dsinga.checkpoint import latest, read_params

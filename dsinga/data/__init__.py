@@ -2,22 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.data.blosc_lock import make_blosc_lock
 from dsinga.data.column import Column
-from dsinga.data.csv_writer import write_csv
-from dsinga.data.mean_file import read_mean
-from dsinga.data.paths import resolve
+from dsinga.data.filesystem import resolve
+from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.prefetch import Prefetch
+from dsinga.data.reading_store import make_blosc_lock
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
 from dsinga.data.sources.open_records import open_records
-from dsinga.data.sources.stores import open_labels, open_store
+from dsinga.data.sources.stores import open_labels, open_store, read_mean
 from dsinga.data.sources.windows import Windows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.store import RecordStore
-from dsinga.data.store_info import describe
-from dsinga.data.verification import Verified, verify_store
-from dsinga.data.writer import write_store
+from dsinga.data.writer import write_csv, write_store
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.data.finite import place_of
+from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable
 
 

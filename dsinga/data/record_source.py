@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
-from dsinga.data.finite import find_nonfinite, nonfinite_error
+from dsinga.data.conversion import find_nonfinite, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
 from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact

@@ -16,8 +16,7 @@ from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import absolute, is_file, join
 from dsinga.data.reading_store import check_lengths
 from dsinga.data.record_source import RecordSource
-from dsinga.data.store_checksums import checksum
-from dsinga.data.store_format import shared_block_rows
+from dsinga.data.store_format import checksum, shared_block_rows
 from dsinga.data.store_opening import chunk_checksums, chunk_key, damaged, open_arrays, open_group, zarr_group
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause

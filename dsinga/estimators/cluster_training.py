@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.api import find_cluster, train
 from dsinga.data.array_kinds import is_dask_collection
-from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
+from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.local_training import Trained
 from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros

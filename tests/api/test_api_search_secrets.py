@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsinga import SearchResult, UserError
-from dsinga.api.search_folder import read_outcome, write_outcome, write_table
+from dsinga.api.search_result import read_outcome, write_outcome, write_table
 from dsinga.monitor import History
 
 

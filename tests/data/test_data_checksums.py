@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dsinga.data import open_store, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
-from dsinga.data.store_checksums import from_text, to_text
+from dsinga.data.store_format import from_text, to_text
 from dsinga.errors import UserError
 from tests.support.old_stores import remove_checksums
 

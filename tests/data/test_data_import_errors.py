@@ -19,7 +19,7 @@ from scipy.io import savemat
 from scipy.sparse import csc_array
 
 from dsinga.data import RecordStore, import_records, write_store
-from dsinga.data.importers.protos import RecordProto
+from dsinga.data.importers.kvfile import RecordProto
 from dsinga.data.staged_stores import DestinationExists, StagedStores
 from dsinga.data.writer import stage_store
 from dsinga.errors import UserError

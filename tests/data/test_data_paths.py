@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dsinga.data import RecordStore, Sampler, open_store, read_mean, resolve, write_store
-from dsinga.data.importers.protos import RecordProto
+from dsinga.data.importers.kvfile import RecordProto
 from dsinga.errors import UserError
 from tests.support.data_sources import SOURCES, Source, pair, pixels
 

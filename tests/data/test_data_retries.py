@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dsinga.data import open_store, retries, write_store
+from dsinga.data import open_store, reading_store, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.errors import UserError
@@ -42,7 +42,7 @@ class FailingHandler(QuietHandler):
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FailingHandler]:
     monkeypatch.setattr(source_module, "_cache", ChunkCache())
-    monkeypatch.setattr(retries, "DELAYS", (0.01,) * 6)
+    monkeypatch.setattr(reading_store, "DELAYS", (0.01,) * 6)
     write_store(tmp_path / "x.zarr", [(DATA, np.arange(50))])
     return type("Failing", (FailingHandler,), {"requests": collections.Counter()})
 
@@ -72,11 +72,11 @@ def test_errors_that_stay(tmp_path: Path, failing: type[FailingHandler], failed:
     with serve(tmp_path, failing) as address, pytest.raises(UserError, match=message):
         open_store(f"http://{address}/x.zarr").read([3])
     [requests] = [count for path, count in failing.requests.items() if path.endswith(failed)]
-    assert requests == len(retries.DELAYS) + 1
+    assert requests == len(reading_store.DELAYS) + 1
 
 
 def test_nothing_is_tried_again_after_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "LONGEST", -1.0)
+    monkeypatch.setattr(reading_store, "LONGEST", -1.0)
     calls = []
 
     def time_out() -> None:
@@ -84,7 +84,7 @@ def test_nothing_is_tried_again_after_a_long_time(monkeypatch: pytest.MonkeyPatc
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        retries.retry(time_out, "x")
+        reading_store.retry(time_out, "x")
     assert len(calls) == 1
 
 
@@ -115,4 +115,4 @@ def test_a_server_that_is_gone(tmp_path: Path, failing: type[FailingHandler]) ->
     ],
 )
 def test_which_errors_pass(error: Exception, passes: bool) -> None:
-    assert retries.is_transient(error) == passes
+    assert reading_store.is_transient(error) == passes

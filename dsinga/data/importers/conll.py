@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import UNKNOWN, check_min_count, common_words
+from dsinga.data.importers.records import Batch, StoreContents, opened
 from dsinga.data.store import RecordStore
+from dsinga.data.vocabulary import UNKNOWN, check_min_count, common_words
 from dsinga.errors import UserError
 from dsinga.registry import listed, nearest
 

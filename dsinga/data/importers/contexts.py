@@ -8,9 +8,8 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import UNKNOWN, check_held_out, check_min_count, common_words
+from dsinga.data.importers.records import Batch, StoreContents, opened
+from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 from dsinga.errors import UserError
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.importers.files import naming_errors, read_lines
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.records import Batch, StoreContents, naming_errors, read_lines
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed

@@ -16,14 +16,15 @@ from typing import NamedTuple
 from dsinga.data.filesystem import join
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.sentences import sentence_lines
-from dsinga.data.importers.vocabularies import (
+from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
+    SENTENCE_END,
+    SENTENCE_START,
     check_min_count,
     common_words,
     encode_sentences,
     training_store,
 )
-from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START
 from dsinga.errors import UserError
 
 MARKS = (SENTENCE_START, SENTENCE_END)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.files import SUFFIXES, opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import (
+from dsinga.data.importers.records import SUFFIXES, Batch, StoreContents, opened
+from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,
     check_min_count,

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.records import Batch, StoreContents, opened
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import zarr
 
-from dsinga.data.filesystem import absolute, exists, join, zarr_store
-from dsinga.data.paths import import_command
+from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
