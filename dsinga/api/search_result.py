@@ -99,7 +99,7 @@ class SearchResult(Sequence[Row]):
         def rank(row: Row) -> Any:
             return self._rank(row) if by == "score" else row[by] if numbers else str(row[by])
 
-        rest = [row for row in self if not any(row is each for each in known)]
+        rest = [row for row in self if not any(row is known_row for known_row in known)]
         return [*sorted(known, key=rank, reverse=reverse), *rest]
 
     def _rank(self, row: Mapping[str, Any]) -> float:
@@ -202,8 +202,8 @@ def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
     """
     path = folder / OUTCOME_FILE
     try:
-        kept = json.loads(read_regular_text(path))
-        kept_setting, row = kept["setting"], kept["row"]
+        content = json.loads(read_regular_text(path))
+        kept_setting, row = content["setting"], content["row"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -30,8 +30,8 @@ from dsinga.redaction import redact
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-# Seconds between two looks at how many threads the cluster has, and at whether the search is cancelled.
-LOOK_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
+# Seconds between two checks of how many threads the cluster has, and of whether the search is cancelled.
+THREADS_CHECK_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
 
@@ -95,7 +95,7 @@ class SearchRuns:
         self._waiting = deque(plan.jobs)
         self._active: dict[int, SearchRun] = {}
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
-        self._threads, self._counted_at = 0, -LOOK_SECONDS
+        self._threads, self._counted_at = 0, -THREADS_CHECK_SECONDS
         self._failures: list[Exception] = []
         self._shown_wait = ""
 
@@ -106,14 +106,14 @@ class SearchRuns:
                 self._take_earlier_outcomes()
             while self._waiting or self._active:
                 if self._cancelled.is_set():
-                    raise Cancelled(f"the search was cancelled; {self._way_on()}")
+                    raise Cancelled(f"the search was cancelled; {self._resume_hint()}")
                 self._start_runs()
                 self._show()
                 self._wait()
         except BaseException as error:
             self._cancel()
             if isinstance(error, KeyboardInterrupt):
-                raise type(error)(self._way_on()) from None
+                raise type(error)(self._resume_hint()) from None
             raise
         if len(self._failures) == len(self._result):
             first, count = self._failures[0], len(self._failures)
@@ -140,7 +140,7 @@ class SearchRuns:
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
-        if time.monotonic() - self._counted_at >= LOOK_SECONDS:
+        if time.monotonic() - self._counted_at >= THREADS_CHECK_SECONDS:
             from dsinga.cluster.queue.usable_workers import usable_workers  # imports Dask
 
             where = self._plan.options.where()
@@ -244,7 +244,9 @@ class SearchRuns:
             self._waiting.remove(number)
             if self._rule is not None and row["state"] == "finished":
                 phase, _, name = self._result.monitor.partition("/")
-                self._rule.add([(each["step"], each[name]) for each in history.phase(phase) if name in each])
+                self._rule.add(
+                    [(metrics["step"], metrics[name]) for metrics in history.phase(phase) if name in metrics]
+                )
 
     def _cancel(self) -> None:
         """Cancel the runs, and wait until they have ended."""
@@ -254,7 +256,7 @@ class SearchRuns:
         for run in runs:
             run.exception()
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         done = f"{len(self._result)} of {len(self._plan.settings)} settings have ended"
         if self._result.workspace is None:
             return f"{done}; a search with a workspace can go on"
@@ -269,7 +271,7 @@ def _copied(extension: ExtensionLike) -> ExtensionLike:
 def _keeps_best(job: Job, options: TrainingOptions) -> bool:
     """Whether a run returns its best params instead of the last ones."""
     named = any(conf.type is ExtensionType.kKeepBest for conf in job.extension)
-    return named or any(isinstance(each, KeepBest) for each in options.extensions)
+    return named or any(isinstance(extension, KeepBest) for extension in options.extensions)
 
 
 def _text(error: Any) -> str:

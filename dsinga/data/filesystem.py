@@ -136,8 +136,8 @@ STORES_OF_A_FOLDER = (
 def import_command(location: str) -> str:
     """Return the command that makes the store at ``location``, for messages."""
     folder, name = os.path.split(location)
-    other = f" (for mnist, sentences and other kinds that write several stores: {folder or '.'})"
-    return f"dsinga data import KIND SOURCE {location}{other if name in STORES_OF_A_FOLDER else ''}"
+    folder_hint = f" (for mnist, sentences and other kinds that write several stores: {folder or '.'})"
+    return f"dsinga data import KIND SOURCE {location}{folder_hint if name in STORES_OF_A_FOLDER else ''}"
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:

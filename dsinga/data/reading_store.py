@@ -177,7 +177,7 @@ def is_transient(error: BaseException) -> bool:
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return status in _STATUSES
-    names = {each.__name__ for each in type(error).__mro__}
+    names = {cls.__name__ for cls in type(error).__mro__}
     if names & _LASTING:
         return False
     if names & _PASSING or isinstance(error, (ConnectionError, TimeoutError)):

@@ -60,11 +60,11 @@ class SymbolEncoder:
     def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
         """Return the codes of words or characters; raise UserError for those that have none."""
         symbols = list(symbols)
-        found = [self._codes.get(symbol, self._unknown) for symbol in symbols]
-        codes = [code for code in found if code is not None]
+        optional_codes = [self._codes.get(symbol, self._unknown) for symbol in symbols]
+        codes = [code for code in optional_codes if code is not None]
         if len(codes) == len(symbols):
             return codes
-        missing = sorted({symbol for symbol, code in zip(symbols, found, strict=True) if code is None})
+        missing = sorted({symbol for symbol, code in zip(symbols, optional_codes, strict=True) if code is None})
         listing = ", ".join(map(repr, missing[:5])) + (" ..." if len(missing) > 5 else "")
         unit, also = ("word", f", and no {UNKNOWN} in their place") if self._words else ("character", "")
         raise UserError(

@@ -126,11 +126,11 @@ def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[obje
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
-def _report_batches(contents: StoreContents, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+def _report_batches(contents: StoreContents, start: int, total: int, progress: Progress | None) -> Generator[Batch]:
     """Yield the batches of a store and call ``progress`` after each."""
     records = 0
     for batch in contents.batches:
         yield batch
         records += len(batch.data)
         if progress is not None:
-            progress(before + (records if batch.done is None else batch.done), total)
+            progress(start + (records if batch.done is None else batch.done), total)

@@ -82,10 +82,10 @@ def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray,
     reach = rng.integers(1, window + 1, len(text))
     pairs = []
     for distance in range(1, window + 1):
-        before, after = text[:-distance], text[distance:]
+        left, right = text[:-distance], text[distance:]
         pairs += [
-            np.stack([before, after])[:, reach[:-distance] >= distance],
-            np.stack([after, before])[:, reach[distance:] >= distance],
+            np.stack([left, right])[:, reach[:-distance] >= distance],
+            np.stack([right, left])[:, reach[distance:] >= distance],
         ]
     words, neighbours = rng.permutation(np.concatenate(pairs, axis=1), axis=1)
     return words, neighbours

@@ -154,8 +154,8 @@ class DaskColumn(Column):
         from dask.core import get
 
         keys = [self._keys[number] for number in numbers]
-        graph, kept = self._needed(keys)
-        values = self._fetch(kept)
+        graph, cluster_keys = self._needed(keys)
+        values = self._fetch(cluster_keys)
         computed = [key for key in keys if key in graph]
         try:
             results = get(graph, computed, cache=dict(values))
@@ -171,18 +171,18 @@ class DaskColumn(Column):
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
         """Return the part of the graph that computes ``keys``, and the keys that it takes from the cluster."""
         graph: dict[Any, Any] = {}
-        kept: list[Any] = []
+        cluster_keys: list[Any] = []
         stack = list(keys)
         while stack:
             key = stack.pop()
-            if key in graph or key in kept:
+            if key in graph or key in cluster_keys:
                 continue
             if key in self._futures:
-                kept.append(key)
+                cluster_keys.append(key)
                 continue
             graph[key] = self._graph[key]
             stack += graph[key].dependencies
-        return graph, kept
+        return graph, cluster_keys
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
         """Return the values that the cluster keeps, by key."""
@@ -234,10 +234,10 @@ def check_chunks(array: Any, name: str) -> None:
             "to_dask_array(lengths=True) where it comes from a data frame"
         )
     if any(len(sizes) > 1 for sizes in array.chunks[1:]):
-        whole = ", ".join(f"{axis}: -1" for axis in range(1, array.ndim))
+        axes = ", ".join(f"{axis}: -1" for axis in range(1, array.ndim))
         raise UserError(
             f"the dask array {name!r} has chunks of shape {array.chunksize}, which cut its records of shape "
-            f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {whole}}})"
+            f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {axes}}})"
         )
 
 

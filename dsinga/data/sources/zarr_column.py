@@ -69,10 +69,10 @@ class ZarrColumn(Column):
                 f"{block_bytes >> 20} MiB, more than {MAX_BLOCK_BYTES >> 20}; rechunk it along the first axis, for "
                 f"instance in chunks of {(chunk_rows(row_bytes), *self.shape)}"
             )
-        whole = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
+        is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
         self._missing = MissingChunks(array, location, is_label)
         check_lengths(array)
-        self._all_rows = _AllRows.shared(self.key) if whole else None
+        self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` in the dtype of the column."""
