@@ -75,6 +75,12 @@ def stack(records: Iterable[Record]) -> Generator[Batch]:
         yield _join(pending)
 
 
+def in_batches(data: np.ndarray, labels: np.ndarray | None, rows: int) -> Generator[Batch]:
+    """Yield records and their labels, if there are any, in batches of ``rows``."""
+    for start in range(0, len(data), rows):
+        yield Batch(data[start : start + rows], None if labels is None else labels[start : start + rows])
+
+
 def _compare(record: Record, first: Record) -> None:
     if record.data.shape != first.data.shape or record.data.dtype != first.data.dtype:
         raise UserError(
@@ -117,6 +123,24 @@ def opened(path: str) -> Iterator[OpenFile]:
                 yield OpenFile(file, raw.tell)
         else:
             yield OpenFile(raw, raw.tell)
+
+
+def text_lines(path: str, encoding: str = "UTF-8", remedy: str = "convert the file") -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line of a file, decompressed if its suffix is .gz or .xz.
+
+    Raises UserError, naming file and line, for bytes that are not of the encoding, which ``remedy`` mends.
+    """
+    with opened(path) as (file, _):
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode(encoding)
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}:{number}: not {encoding} text ({error.reason}); {remedy}") from None
+            except LookupError:
+                raise UserError(
+                    f"there is no encoding {encoding!r}; utf-8 and latin-1 are two of those known"
+                ) from None
+            yield number, text
 
 
 def read_lines(path: str) -> Iterator[str]:
