@@ -18,7 +18,7 @@ from dsinga.data.writer import write_csv, write_store
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records
-    from dsinga.data.importers.records import Batch, Record, StoreContents, stack
+    from dsinga.data.importers.batches import Batch, Record, StoreContents, stack
 
 __all__ = [
     "KINDS",
@@ -52,7 +52,7 @@ __all__ = [
 make_blosc_lock()
 
 _FROM_IMPORTERS = ("KINDS", "import_records")
-_FROM_RECORDS = ("Batch", "StoreContents", "Record", "stack")
+_FROM_BATCHES = ("Batch", "StoreContents", "Record", "stack")
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +61,6 @@ def __getattr__(name: str) -> Any:
 
     if name in _FROM_IMPORTERS:
         return getattr(importlib.import_module("dsinga.data.importers"), name)
-    if name in _FROM_RECORDS:
-        return getattr(importlib.import_module("dsinga.data.importers.records"), name)
+    if name in _FROM_BATCHES:
+        return getattr(importlib.import_module("dsinga.data.importers.batches"), name)
     raise AttributeError(f"module 'dsinga.data' has no attribute {name!r}")

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Generator, Iterable
 
 from dsinga.data.filesystem import absolute, join
+from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
 from dsinga.data.importers.contexts import contexts
@@ -19,7 +20,6 @@ from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.movielens import movielens
 from dsinga.data.importers.npz import npz
 from dsinga.data.importers.pairs import pairs
-from dsinga.data.importers.records import Batch, StoreContents, naming_errors
 from dsinga.data.importers.sentences import sentences
 from dsinga.data.importers.text import text
 from dsinga.data.importers.textfile import textfile

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.records import Batch, OpenFile, StoreContents, naming_errors, opened
+from dsinga.data.importers.batches import Batch, OpenFile, StoreContents, naming_errors, opened
 from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.records import Batch, StoreContents, text_lines
+from dsinga.data.importers.batches import Batch, StoreContents, text_lines
 from dsinga.data.store import RecordStore
 from dsinga.data.vocabulary import UNKNOWN, check_min_count, common_words
 from dsinga.errors import UserError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.data.importers.records import StoreContents, in_batches, text_lines
+from dsinga.data.importers.batches import StoreContents, in_batches, text_lines
 from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 from dsinga.errors import UserError
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from dsinga.data.importers.records import Record, StoreContents, naming_errors, stack
+from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
 from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
+from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
 from dsinga.data.importers.kvfile import decode_datum, decode_record
-from dsinga.data.importers.records import Record, StoreContents, naming_errors, stack
 from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 

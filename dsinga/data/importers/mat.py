@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.importers.records import Batch, StoreContents, in_batches, naming_errors, read_lines
+from dsinga.data.importers.batches import Batch, StoreContents, in_batches, naming_errors, read_lines
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.records import StoreContents, find, in_batches, text_lines
+from dsinga.data.importers.batches import StoreContents, find, in_batches, text_lines
 from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents
 from dsinga.data.importers.sentences import sentence_lines
 from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.records import SUFFIXES, Batch, StoreContents, text_lines
+from dsinga.data.importers.batches import SUFFIXES, Batch, StoreContents, text_lines
 from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,

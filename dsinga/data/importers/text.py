@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.records import Batch, StoreContents, opened, text_lines
+from dsinga.data.importers.batches import Batch, StoreContents, opened, text_lines
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
 
