@@ -76,7 +76,7 @@ class RecordSource:
         self.label_shape = labels.shape if labels is not None else ()
         self.label_dtype = labels.dtype if labels is not None else None
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
-        self.titles = tuple(getattr(data, "titles", ()))
+        self.titles = data.titles
         self._data, self._labels = data, labels
         self._register()
 

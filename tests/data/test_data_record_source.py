@@ -95,21 +95,6 @@ def test_large_finite_numbers_are_read() -> None:
     np.testing.assert_array_equal(RecordSource("x", ArrayColumn(data, 4)).read(range(9))[0], data)
 
 
-def test_float_labels_have_no_range_of_classes() -> None:
-    labels = ArrayColumn(np.linspace(0, 1, 6, dtype=np.float32).reshape(3, 2), 4, name="y")
-    source = RecordSource("x", ArrayColumn(np.zeros((3, 1), np.uint8), 4), labels)
-    assert (source.label_shape, source.label_dtype, source.label_range()) == ((2,), np.float32, None)
-    assert source.read([1])[1].dtype == np.float32
-
-
-def test_lengths_that_differ_and_no_records_are_refused() -> None:
-    data, labels = np.zeros((3, 2), np.uint8), np.zeros(4, np.int32)
-    with pytest.raises(UserError, match="x has 3 records in 'data', but 4 labels in 'y'; give one label"):
-        RecordSource("x", ArrayColumn(data, 8), ArrayColumn(labels, 8, name="y"))
-    with pytest.raises(UserError, match="x has no records: 'data' is empty"):
-        RecordSource("x", ArrayColumn(data[:0], 8))
-
-
 @given(length=st.integers(1, 1 << 24), record_bytes=st.integers(1, 1 << 24), chunk=st.integers(1, 1 << 24))
 def test_blocks_are_those_of_a_record_store_unless_chunks_are_larger(
     length: int, record_bytes: int, chunk: int

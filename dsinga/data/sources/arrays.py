@@ -89,10 +89,6 @@ class ArrayColumn(Column):
         """Return "", since numbers can always be sent."""
         return ""
 
-    def place(self, index: Sequence[int]) -> str:
-        """Return the name of the table's column that ``index`` belongs to, or the position."""
-        return title(self.titles, index) or super().place(index)
-
 
 def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
     """Return the dtype in which the rows of an array are read, by :mod:`dsinga.data.conversion`.
@@ -139,11 +135,6 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
             text = f"{name!r} has the label {str(value)!r} in record {record}, which is not among the classes"
             raise UserError(f"{text}{nearest(str(value), list(places_of))}")
     return np.array([places_of[str(value)] for value in values], np.int64)[places].reshape(labels.shape)
-
-
-def title(titles: Sequence[str], index: Sequence[int]) -> str:
-    """Return the words for a column of a table, empty if it has no name."""
-    return f"column {titles[index[0]]!r}" if titles and len(index) == 1 else ""
 
 
 def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:

@@ -23,7 +23,6 @@ from dsinga.data.sources.arrays import (
     check_block,
     column_dtype,
     convert,
-    title,
 )
 from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 from dsinga.errors import UserError
@@ -134,10 +133,6 @@ class DaskColumn(Column):
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
         return why and (why_graph_unsendable(self._graph) or why)
-
-    def place(self, index: Sequence[int]) -> str:
-        """Return the name of the table's column that ``index`` belongs to, or the position."""
-        return title(self.titles, index) or super().place(index)
 
     def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Return the chunks with these numbers."""
