@@ -128,7 +128,7 @@ class SearchResult(Sequence[Row]):
         best, setting = self.best, self.best_setting
         if best is None or setting is None:
             return "none has a score"
-        return f"best {best[NUMBER]} ({describe(setting)}): {self.monitor} {best['score']:.4g}"
+        return f"best {best[NUMBER]} ({describe_setting(setting)}): {self.monitor} {best['score']:.4g}"
 
     def _repr_html_(self) -> str:
         rows, names = self.sorted(), self.columns
@@ -156,7 +156,7 @@ class SearchResult(Sequence[Row]):
         return draw_panels([Panel(self.monitor, lines)] if lines else [], f"{self.monitor} by step")
 
 
-def describe(setting: Mapping[str, Any]) -> str:
+def describe_setting(setting: Mapping[str, Any]) -> str:
     """Return a setting as text: "updater.momentum=0.9, seed=1"."""
     return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
 
@@ -210,8 +210,8 @@ def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
         raise UserError(f"{path} cannot be read: {error!r}; remove the folder to train its setting again") from error
     if kept_setting != _plain(setting):
         raise UserError(
-            f"{folder} is of the setting {describe(kept_setting)}, not {describe(setting)}; go on with the same "
-            "settings, or give another workspace"
+            f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
+            "the same settings, or give another workspace"
         )
     if row["state"] not in ("finished", "stopped"):
         return None

@@ -19,7 +19,7 @@ from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.run import Run
-from dsinga.api.search_result import SearchResult, describe, read_outcome, setting_folder, write_outcome
+from dsinga.api.search_result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
 from dsinga.api.search_space import Setting
 from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
@@ -54,7 +54,7 @@ class SearchRun:
     @property
     def name(self) -> str:
         """The number and the setting, for messages."""
-        return f"setting {self.number} ({describe(self.setting)})"
+        return f"setting {self.number} ({describe_setting(self.setting)})"
 
 
 @dataclass(frozen=True)

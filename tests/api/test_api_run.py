@@ -23,11 +23,9 @@ from dsinga.api.execution import TrainingOptions
 from dsinga.api.shared_cluster import SharedCluster
 from dsinga.job import Job
 from dsinga.monitor.workspace_lock import locked_workspace
+from tests.support.async_client import IN_PROCESS, async_client
 from tests.support.small_job import assert_same, with_topology
 
-IN_PROCESS: dict[str, Any] = {
-    "n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "memory_limit": 0
-}  # fmt: skip
 LIMIT = 60
 
 
@@ -173,11 +171,11 @@ def test_a_task_lends_its_thread_while_it_waits_for_a_run(short: Job, single: Cl
 @pytest.mark.parametrize("given", [False, True])
 def test_runs_are_awaited(short: Job, given: bool) -> None:
     async def use() -> list[Any]:
-        async with (
-            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
-            Client(cluster, asynchronous=True, set_as_default=not given) as client,
-        ):
+        async with async_client(set_as_default=not given) as client:
             runs = [dsinga.submit(short.replace(seed=seed), client if given else None) for seed in (0, 0, 1)]
+            if given:
+                with pytest.raises(UserError, match="await it: result = await run"):
+                    runs[0].result(LIMIT)
             return await asyncio.gather(*runs)
 
     first, second, other = asyncio.run(asyncio.wait_for(use(), LIMIT))
@@ -187,10 +185,7 @@ def test_runs_are_awaited(short: Job, given: bool) -> None:
 
 def test_to_cancel_what_awaits_training_cancels_the_run(short: Job) -> None:
     async def use() -> int:
-        async with (
-            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
-            Client(cluster, asynchronous=True) as client,
-        ):
+        async with async_client() as client:
             running = asyncio.Event()
             loop = asyncio.get_running_loop()
 
@@ -250,20 +245,6 @@ def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptureFixtu
     errors = [record.getMessage() for record in caplog.records if record.name == "dsinga.api.run"]
     assert len(errors) == 1
     assert f"the run of {missing!r} has failed: cannot read the job file" in errors[0]
-
-
-def test_an_event_loop_is_not_blocked_by_waiting_for_a_run(short: Job) -> None:
-    async def main() -> int:
-        async with (
-            LocalCluster(asynchronous=True, **IN_PROCESS) as cluster,
-            Client(cluster, asynchronous=True, set_as_default=False) as client,
-        ):
-            run = dsinga.submit(short, client)
-            with pytest.raises(UserError, match="await it: result = await run"):
-                run.result(LIMIT)
-            return (await run).step
-
-    assert asyncio.run(main()) == 4
 
 
 def test_two_runs_do_not_write_to_one_workspace(single: Client, short: Job, gate: Gate, tmp_path: Path) -> None:
