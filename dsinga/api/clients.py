@@ -61,7 +61,7 @@ class ClusterSource:
     @property
     def is_running(self) -> bool:
         """Whether the cluster is there already."""
-        return any(each is not None for each in (self.client, self.address, self.scheduler_file))
+        return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
     def without_client(self) -> ClusterSource | None:
         """Return where a scheduler may be started again once that of the cluster is lost.
@@ -130,7 +130,9 @@ def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
 
     Raises UserError for what is not a client, and for a client that is closed or not connected yet.
     """
-    source = client if isinstance(client, ClusterSource) else _given(client) if client is not None else _found()
+    source = (
+        client if isinstance(client, ClusterSource) else _source_of(client) if client is not None else _default_source()
+    )
     if waits and source.in_loop:
         raise UserError(
             "this call waits for its result, so it cannot use an asynchronous Dask client in the event loop of that; "
@@ -140,7 +142,7 @@ def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
     return source
 
 
-def _given(client: Any) -> ClusterSource:
+def _source_of(client: Any) -> ClusterSource:
     from distributed import Client
 
     cluster.check_client(client)
@@ -149,7 +151,7 @@ def _given(client: Any) -> ClusterSource:
     return _of_client(client, "")
 
 
-def _found() -> ClusterSource:
+def _default_source() -> ClusterSource:
     """Return the cluster of a call that names none."""
     import dask.config
 
@@ -182,7 +184,9 @@ def current_client() -> Client | None:
         client = Client.current(allow_global=False)
     except ValueError:
         clients = [_global_clients[number] for number in sorted(_global_clients, reverse=True)]
-        client = next((each for each in clients if each.status != "closed" and not _is_worker(each)), None)
+        client = next(
+            (candidate for candidate in clients if candidate.status != "closed" and not _is_worker(candidate)), None
+        )
     return client
 
 

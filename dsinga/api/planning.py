@@ -25,9 +25,9 @@ def build_net(
     ``data`` are arrays that the phase's input layer reads in place of its store; see :func:`dsinga.train`. Raises
     UserError for bad input.
     """
-    each = find_phase(phase)
-    job = job_with_data(job, data, each, data_root)
-    return cluster.build_net(job, each, roots(job, data_root))
+    net_phase = find_phase(phase)
+    job = job_with_data(job, data, net_phase, data_root)
+    return cluster.build_net(job, net_phase, roots(job, data_root))
 
 
 def partition_net(
@@ -44,9 +44,9 @@ def partition_net(
     on the cluster; see :func:`plan`. ``data`` are arrays in place of stores, as in :func:`dsinga.train`. Raises
     UserError for bad input.
     """
-    each = find_phase(phase)
-    job = with_workers(job_with_data(job, data, each, data_root), workers)
-    return cluster.build_partitioned_net(job, each, workers, roots(job, data_root))
+    net_phase = find_phase(phase)
+    job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
+    return cluster.build_partitioned_net(job, net_phase, workers, roots(job, data_root))
 
 
 def plan(

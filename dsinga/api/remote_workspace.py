@@ -55,9 +55,9 @@ class RemoteWorkspace:
         files = _run_files(names)
         if files and not self._resumes:
             taken = {name.partition("/")[0] for name in names}
-            kept = next(name for n in itertools.count(1) if (name := f"run-{n}") not in taken)
-            self._folder.move(files, kept)
-            _log.info("the earlier run in %s is kept in %s/%s", self.url, self.url, kept)
+            folder = next(name for n in itertools.count(1) if (name := f"run-{n}") not in taken)
+            self._folder.move(files, folder)
+            _log.info("the earlier run in %s is kept in %s/%s", self.url, self.url, folder)
         self._folder.upload()
         self._has_begun = True
 

@@ -1,7 +1,11 @@
-"""The result of a search: a row for each setting, the best one with its params, and the histories of all."""
+"""The result of a search: a row for each setting, the best one with its params; and its files in a workspace."""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +15,19 @@ from typing import Any, overload
 
 from dsinga.api.result import Result
 from dsinga.api.search_space import Setting
+from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
-from dsinga.monitor import History, Line, Panel, Row, draw_panels
+from dsinga.monitor import History, Line, Panel, Row, draw_panels, read_metrics
 from dsinga.redaction import redact
 from dsinga.registry import nearest
+from dsinga.regular_files import read_regular_text
 
 # The columns of a row besides those of the setting: those before and those after them.
 NUMBER = "number"
 OUTCOME = ("state", "score", "steps", "seconds", "remark")
+# The files of a search in its workspace, and of a setting in its folder there.
+TABLE, OUTCOME_FILE = "search.csv", "setting.json"
+FOLDERS = "setting-*"
 BEST_COLOUR, OTHER_COLOUR = "#0072b2", "#bbbbbb"
 
 
@@ -90,7 +99,7 @@ class SearchResult(Sequence[Row]):
         def rank(row: Row) -> Any:
             return self._rank(row) if by == "score" else row[by] if numbers else str(row[by])
 
-        rest = [row for row in self if not any(row is each for each in known)]
+        rest = [row for row in self if not any(row is known_row for known_row in known)]
         return [*sorted(known, key=rank, reverse=reverse), *rest]
 
     def _rank(self, row: Mapping[str, Any]) -> float:
@@ -119,7 +128,7 @@ class SearchResult(Sequence[Row]):
         best, setting = self.best, self.best_setting
         if best is None or setting is None:
             return "none has a score"
-        return f"best {best[NUMBER]} ({describe(setting)}): {self.monitor} {best['score']:.4g}"
+        return f"best {best[NUMBER]} ({describe_setting(setting)}): {self.monitor} {best['score']:.4g}"
 
     def _repr_html_(self) -> str:
         rows, names = self.sorted(), self.columns
@@ -147,7 +156,7 @@ class SearchResult(Sequence[Row]):
         return draw_panels([Panel(self.monitor, lines)] if lines else [], f"{self.monitor} by step")
 
 
-def describe(setting: Mapping[str, Any]) -> str:
+def describe_setting(setting: Mapping[str, Any]) -> str:
     """Return a setting as text: "updater.momentum=0.9, seed=1"."""
     return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
 
@@ -161,3 +170,70 @@ def cell(value: Any) -> str:
 
 def _is_number(score: float | None) -> bool:
     return score is not None and not math.isnan(score)
+
+
+def setting_folder(workspace: Path, number: int, count: int) -> Path:
+    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20."""
+    return workspace / f"setting-{number:0{len(str(count - 1))}}"
+
+
+def keep_earlier_search(workspace: Path) -> Path | None:
+    """Move what an earlier search has left in the workspace to its folder ``search-<number>``; return that, or None."""
+    files = [path for path in (*workspace.glob(FOLDERS), workspace / TABLE) if path.exists()]
+    if not files:
+        return None
+    folder = next(path for n in itertools.count(1) if not (path := workspace / f"search-{n}").exists())
+    folder.mkdir()
+    for path in files:
+        path.replace(folder / path.name)
+    return folder
+
+
+def write_outcome(folder: Path, setting: Setting, row: Row) -> None:
+    """Write the outcome of a run to its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / OUTCOME_FILE, json.dumps({"setting": _plain(setting), "row": _plain(row)}, indent=1) + "\n")
+
+
+def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
+    """Return the row and the history of a run that has finished or was stopped, None where the folder has none.
+
+    Raises UserError where the folder is of another setting.
+    """
+    path = folder / OUTCOME_FILE
+    try:
+        content = json.loads(read_regular_text(path))
+        kept_setting, row = content["setting"], content["row"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error!r}; remove the folder to train its setting again") from error
+    if kept_setting != _plain(setting):
+        raise UserError(
+            f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
+            "the same settings, or give another workspace"
+        )
+    if row["state"] not in ("finished", "stopped"):
+        return None
+    metrics = folder / "metrics.jsonl"
+    return row, read_metrics(metrics) if metrics.exists() else History()
+
+
+def write_table(workspace: Path, result: SearchResult) -> None:
+    """Write the rows of a search as a CSV file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, result.columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(_redacted, result))
+    workspace.mkdir(parents=True, exist_ok=True)
+    replace_file(workspace / TABLE, text.getvalue())
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them, without secrets; objects are their descriptions."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
+    return _redacted(plain)
+
+
+def _redacted(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: redact(value) if isinstance(value, str) else value for name, value in values.items()}

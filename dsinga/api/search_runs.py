@@ -19,8 +19,7 @@ from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.run import Run
-from dsinga.api.search_folder import read_outcome, setting_folder, write_outcome
-from dsinga.api.search_result import SearchResult, describe
+from dsinga.api.search_result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
 from dsinga.api.search_space import Setting
 from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
@@ -31,8 +30,8 @@ from dsinga.redaction import redact
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-# Seconds between two looks at how many threads the cluster has, and at whether the search is cancelled.
-LOOK_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
+# Seconds between two checks of how many threads the cluster has, and of whether the search is cancelled.
+THREADS_CHECK_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
 
@@ -55,7 +54,7 @@ class SearchRun:
     @property
     def name(self) -> str:
         """The number and the setting, for messages."""
-        return f"setting {self.number} ({describe(self.setting)})"
+        return f"setting {self.number} ({describe_setting(self.setting)})"
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class SearchRuns:
         self._waiting = deque(plan.jobs)
         self._active: dict[int, SearchRun] = {}
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
-        self._threads, self._counted_at = 0, -LOOK_SECONDS
+        self._threads, self._counted_at = 0, -THREADS_CHECK_SECONDS
         self._failures: list[Exception] = []
         self._shown_wait = ""
 
@@ -141,7 +140,7 @@ class SearchRuns:
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
-        if time.monotonic() - self._counted_at >= LOOK_SECONDS:
+        if time.monotonic() - self._counted_at >= THREADS_CHECK_SECONDS:
             from dsinga.cluster.queue.usable_workers import usable_workers  # imports Dask
 
             where = self._plan.options.where()
@@ -245,7 +244,9 @@ class SearchRuns:
             self._waiting.remove(number)
             if self._rule is not None and row["state"] == "finished":
                 phase, _, name = self._result.monitor.partition("/")
-                self._rule.add([(each["step"], each[name]) for each in history.phase(phase) if name in each])
+                self._rule.add(
+                    [(metrics["step"], metrics[name]) for metrics in history.phase(phase) if name in metrics]
+                )
 
     def _cancel(self) -> None:
         """Cancel the runs, and wait until they have ended."""
@@ -270,7 +271,7 @@ def _copied(extension: ExtensionLike) -> ExtensionLike:
 def _keeps_best(job: Job, options: TrainingOptions) -> bool:
     """Whether a run returns its best params instead of the last ones."""
     named = any(conf.type is ExtensionType.kKeepBest for conf in job.extension)
-    return named or any(isinstance(each, KeepBest) for each in options.extensions)
+    return named or any(isinstance(extension, KeepBest) for extension in options.extensions)
 
 
 def _text(error: Any) -> str:

@@ -40,8 +40,8 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     spaces = [space] if isinstance(space, Mapping) else list(space)
     if not spaces:
         raise UserError("a search needs at least one setting; give a dict of lists, as in {'seed': [0, 1]}")
-    for each in spaces:
-        _check(each, samples)
+    for part in spaces:
+        _check(part, samples)
     if not any(spaces):
         raise UserError("a search needs values to try; name a field of the job with some, as in {'seed': [0, 1]}")
     count = sum(map(_count, spaces)) if samples is None else samples
@@ -49,10 +49,10 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
         remedy = f"draw some of them with {option('samples', '100')}" if samples is None else "draw fewer"
         raise UserError(f"a search has at most {MOST_SETTINGS:,} settings, not {count:,}; {remedy}")
     if samples is None:
-        return [_combination(each, number) for each in spaces for number in range(_count(each))]
+        return [_combination(part, number) for part in spaces for number in range(_count(part))]
     random = np.random.default_rng(seed)
     ends = list(itertools.accumulate(map(_count, spaces)))
-    has_distributions = any(_is_distribution(values) for each in spaces for values in each.values())
+    has_distributions = any(_is_distribution(values) for part in spaces for values in part.values())
     if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # of so many combinations none is drawn twice
         return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
     numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)

@@ -14,8 +14,7 @@ from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import roots, wanted_workers
 from dsinga.api.result import Result
-from dsinga.api.search_folder import keep_earlier_search, setting_folder, write_table
-from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult
+from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.search_runs import SearchPlan, SearchRuns
 from dsinga.api.search_space import Setting, Space, make_settings
 from dsinga.checkpoint import latest, read_params
@@ -83,12 +82,12 @@ def search(
         RunError: where all runs fail.
     """
     source = find_cluster(client)
-    given = TrainingOptions.of("search", {**options, "progress": False})
+    training_options = TrainingOptions.of("search", {**options, "progress": False})
     settings = make_settings(space, samples, seed)
     jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
-    first, nets = _first_valid(jobs, source, given)
+    first, nets = _first_valid(jobs, source, training_options)
     monitor = monitor or _default_monitor(first)
-    check_metric(monitor, first, nets, given.extensions)
+    check_metric(monitor, first, nets, training_options.extensions)
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
@@ -96,7 +95,7 @@ def search(
         raise UserError(f"a search writes to a local folder, not to {folder}; give {option('workspace', 'FOLDER')}")
     best = BestValue(monitor, mode)
     result = SearchResult(best.monitor, best.higher, Path(folder).absolute() if folder else None)
-    plan = SearchPlan(settings, jobs, given, mode, median_stopping, resume)
+    plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
     cancelled = threading.Event()
 
     def execute() -> SearchResult:
@@ -117,15 +116,15 @@ def _execute(
     """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
     from dask.system import CPU_COUNT
 
-    kept = None
+    earlier = None
     if result.workspace is not None and not (plan.resume or is_part):
-        kept = keep_earlier_search(result.workspace)
+        earlier = keep_earlier_search(result.workspace)
     with (
         source.open(workers=max(CPU_COUNT, wanted_workers(first))) as client,
         show_search(len(plan.jobs), first.name, quiet=not progress) as display,
     ):
-        if kept is not None:
-            display.event(f"the earlier search in {short_path(kept.parent)} is kept in {short_path(kept)}")
+        if earlier is not None:
+            display.event(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
         try:
             SearchRuns(plan, client, result, display, cancelled).execute()
         finally:

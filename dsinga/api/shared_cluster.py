@@ -31,8 +31,8 @@ class SharedCluster:
         with self._lock:
             client = self._join(workers)
         if client is None:
-            with cluster.connect(workers=workers) as own:
-                yield own
+            with cluster.connect(workers=workers) as client:
+                yield client
             return
         try:
             yield client

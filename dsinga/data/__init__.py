@@ -2,27 +2,23 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.data.algorithm_records import AlgorithmRecords
-from dsinga.data.auto_import import open_store
-from dsinga.data.blosc_lock import make_blosc_lock
 from dsinga.data.column import Column
-from dsinga.data.csv_writer import write_csv
-from dsinga.data.mean_file import read_mean
-from dsinga.data.open_records import open_labels, open_records
-from dsinga.data.paths import resolve
+from dsinga.data.filesystem import resolve
+from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.prefetch import Prefetch
-from dsinga.data.record_source import RecordSource, connect_sources
+from dsinga.data.reading_store import make_blosc_lock
+from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
+from dsinga.data.sources.open_records import open_records
+from dsinga.data.sources.stores import open_labels, open_store, read_mean
+from dsinga.data.sources.windows import Windows, open_text
+from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.store import RecordStore
-from dsinga.data.store_info import describe
-from dsinga.data.verification import Verified, verify_store
-from dsinga.data.windows import Windows, open_text
-from dsinga.data.writer import write_store
-from dsinga.data.zarr_source import ZarrSource
+from dsinga.data.writer import write_csv, write_store
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records
-    from dsinga.data.importers.records import Batch, Record, StoreContents, stack
+    from dsinga.data.importers.batches import Batch, Record, StoreContents, stack
 
 __all__ = [
     "KINDS",
@@ -56,7 +52,7 @@ __all__ = [
 make_blosc_lock()
 
 _FROM_IMPORTERS = ("KINDS", "import_records")
-_FROM_RECORDS = ("Batch", "StoreContents", "Record", "stack")
+_FROM_BATCHES = ("Batch", "StoreContents", "Record", "stack")
 
 
 def __getattr__(name: str) -> Any:
@@ -65,6 +61,6 @@ def __getattr__(name: str) -> Any:
 
     if name in _FROM_IMPORTERS:
         return getattr(importlib.import_module("dsinga.data.importers"), name)
-    if name in _FROM_RECORDS:
-        return getattr(importlib.import_module("dsinga.data.importers.records"), name)
+    if name in _FROM_BATCHES:
+        return getattr(importlib.import_module("dsinga.data.importers.batches"), name)
     raise AttributeError(f"module 'dsinga.data' has no attribute {name!r}")

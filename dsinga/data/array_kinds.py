@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
+
+
+def is_path(value: Any) -> bool:
+    """Return whether ``value`` is a path or a URL."""
+    return isinstance(value, (str, os.PathLike))
+
+
+def is_array(value: Any) -> bool:
+    """Return whether ``value`` is an array of any library, or a list: what numpy converts to an array."""
+    return hasattr(value, "__array__") or isinstance(value, list)
 
 
 def is_dask_collection(value: Any) -> bool:

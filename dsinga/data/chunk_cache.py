@@ -78,9 +78,9 @@ class ChunkCache:
     def _forget(self, contents: Sequence[Hashable]) -> None:
         with self._lock:
             self._sources.subtract(contents)
-            ended = {each for each in contents if not self._sources[each]}
-            for each in ended:
-                del self._sources[each]
+            ended = {content for content in contents if not self._sources[content]}
+            for content in ended:
+                del self._sources[content]
             for key in [key for key in self._entries if key[0] in ended]:
                 self._drop(key)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.data.finite import place_of
+from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable
 
 
@@ -32,6 +32,8 @@ class Column(ABC):
     from_files: ClassVar[bool] = True
     # Whether blocks stay in the cache after the last source that has them, for later sources with an equal key.
     stays_cached: ClassVar[bool] = False
+    # The names of the columns of a table (length, columns), for messages.
+    titles: tuple[str, ...] = ()
 
     def __init__(
         self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None
@@ -55,8 +57,11 @@ class Column(ABC):
         return why_unsendable(self)
 
     def place(self, index: Sequence[int]) -> str:
-        """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
-        return place_of(tuple(index))
+        """Return where in a row a number is, for messages: "column 'age'", "column 3", or "index (0, 2, 5)".
+
+        Empty for a scalar row.
+        """
+        return f"column {self.titles[index[0]]!r}" if self.titles and len(index) == 1 else place_of(tuple(index))
 
     @property
     def row_bytes(self) -> int:

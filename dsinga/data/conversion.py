@@ -1,8 +1,9 @@
-"""The dtypes of records and labels: which numbers become which, the same for stores and for all other sources."""
+"""The numbers of records and labels: which dtypes become which, for all sources; finding NaN and infinity."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,3 +71,45 @@ def _named(dtype: np.dtype) -> str:
     """Return the name of a dtype that is none of numbers, and what to do."""
     name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
     return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"
+
+
+class Nonfinite(NamedTuple):
+    """The first number of an array (n, ...) that is NaN or infinite: its row, its position in the row, its name."""
+
+    row: int
+    position: tuple[int, ...]
+    value: str
+
+
+def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
+    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too."""
+    if rows.dtype.kind != "f":
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_small_and_finite(rows):
+            return None
+        if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
+            return None
+    finite = np.isfinite(rows)
+    if finite.all():  # the sum was too large
+        return None
+    row, *index = (int(position) for position in np.unravel_index(int(np.argmin(finite)), rows.shape))
+    return Nonfinite(row, tuple(index), "NaN" if np.isnan(rows[(row, *index)]) else "infinity")
+
+
+def is_small_and_finite(rows: np.ndarray) -> bool:
+    """Whether a small array is finite by one product with itself, the quickest way to know; False means nothing."""
+    return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
+
+
+def place_of(index: tuple[int, ...]) -> str:
+    """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
+    if len(index) < 2:
+        return "".join(f"column {position}" for position in index)
+    return f"index ({', '.join(map(str, index))})"
+
+
+def nonfinite_error(what: str, value: str, record: int, place: str) -> UserError:
+    """Return the error for ``what``, such as "numpy array: 'x'", that has NaN or infinity in ``record``."""
+    where = f"record {record}, {place}" if place else f"record {record}"
+    return UserError(f"{what} has {value} in {where}; leave such records out, or put a number in its place")

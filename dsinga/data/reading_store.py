@@ -1,4 +1,7 @@
-"""The zarr store through which records are read: it checks files and their lengths, and tries remote ones again."""
+"""The zarr store through which records are read: it checks files and their lengths, and tries remote ones again.
+
+Errors of a remote store that pass, such as a reset connection or a server that is busy, are tried again.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,20 @@ import zarr
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import WrapperStore
 
-from dsinga.data.retries import retry_async
 from dsinga.regular_files import METADATA_BYTES, open_regular
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest, Store
     from zarr.core.buffer import Buffer, BufferPrototype
+import logging
+import multiprocessing
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from numcodecs import blosc
+
+from dsinga.redaction import redact
 
 HEADER_BYTES = 16  # of a chunk that Blosc has compressed
 # The most bytes that a chunk may have as stored: so many times its decoded ones, and so many for each chunk of a shard.
@@ -146,3 +157,76 @@ def _check_length(key: str, buffer: Buffer, byte_range: ByteRequest | None, limi
     expected = int.from_bytes(buffer[HEADER_BYTES - 4 : HEADER_BYTES].to_bytes(), "little")
     if expected > length:
         raise ValueError(f"{key} has {length} bytes, but its header says {expected}")
+
+
+T = TypeVar("T")
+
+DELAYS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each further try, 7.7 in all
+LONGEST = 10.0  # seconds after which nothing is tried again, since the errors were time-outs
+_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+_ERRNOS = {errno.EIO, errno.EBUSY, errno.EAGAIN, errno.EPIPE, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}
+# Classes of aiohttp, which is not installed everywhere, and the ones among their subclasses that do not pass.
+_PASSING = {"ClientConnectionError", "ClientPayloadError"}
+_LASTING = {"ClientConnectorDNSError", "ClientConnectorCertificateError", "ClientSSLError", "InvalidURL"}
+
+logger = logging.getLogger(__name__)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the error of a remote file system may be gone in a moment; not "not found" or "forbidden"."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return status in _STATUSES
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & _LASTING:
+        return False
+    if names & _PASSING or isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    return isinstance(error, OSError) and error.errno in _ERRNOS
+
+
+async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
+    """Await ``call()`` and return its result, again after a transient error; ``name`` says in the log what is read."""
+    began = time.monotonic()
+    for delay in DELAYS:
+        try:
+            return await call()
+        except Exception as error:
+            _note(error, name, delay, began)
+        await asyncio.sleep(delay)
+    return await call()
+
+
+def retry(call: Callable[[], T], name: str) -> T:
+    """Return ``call()``, again after a transient error; ``name`` says in the log what is read."""
+    began = time.monotonic()
+    for delay in DELAYS:
+        try:
+            return call()
+        except Exception as error:
+            _note(error, name, delay, began)
+        time.sleep(delay)
+    return call()
+
+
+def _note(error: Exception, name: str, delay: float, began: float) -> None:
+    """Write a line to the log about an error that is tried again; raise it if it does not pass, or took too long."""
+    if not is_transient(error) or time.monotonic() - began > LONGEST:
+        raise error
+    logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))
+
+
+def make_blosc_lock() -> None:
+    """Make the lock that numcodecs makes when it first compresses or decompresses in a process.
+
+    In a worker process, which is spawned, it would be a named semaphore. Where that process is killed, the name stays,
+    and the program that has started it warns of a leak when it ends. The semaphores of the fork method have no names.
+    """
+    if not hasattr(blosc, "get_mutex"):  # another release of numcodecs
+        return
+    module = blosc.multiprocessing
+    blosc.multiprocessing = multiprocessing.get_context("fork")
+    try:
+        blosc.get_mutex()
+    finally:
+        blosc.multiprocessing = module

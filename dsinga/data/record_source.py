@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
-from dsinga.data.finite import find_nonfinite, nonfinite_error
+from dsinga.data.conversion import find_nonfinite, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact
 
 _cache = ChunkCache()
@@ -76,7 +76,7 @@ class RecordSource:
         self.label_shape = labels.shape if labels is not None else ()
         self.label_dtype = labels.dtype if labels is not None else None
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
-        self.titles = tuple(getattr(data, "titles", ()))
+        self.titles = data.titles
         self._data, self._labels = data, labels
         self._register()
 
@@ -217,6 +217,31 @@ class RecordSource:
         if bad is not None:
             place = column.place(bad.position)
             raise nonfinite_error(f"{self.location}: {column.name!r}", bad.value, start + bad.row, place)
+
+
+class AlgorithmRecords(RecordSource):
+    """Stands for a store at an input layer that is fed by the job's algorithm, such as by experience of an agent.
+
+    Nothing is read for such a layer: the algorithm is called without records of it.
+
+    Args:
+        rows: records of a batch.
+        shape: shape of one record.
+        dtype: uint8, int32 or float32.
+    """
+
+    def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any):
+        super().__init__("records of the algorithm", _NoColumn("x", rows, shape, dtype, rows))
+
+
+class _NoColumn(Column):
+    """A column without data."""
+
+    from_files = False
+
+    def load(self, start: int, stop: int) -> NoReturn:
+        """Raise RunError."""
+        raise RunError("an algorithm makes these records while it trains; there are none to read")
 
 
 def connect_sources(sources: Iterable[Any], client: Callable[[], Any]) -> None:

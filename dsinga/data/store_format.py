@@ -8,19 +8,36 @@ as one of a megabyte. Attributes of the group:
 - ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
   checksums;
 - ``complete``: true; it is written last, so a store without it is an interrupted import;
-- ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.store_checksums`;
+- ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.store_format`;
 - ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
 - ``classes``: names of the labels 0, 1, ..., if known;
 - ``vocabulary``: the words or characters that the codes 0, 1, ... stand for, if data are codes.
+
+Of the checksums each array has the CRC-32C of the rows of each chunk as they were before compression, four bytes
+little-endian each, all together in base64; and ``metadata`` is the BLAKE2b hash of everything that the checksums of
+chunks do not cover, this table included. A chunk that is missing, cut, changed, exchanged with another one, or decoded
+in another way has other rows, and so another checksum.
 """
 
 from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
 
 CHECKSUMS_VERSION = 3
 LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
 SMALL_BYTES = 128 << 20  # a source of at most so many bytes has the blocks of a record store, whatever its chunks
+MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
 MIN_CHUNK_ROWS = 32
 DTYPES = ("uint8", "int32", "float32")
 
@@ -56,3 +73,42 @@ def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
     if chunk is None or chunk <= block or length * record_bytes <= SMALL_BYTES:
         return block
     return chunk
+
+
+# The attributes of the group that the hash of the metadata covers.
+COVERED = ("dsinga", "complete", "digest", "classes", "vocabulary")
+
+
+def checksum(rows: np.ndarray) -> int:
+    """Return the CRC-32C of the bytes of ``rows``, the rows of one chunk."""
+    return int(google_crc32c.value(np.ascontiguousarray(rows)))
+
+
+def to_text(checksums: Sequence[int]) -> str:
+    """Return the checksums of the chunks of an array as they stand in the attribute."""
+    return base64.b64encode(np.asarray(checksums, "<u4").tobytes()).decode()
+
+
+def from_text(text: str) -> np.ndarray:
+    """Return the checksums of the chunks of an array, (chunks,) uint32; raise ValueError if ``text`` has none."""
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
+    except (binascii.Error, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
+    """Return the hash of the attributes of a store, the shapes, dtypes and chunks of its arrays, and their checksums.
+
+    Args:
+        attributes: those of the group.
+        arrays: the arrays by name.
+        table: the checksums of the chunks of each array, as text.
+    """
+    facts = {
+        "attributes": {name: attributes.get(name) for name in COVERED},
+        "arrays": {name: [array.shape, array.dtype.name, array.chunks] for name, array in arrays.items()},
+        "checksums": {name: table[name] for name in arrays},
+    }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

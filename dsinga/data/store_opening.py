@@ -10,10 +10,8 @@ import numpy as np
 import zarr
 
 from dsinga.advice import option
-from dsinga.data.filesystem import exists, is_file, join, zarr_store
-from dsinga.data.paths import import_command
-from dsinga.data.store_checksums import from_text, metadata_checksum
-from dsinga.data.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS
+from dsinga.data.filesystem import exists, import_command, is_file, join, zarr_store
+from dsinga.data.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS, from_text, metadata_checksum
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 

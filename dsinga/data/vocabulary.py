@@ -1,9 +1,12 @@
-"""Vocabularies: the characters or words that the codes of a text stand for."""
+"""Vocabularies: the characters or words that the codes of a text stand for, in stores, in files and in imports."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.store import RecordStore
@@ -11,6 +14,7 @@ from dsinga.errors import UserError
 from dsinga.regular_files import METADATA_BYTES, read_regular
 
 UNKNOWN = "<unk>"
+RECORDS_PER_BATCH = 1024  # that importers of sentences read together
 SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of translations
 
 
@@ -56,11 +60,11 @@ class SymbolEncoder:
     def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
         """Return the codes of words or characters; raise UserError for those that have none."""
         symbols = list(symbols)
-        found = [self._codes.get(symbol, self._unknown) for symbol in symbols]
-        codes = [code for code in found if code is not None]
+        optional_codes = [self._codes.get(symbol, self._unknown) for symbol in symbols]
+        codes = [code for code in optional_codes if code is not None]
         if len(codes) == len(symbols):
             return codes
-        missing = sorted({symbol for symbol, code in zip(symbols, found, strict=True) if code is None})
+        missing = sorted({symbol for symbol, code in zip(symbols, optional_codes, strict=True) if code is None})
         listing = ", ".join(map(repr, missing[:5])) + (" ..." if len(missing) > 5 else "")
         unit, also = ("word", f", and no {UNKNOWN} in their place") if self._words else ("character", "")
         raise UserError(
@@ -92,3 +96,49 @@ def _check(location: str, symbols: Sequence[str], unit: str) -> None:
         if symbol in unique:
             raise UserError(f"the vocabulary {location} has the {unit} {symbol!r} twice; list each {unit} once")
         unique.add(symbol)
+
+
+def check_min_count(min_count: int) -> None:
+    """Raise UserError for a ``min_count`` below 1."""
+    if min_count < 1:
+        raise UserError(f"min_count is {min_count}; give 1, which keeps every word, or more")
+
+
+def check_held_out(share: float) -> None:
+    """Raise UserError for a share of the records that is not from 0 to below 1."""
+    if not 0 <= share < 1:
+        raise UserError(f"held_out is {share}; give the fraction of the records to keep for tests, from 0 to below 1")
+
+
+def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
+    """Return <unk> and the words that occur ``min_count`` times or more, the most frequent first."""
+    return (UNKNOWN, *(word for word, times in counts.most_common() if times >= min_count and word != UNKNOWN))
+
+
+def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], steps: int) -> np.ndarray:
+    """Return the codes (n, ``steps``) int32 of sentences, -1 after the end; unknown words get the code of <unk>.
+
+    A sentence that is longer than ``steps`` is cut.
+    """
+    encoder = SymbolEncoder(vocabulary)
+    data = np.full((len(sentences), steps), -1, np.int32)
+    for row, words in enumerate(sentences):
+        data[row, : len(words)] = encoder.encode_symbols(words[:steps])
+    return data
+
+
+def is_held_out(number: int, share: float) -> bool:
+    """Whether record ``number``, from 0, is kept for tests: evenly spaced, the last of each 1/``share`` records."""
+    return int((number + 1) * share + 1e-9) > int(number * share + 1e-9)
+
+
+def training_store(path: str, kind: str, name: str = "train_data.zarr") -> RecordStore:
+    """Return the imported training store at ``path``, or ``name`` in the folder ``path``.
+
+    Raises UserError where it has no vocabulary.
+    """
+    location = path if exists(join(path, "zarr.json")) or not os.path.isdir(path) else join(path, name)
+    store = RecordStore(location)
+    if UNKNOWN not in store.vocabulary:
+        raise UserError(f"{location} has no vocabulary with {UNKNOWN}; give one made with: dsinga data import {kind}")
+    return store

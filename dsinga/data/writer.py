@@ -1,4 +1,7 @@
-"""Writing batches of records to a store, in bounded memory; the store is either complete or absent."""
+"""Writing batches of records to a store, or of arrays to a file of comma-separated values.
+
+Memory is bounded; the store or the file is either complete or absent.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ from zarr.codecs import BloscCodec
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import zarr_store
 from dsinga.data.staged_stores import StagedStores, naming_destination
-from dsinga.data.store_checksums import checksum, metadata_checksum, to_text
-from dsinga.data.store_format import CHECKSUMS_VERSION, chunk_rows
+from dsinga.data.store_format import CHECKSUMS_VERSION, checksum, chunk_rows, metadata_checksum, to_text
 from dsinga.errors import UserError
 
 
@@ -182,3 +184,28 @@ class _ColumnWriter:
 
     def _resize(self, count: int) -> None:
         self.array.resize((count, *self._buffer.shape[1:]))
+
+
+def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
+    """Write batches (rows, ...) to a text file, one line for each row, its values joined by ``separator``.
+
+    An existing file is replaced when the new one is complete. Raises UserError where the file cannot be written.
+    """
+    path = os.fspath(path)
+    draft = f"{path}.partial-{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(draft, "w", encoding="utf-8") as file:
+            file.writelines(_lines(batches, separator))
+        os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+    finally:
+        if os.path.exists(draft):
+            os.remove(draft)
+
+
+def _lines(batches: Iterable[np.ndarray], separator: str) -> Iterator[str]:
+    for batch in batches:
+        for row in batch.reshape(len(batch), -1).tolist():
+            yield separator.join(map(repr, row)) + "\n"

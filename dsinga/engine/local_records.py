@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data import read_mean
-from dsinga.data.conversion import as_labels, as_records, label_dtype
-from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
+from dsinga.data.conversion import as_labels, as_records, find_nonfinite, label_dtype, nonfinite_error, place_of
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo, Records

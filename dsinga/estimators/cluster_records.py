@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.api import find_cluster
 from dsinga.data.array_kinds import is_dask_collection
-from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
+from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of
 from dsinga.estimators.records import Scaling, standard_scaling, without_zeros
 
 

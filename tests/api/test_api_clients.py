@@ -17,11 +17,9 @@ import dsinga
 from dsinga import UserError, nn
 from dsinga.api.clients import find_cluster, open_client
 from dsinga.job import Job
+from tests.support.async_client import IN_PROCESS, async_client
 from tests.support.small_job import assert_same, with_topology
 
-IN_PROCESS: dict[str, Any] = {
-    "n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "memory_limit": 0
-}  # fmt: skip
 LOGGER = "dsinga.api.clients"
 
 
@@ -138,10 +136,7 @@ def test_what_is_no_client_is_refused(given: Any) -> None:
 
 def test_an_asynchronous_client_gets_awaitables(short: Job, tmp_path) -> None:
     async def use() -> tuple[Any, ...]:
-        async with (
-            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
-            Client(cluster, asynchronous=True) as client,
-        ):
+        async with async_client() as client:
             result = await dsinga.train(short, client, progress=False)
             metrics, outputs = await asyncio.gather(
                 dsinga.evaluate(short, result), dsinga.predict(short, result, "ip", client=client)
@@ -162,10 +157,7 @@ def test_what_can_only_wait_is_refused_in_the_event_loop_of_its_client_and_runs_
     x, y = np.eye(8, dtype=np.float32), np.arange(8) % 2
 
     async def fit() -> Any:
-        async with (
-            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
-            Client(cluster, asynchronous=True) as client,
-        ):
+        async with async_client() as client:
             model = nn.Sequential([nn.Input((8,)), nn.Dense(2)])
             model.compile("sgd", "sparse_categorical_crossentropy")
             with pytest.raises(UserError, match="cannot use an asynchronous Dask client in the event loop of that"):
@@ -191,11 +183,8 @@ def test_a_thread_has_the_credentials_of_its_asynchronous_client(short: Job) -> 
 
     async def use() -> Any:
         security = Security.temporary()
-        async with (
-            LocalCluster(**IN_PROCESS, protocol="tls", security=security, asynchronous=True) as cluster,
-            Client(cluster, asynchronous=True) as client,
-        ):  # fmt: skip
-            assert cluster.scheduler_address.startswith("tls://")
+        async with async_client(protocol="tls", security=security) as client:
+            assert client.scheduler.address.startswith("tls://")
             return await dsinga.train(short, client, progress=False)
 
     assert asyncio.run(asyncio.wait_for(use(), 100)).step == 3

@@ -25,6 +25,7 @@ from dsinga.extensions import KeepBest
 from dsinga.job import Job
 from dsinga.job.overrides import with_fields
 from dsinga.monitor import History
+from tests.support.async_client import async_client
 from tests.support.small_job import assert_same, with_topology
 
 RATE = "updater.learning_rate.base_lr"
@@ -280,10 +281,7 @@ def test_a_task_searches_on_its_own_cluster(short: Job, client: Client) -> None:
 
 def test_a_search_is_awaited_and_cancelled_in_an_event_loop(short: Job, tmp_path: Path) -> None:
     async def use() -> tuple[SearchResult, int]:
-        async with (
-            LocalCluster(n_workers=1, processes=False, asynchronous=True, dashboard_address=":0") as cluster,
-            Client(cluster, asynchronous=True) as client,
-        ):
+        async with async_client() as client:
             result = await dsinga.search(short, {"seed": [1, 2]}, client, progress=False)  # type: ignore[misc]
             running, loop = asyncio.Event(), asyncio.get_running_loop()
             searching = asyncio.ensure_future(

@@ -13,9 +13,11 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga import SearchResult, UserError
+from dsinga.api.search_result import read_outcome, write_outcome, write_table
 from dsinga.api.search_space import make_settings
 from dsinga.api.search_text import parse_space, parse_values, read_space
-from dsinga.errors import UserError
+from dsinga.monitor import History
 
 # Clusters that other tests have left running draw random numbers while hypothesis makes examples.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -124,3 +126,21 @@ def test_unknown_distributions_are_refused() -> None:
         parse_values("unifrom(0,1)")
     with pytest.raises(UserError, match=r"'uniform\(1\)' is no distribution; give one as in uniform\(1, 10\)"):
         parse_values("uniform(1)")
+
+
+def test_no_secret_is_in_the_files_and_the_table_of_a_search(tmp_path: Path) -> None:
+    setting = {"path": "https://me:a-secret@host/x.zarr", "rate": 0.1}
+    row = {"number": 0, **setting, "state": "finished", "score": 1.0, "steps": 5, "seconds": 2.0, "remark": ""}
+    result = SearchResult("val/loss", higher=False)
+    result.add(row, setting, History())
+    write_outcome(tmp_path / "0", setting, row)
+    write_table(tmp_path, result)
+    texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    texts += [repr(result), result._repr_html_()]
+    assert all("https://***@host/x.zarr" in text and "a-secret" not in text for text in texts)
+    assert result.best_setting == setting
+    found = read_outcome(tmp_path / "0", setting)
+    assert found is not None
+    assert found[0]["score"] == 1.0
+    with pytest.raises(UserError, match="is of the setting"):
+        read_outcome(tmp_path / "0", {**setting, "rate": 0.2})

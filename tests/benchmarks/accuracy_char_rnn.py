@@ -24,7 +24,7 @@ import torch
 
 import dsinga
 from dsinga.data import RecordStore, import_records
-from dsinga.data.windows import Windows
+from dsinga.data.sources.windows import Windows
 from dsinga.job import Job
 from dsinga.models import char_rnn
 from dsinga.training import initial_values, schedule

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga.data import RecordSource, open_records, open_store
-from dsinga.data.array_column import ArrayColumn
+from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import assert_same, with_topology

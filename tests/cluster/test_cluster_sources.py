@@ -19,7 +19,7 @@ from distributed.protocol import deserialize, serialize
 import dsinga
 from dsinga import nn
 from dsinga.data import Column, RecordSource, connect_sources, open_records, write_store
-from dsinga.data.algorithm_records import _NoColumn
+from dsinga.data.record_source import _NoColumn
 from dsinga.estimators import Classifier
 from dsinga.job import Job, loads
 from tests.support.small_job import assert_same

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga.data import import_records
-from dsinga.data.importers.lmdb_pages import LmdbError, LmdbPages
+from dsinga.data.importers.lmdb import LmdbError, LmdbPages
 from dsinga.errors import UserError
 from tests.support.data_sources import pixels
 

@@ -55,16 +55,13 @@ def test_steps_come_in_order() -> None:
     with Prefetch(lambda step: step * step, 3, 50) as prefetch:
         assert list(prefetch) == [step * step for step in range(3, 50)]
         assert list(prefetch) == []
+    with Prefetch(lambda step: step, 5, 5) as prefetch:
+        assert list(prefetch) == []
 
 
 def test_without_stop_there_is_no_end() -> None:
     with Prefetch(lambda step: step, 10) as prefetch:
         assert [next(prefetch) for _ in range(1000)] == list(range(10, 1010))
-
-
-def test_no_steps() -> None:
-    with Prefetch(lambda step: step, 5, 5) as prefetch:
-        assert list(prefetch) == []
 
 
 def test_it_reads_ahead_no_more_than_the_depth() -> None:

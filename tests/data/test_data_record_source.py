@@ -1,7 +1,8 @@
-"""Rows are gathered from the blocks of columns, and numbers that are not finite are named."""
+"""Rows are gathered from the blocks of columns and cached, in the dtypes of records; what is not finite is named."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.data import Column, RecordSource, open_records
+from dsinga.data import chunk_cache as cache_module
 from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
+from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 
 
 class ArrayColumn(Column):
@@ -38,6 +41,9 @@ def test_rows_come_in_any_order_from_blocks_of_any_size(length: int, block: int,
     np.testing.assert_array_equal(read, labels[rows])
     assert (records.dtype, read.dtype) == (np.float32, np.int64)
     assert source.label_range() == (labels.min(), labels.max())
+    for outside in ([-1], [length], [0, 5000]):
+        with pytest.raises(IndexError, match=f"are not all in the {length} records of x"):
+            source.read(outside)
 
 
 @pytest.mark.parametrize("layout", ["unaligned", "strided"])
@@ -89,21 +95,6 @@ def test_large_finite_numbers_are_read() -> None:
     np.testing.assert_array_equal(RecordSource("x", ArrayColumn(data, 4)).read(range(9))[0], data)
 
 
-def test_float_labels_have_no_range_of_classes() -> None:
-    labels = ArrayColumn(np.linspace(0, 1, 6, dtype=np.float32).reshape(3, 2), 4, name="y")
-    source = RecordSource("x", ArrayColumn(np.zeros((3, 1), np.uint8), 4), labels)
-    assert (source.label_shape, source.label_dtype, source.label_range()) == ((2,), np.float32, None)
-    assert source.read([1])[1].dtype == np.float32
-
-
-def test_lengths_that_differ_and_no_records_are_refused() -> None:
-    data, labels = np.zeros((3, 2), np.uint8), np.zeros(4, np.int32)
-    with pytest.raises(UserError, match="x has 3 records in 'data', but 4 labels in 'y'; give one label"):
-        RecordSource("x", ArrayColumn(data, 8), ArrayColumn(labels, 8, name="y"))
-    with pytest.raises(UserError, match="x has no records: 'data' is empty"):
-        RecordSource("x", ArrayColumn(data[:0], 8))
-
-
 @given(length=st.integers(1, 1 << 24), record_bytes=st.integers(1, 1 << 24), chunk=st.integers(1, 1 << 24))
 def test_blocks_are_those_of_a_record_store_unless_chunks_are_larger(
     length: int, record_bytes: int, chunk: int
@@ -130,3 +121,160 @@ def test_open_records_takes_sources_and_names_what_it_cannot_read() -> None:
     assert open_records(source) is source
     with pytest.raises(UserError, match="records cannot be read from a object; give an array"):
         open_records(object())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "record", "label"),
+    [
+        ("bool", "uint8", "int64"),
+        ("uint8", "uint8", "int64"),
+        ("int8", "float32", "int64"),
+        (">i4", "int32", "int64"),
+        ("int64", "float32", "int64"),
+        ("uint64", "float32", "int64"),
+        ("float16", "float32", "float32"),
+        (">f4", "float32", "float32"),
+        ("float64", "float32", "float32"),
+    ],
+)
+def test_numbers(dtype: str, record: str, label: str) -> None:
+    array = np.array([[0, 1], [1, 0]], dtype)
+    for converted, expected in ((as_records(array), record), (as_labels(array), label)):
+        assert converted.dtype == np.dtype(expected)
+        assert converted.dtype.isnative
+        np.testing.assert_array_equal(converted, array)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([1j]), "not complex128; give the real and the imaginary part as two numbers"),
+        (np.array(["a"]), "not strings; give codes of the strings"),
+        (np.array([b"a"]), "not strings; give codes"),
+        (np.array([None]), "not object; give an array with a dtype of numbers"),
+        (np.array(["2020-01-01"], "M8[D]"), r"not datetime64\[D\]; give a number, such as days since a date"),
+        (np.zeros(1, [("a", "f4")]), "not records of fields; give one array for each field"),
+    ],
+)
+def test_what_is_no_number_is_refused(array: np.ndarray, message: str) -> None:
+    with pytest.raises(UserError, match=f"records must be numbers, {message}"):
+        as_records(array)
+    with pytest.raises(UserError, match=f"labels must be integers or floats, {message}"):
+        as_labels(array)
+
+
+def test_numbers_beyond_the_dtypes_are_refused() -> None:
+    for convert, what in ((as_records, "records"), (as_labels, "labels")):
+        with pytest.raises(UserError, match=f"{what} have values beyond the range of float32; scale them"):
+            convert(np.array([1e300]))
+    with pytest.raises(UserError, match="label 18446744073709551615 does not fit into 64 bits"):
+        as_labels(np.array([(1 << 64) - 1], np.uint64))
+
+
+def kilobyte(value: int) -> np.ndarray:
+    return np.full(1024, value, np.uint8)
+
+
+def test_it_keeps_the_most_recently_used_chunks() -> None:
+    cache = ChunkCache(limit=3 << 10)
+    loads: list[int] = []
+
+    def get(key: int) -> np.ndarray:
+        return cache.get(key, lambda: loads.append(key) or kilobyte(key))
+
+    for key in (0, 1, 2, 0, 3):  # 3 evicts 1, since 0 was used again
+        assert (get(key) == key).all()
+    assert loads == [0, 1, 2, 3]
+    get(0), get(2), get(1)
+    assert loads == [0, 1, 2, 3, 1]
+
+
+def test_chunks_are_dropped_with_the_last_source_that_has_their_contents() -> None:
+    class Source:
+        pass
+
+    cache = ChunkCache()
+    loads: list[tuple[str, int]] = []
+    sources = [Source(), Source(), Source()]
+    for source, contents in zip(sources, ["mine", "mine", "other"], strict=True):
+        cache.forget_after(source, [contents])
+    del source
+
+    def get(*key: object) -> None:
+        cache.get(key, lambda: loads.append(key) or kilobyte(1))  # type: ignore[func-returns-value]
+
+    def read_all() -> list[tuple[object, ...]]:
+        loads.clear()
+        for key in (("mine", 0), ("mine", 1), ("other", 0), ("stays", 0)):
+            get(*key)
+        return [*loads]
+
+    read_all()
+    sources.pop(0)
+    assert read_all() == []
+    sources.pop(0)
+    assert read_all() == [("mine", 0), ("mine", 1)]
+    sources.pop(0)
+    assert read_all() == [("other", 0)]
+    assert cache._bytes == 4 * 1024
+
+
+def test_a_chunk_larger_than_the_limit_is_returned_but_not_kept() -> None:
+    cache = ChunkCache(limit=1000)
+    loads: list[int] = []
+    for _ in range(2):
+        assert (cache.get("x", lambda: loads.append(1) or kilobyte(1)) == 1).all()
+    assert loads == [1, 1]
+
+
+def test_chunks_are_read_only() -> None:
+    chunk = ChunkCache().get("x", lambda: kilobyte(1))
+    with pytest.raises(ValueError, match="read-only"):
+        chunk[0] = 2
+
+
+def test_an_error_is_raised_in_all_waiting_threads_and_not_kept() -> None:
+    cache = ChunkCache()
+    started, unblocked = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def fail() -> np.ndarray:
+        started.set()
+        assert unblocked.wait(10)
+        raise OSError("disk")
+
+    def get() -> None:
+        try:
+            cache.get("x", fail)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=get) for _ in range(3)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    unblocked.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(errors) == 3
+    assert (cache.get("x", lambda: kilobyte(5)) == 5).all()
+
+
+def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "TIMEOUT_SECONDS", 0.05)
+    cache = ChunkCache()
+    started, unblocked = threading.Event(), threading.Event()
+
+    def slow() -> np.ndarray:
+        started.set()
+        assert unblocked.wait(10)
+        return kilobyte(1)
+
+    thread = threading.Thread(target=lambda: cache.get("x", slow), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    with pytest.raises(RunError, match="waited 0 s for another thread to read chunk x"):
+        cache.get("x", slow)
+    unblocked.set()
+    thread.join(10)

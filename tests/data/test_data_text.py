@@ -1,4 +1,4 @@
-"""Texts as stores of codes, and the windows that the rows of a batch read."""
+"""Texts as stores of codes, their vocabularies, and the windows that the rows of a batch read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga.data import RecordStore, Sampler, Windows, import_records, open_text, write_store
+from dsinga.data.vocabulary import SymbolEncoder, decode, encode
 from dsinga.errors import UserError
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
@@ -178,3 +179,28 @@ class TestWindows:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
         with pytest.raises(UserError, match=r"not the codes of a text; import a text with: dsinga data import text"):
             Windows(RecordStore(tmp_path / "images.zarr"), 2, 3)
+
+
+def test_words_that_are_not_in_the_vocabulary_get_the_code_of_unk() -> None:
+    encoder = SymbolEncoder(("the", "<unk>", "cat"))
+    assert encoder.encode("the  dog cat\n") == [0, 1, 2]
+    assert encoder.encode_symbols(["<unk>", "a b"]) == [1, 1]
+    assert encoder.encode(" ") == []
+
+
+def test_characters_are_bytes_of_utf_8() -> None:
+    symbols = tuple(sorted(set("aé".encode().decode("latin-1"))))
+    assert decode(encode("éa", symbols), symbols) == "éa"
+
+
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [
+        (("ab", "c"), "of 2 words has no 'x', 'y', and no <unk> in their place; leave such out of the text"),
+        (("a", "b", " "), "of 3 characters has no 'c', 'x', 'y'; leave such out"),
+    ],
+)
+def test_what_has_no_code_is_named(symbols: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        encode("ab y c x y", symbols)
+    assert message in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from dsinga.data import open_records
-from dsinga.data.xarray_source import FileColumn
+from dsinga.data.sources.xarray_objects import FileColumn
 from dsinga.errors import UserError
 
 X, Y = np.arange(240, dtype=np.float32).reshape(20, 3, 4), np.arange(20) % 4
@@ -68,6 +68,11 @@ def test_a_file_is_read_block_by_block(tmp_path: Path, chunks: dict[str, int] | 
         (dataset(), {"dim": "sample"}, "the DataArray 'x' has no dimension 'sample'; it has 'time', 'lat', 'lon'"),
         ((dataset().x, dataset().y.rename(time="n")), {}, "the DataArray 'y' has no dimension 'time'; it has 'n'"),
         (dataset(), {"data": "images"}, "the Dataset has no variable 'images'; it has 'x', 'y'"),
+        (
+            (dataset(), Y),
+            {},
+            r"labels of a Dataset are one of its variables; name it: open_records\(dataset, l",
+        ),
         (dataset(), {"label": "yy"}, "the Dataset has no variable 'yy'; did you mean 'y'"),
         (
             dataset().assign(images=dataset().x),

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.data import RecordStore, Sampler, ZarrSource, open_records, open_store, write_store
-from dsinga.data.zarr_column import ZarrColumn
-from dsinga.data.zarr_source import open_zarr_records
+from dsinga.data.sources.zarr_column import ZarrColumn
+from dsinga.data.sources.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 
 

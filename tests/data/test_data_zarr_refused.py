@@ -64,28 +64,6 @@ def test_a_fault_of_the_arrays_is_named(tmp_path: Path, fault: str, zarr_format:
     assert str(refused.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    ("array", "index", "message"),
-    [
-        (np.zeros((9, 4)), (5, 2), "'x' has NaN in record 5, column 2; leave such records out"),
-        (np.zeros((9, 2, 3), "f4"), (8, 1, 2), "'x' has NaN in record 8, index (1, 2); leave"),
-        (np.zeros((9, 1)), (8, 0), "'x' has NaN in record 8, column 0; leave"),
-    ],
-)
-def test_nan_is_named(tmp_path: Path, array: np.ndarray, index: tuple[int, ...], message: str) -> None:
-    array[index] = np.nan
-    source = open_store(write_group(tmp_path / "g", {"x": array}, x={"chunks": (2, *array.shape[1:])}))
-    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/g: {message}")):
-        source.read([0])
-
-
-def test_nan_labels_are_named(tmp_path: Path) -> None:
-    labels = np.array([0.5, 1, np.nan, 2])
-    source = open_store(write_group(tmp_path / "g", {"x": ZEROS, "y": labels}))
-    with pytest.raises(UserError, match="'y' has NaN in record 2; leave such records out"):
-        source.read([0])
-
-
 def test_numbers_beyond_float32_are_named(tmp_path: Path) -> None:
     source = open_store(write_group(tmp_path / "g", {"x": np.full((4, 1), 1e300)}))
     with pytest.raises(UserError, match="g: 'x', rows 0 to 3: records have values beyond the range of float32; scale"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.api.search_folder import read_outcome
+from dsinga.api.search_result import read_outcome
 from dsinga.api.search_text import read_space
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
 from dsinga.cluster.connecting.credentials import read_credentials, tls_context

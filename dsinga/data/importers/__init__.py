@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Generator, Iterable
 
 from dsinga.data.filesystem import absolute, join
+from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
 from dsinga.data.importers.contexts import contexts
-from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.imagefolder import imagefolder
 from dsinga.data.importers.kvfile import kvfile
 from dsinga.data.importers.lmdb import lmdb
@@ -20,7 +20,6 @@ from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.movielens import movielens
 from dsinga.data.importers.npz import npz
 from dsinga.data.importers.pairs import pairs
-from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.sentences import sentences
 from dsinga.data.importers.text import text
 from dsinga.data.importers.textfile import textfile
@@ -127,11 +126,11 @@ def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[obje
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
-def _report_batches(contents: StoreContents, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+def _report_batches(contents: StoreContents, start: int, total: int, progress: Progress | None) -> Generator[Batch]:
     """Yield the batches of a store and call ``progress`` after each."""
     records = 0
     for batch in contents.batches:
         yield batch
         records += len(batch.data)
         if progress is not None:
-            progress(before + (records if batch.done is None else batch.done), total)
+            progress(start + (records if batch.done is None else batch.done), total)

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.files import OpenFile, naming_errors, opened
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, OpenFile, StoreContents, naming_errors, opened
 from dsinga.errors import UserError
 from dsinga.regular_files import open_regular
 
@@ -116,7 +115,7 @@ def _classes(files: list[_File]) -> tuple[str, ...]:
 
 
 def _read(files: list[_File]) -> Generator[Batch]:
-    before = 0
+    offset = 0
     for path, size, open_file in (file[1:] for file in files):
         with open_file() as (file, tell):
             row = 0
@@ -127,9 +126,9 @@ def _read(files: list[_File]) -> Generator[Batch]:
                 if len(bad := np.flatnonzero(rows[:, 0] > 9)):
                     label = rows[bad[0], 0]
                     raise UserError(f"{path} is not CIFAR-10: row {row + bad[0]} has label {label}, not 0 to 9")
-                yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], before + tell())
+                yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], offset + tell())
                 row += len(rows)
-        before += size
+        offset += size
 
 
 class _Mean:

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import UNKNOWN, check_min_count, common_words
+from dsinga.data.importers.batches import Batch, StoreContents, text_lines
 from dsinga.data.store import RecordStore
+from dsinga.data.vocabulary import UNKNOWN, check_min_count, common_words
 from dsinga.errors import UserError
 from dsinga.registry import listed, nearest
 
@@ -90,38 +89,26 @@ def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
     """
     count = columns = 0
     sentence = Sentence([], [], 1)
-    with opened(path) as (file, _):
-        for number, raw in enumerate(itertools.chain(file, [b""]), 1):
-            cells = _cells(path, number, raw)
-            if cells is None:
-                if sentence.words:
-                    count += 1
-                    yield sentence
-                sentence = Sentence([], [], number + 1)
-                continue
-            if has_label and len(cells) < 2:
-                raise UserError(f"{path}:{number}: {cells[0]!r} has no tag; use --no-label for a file without tags")
-            columns = columns or len(cells)
-            if len(cells) != columns:
-                raise UserError(
-                    f"{path}:{number}: {len(cells)} columns, but the lines before have {columns}; write one word per "
-                    "line, its tag last, and an empty line between sentences"
-                )
-            sentence.words.append(cells[0])
-            sentence.tags.append(cells[-1] if has_label else "")
+    for number, line in itertools.chain(text_lines(path), [(0, "")]):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if sentence.words:
+                count += 1
+                yield sentence
+            sentence = Sentence([], [], number + 1)
+            continue
+        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+        if has_label and len(cells) < 2:
+            raise UserError(f"{path}:{number}: {cells[0]!r} has no tag; use --no-label for a file without tags")
+        columns = columns or len(cells)
+        if len(cells) != columns:
+            raise UserError(
+                f"{path}:{number}: {len(cells)} columns, but the lines before have {columns}; write one word per line, "
+                "its tag last, and an empty line between sentences"
+            )
+        sentence.words.append(cells[0])
+        sentence.tags.append(cells[-1] if has_label else "")
     if not count:
         raise UserError(f"{path} has no sentences")
-
-
-def _cells(path: str, number: int, raw: bytes) -> list[str] | None:
-    """Return the columns of a line, or None if the line separates sentences."""
-    try:
-        line = raw.decode("utf-8").strip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason})") from None
-    if not line.strip() or line.startswith("-DOCSTART-"):
-        return None
-    return [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
 
 
 def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSummary:

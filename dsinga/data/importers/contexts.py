@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import UNKNOWN, check_held_out, check_min_count, common_words
+from dsinga.data.importers.batches import StoreContents, in_batches, text_lines
+from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 from dsinga.errors import UserError
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
@@ -56,14 +55,7 @@ def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float =
 
 def text_words(path: str) -> list[str]:
     """Return the words and punctuation marks of a text, in lower case; raise UserError where it is not UTF-8."""
-    words: list[str] = []
-    with opened(path) as (file, _):
-        for number, line in enumerate(file, 1):
-            try:
-                words += WORD.findall(line.decode().lower())
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason}); convert the file") from None
-    return words
+    return [word for _, line in text_lines(path) for word in WORD.findall(line.lower())]
 
 
 def ngrams(text: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,20 +75,14 @@ def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray,
     reach = rng.integers(1, window + 1, len(text))
     pairs = []
     for distance in range(1, window + 1):
-        before, after = text[:-distance], text[distance:]
+        left, right = text[:-distance], text[distance:]
         pairs += [
-            np.stack([before, after])[:, reach[:-distance] >= distance],
-            np.stack([after, before])[:, reach[distance:] >= distance],
+            np.stack([left, right])[:, reach[:-distance] >= distance],
+            np.stack([right, left])[:, reach[distance:] >= distance],
         ]
     words, neighbours = rng.permutation(np.concatenate(pairs, axis=1), axis=1)
     return words, neighbours
 
 
 def _contents(data: np.ndarray, labels: np.ndarray, vocabulary: Sequence[str]) -> StoreContents:
-    return StoreContents(_batches(data, labels), len(data), vocabulary=tuple(vocabulary))
-
-
-def _batches(data: np.ndarray, labels: np.ndarray) -> Generator[Batch]:
-    for start in range(0, len(data), RECORDS_PER_BATCH):
-        rows = slice(start, start + RECORDS_PER_BATCH)
-        yield Batch(np.ascontiguousarray(data[rows]), labels[rows].astype(np.int64))
+    return StoreContents(in_batches(data, labels, RECORDS_PER_BATCH), len(data), vocabulary=tuple(vocabulary))

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga.data.importers.files import naming_errors, read_lines
-from dsinga.data.importers.protos import decode_image
-from dsinga.data.importers.records import Record, StoreContents, stack
+from dsinga.data.importers.batches import Record, StoreContents, naming_errors, read_lines, stack
+from dsinga.data.importers.kvfile import decode_image
 from dsinga.errors import UserError
 from dsinga.regular_files import TABLE_BYTES, read_regular
 

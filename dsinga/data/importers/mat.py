@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.importers.files import naming_errors, read_lines
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents, in_batches, naming_errors, read_lines
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed
@@ -138,7 +137,4 @@ def _lines(path: str) -> list[str]:
 
 def _read(path: str, name: str, labels: np.ndarray | None) -> Generator[Batch]:
     data = _load(path, name)
-    rows = chunk_rows(data[:1].nbytes)
-    for start in range(0, len(data), rows):
-        stop = start + rows
-        yield Batch(data[start:stop], None if labels is None else labels[start:stop])
+    yield from in_batches(data, labels, chunk_rows(data[:1].nbytes))

@@ -12,8 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from dsinga.data.importers.files import find, opened
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents, find, opened
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.files import find, opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import (
+from dsinga.data.importers.batches import StoreContents, find, in_batches, text_lines
+from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,
     check_min_count,
@@ -95,27 +94,19 @@ def _of_films(
 def _contents(data: np.ndarray, labels: np.ndarray | None, vocabulary: tuple[str, ...]) -> StoreContents:
     data = data.astype(np.int32) if data.dtype.kind == "i" else data
     names = vocabulary if data.dtype == np.int32 else ()
-    return StoreContents(_batches(data, labels), len(data), (), names)
-
-
-def _batches(data: np.ndarray, labels: np.ndarray | None) -> Generator[Batch]:
-    for start in range(0, len(data), RECORDS_PER_BATCH):
-        rows = slice(start, start + RECORDS_PER_BATCH)
-        yield Batch(data[rows], None if labels is None else labels[rows])
+    return StoreContents(in_batches(data, labels, RECORDS_PER_BATCH), len(data), (), names)
 
 
 def _rows(path: str, separator: str, columns: int) -> Iterator[tuple[str, list[str]]]:
     """Yield file with line, and the columns of each line; raise UserError for another number of columns."""
-    empty = True
-    with opened(path) as (file, _):
-        for number, line in enumerate(file, 1):
-            cells = line.decode("latin-1").strip("\r\n").split(separator)
-            if len(cells) != columns:
-                name = {"\t": "tabs", "|": "|"}[separator]
-                raise UserError(f"{path}:{number}: {len(cells)} columns separated by {name}, not {columns}")
-            empty = False
-            yield f"{path}:{number}", cells
-    if empty:
+    number = 0
+    for number, line in text_lines(path, "latin-1"):
+        cells = line.strip("\r\n").split(separator)
+        if len(cells) != columns:
+            name = {"\t": "tabs", "|": "|"}[separator]
+            raise UserError(f"{path}:{number}: {len(cells)} columns separated by {name}, not {columns}")
+        yield f"{path}:{number}", cells
+    if not number:
         raise UserError(f"{path} is empty")
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from dsinga.data.conversion import record_dtype
-from dsinga.data.importers.files import naming_errors
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 from dsinga.registry import listed

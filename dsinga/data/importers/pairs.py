@@ -14,16 +14,17 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from dsinga.data.filesystem import join
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents
 from dsinga.data.importers.sentences import sentence_lines
-from dsinga.data.importers.vocabularies import (
+from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
+    SENTENCE_END,
+    SENTENCE_START,
     check_min_count,
     common_words,
     encode_sentences,
     training_store,
 )
-from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START
 from dsinga.errors import UserError
 
 MARKS = (SENTENCE_START, SENTENCE_END)
@@ -66,14 +67,14 @@ def pairs(
     if not os.path.exists(target):
         raise UserError(f"{target} does not exist; give the file of the translations, with a line for each of {source}")
     read = _read(source, target, encoding)
-    kept = [pair for pair in read if max_length is None or max(map(len, pair)) <= max_length]
-    if not kept:
+    short_pairs = [pair for pair in read if max_length is None or max(map(len, pair)) <= max_length]
+    if not short_pairs:
         raise UserError(
             f"{source}: every pair has a sentence of more than {max_length} words; give a larger max_length"
         )
-    if left_out := len(read) - len(kept):
+    if left_out := len(read) - len(short_pairs):
         _log.info("%s: %d of %d pairs are left out: more than %d words", source, left_out, len(read), max_length)
-    words = [[pair.source for pair in kept], [pair.target for pair in kept]]
+    words = [[pair.source for pair in short_pairs], [pair.target for pair in short_pairs]]
     if vocabulary is None:
         symbols = [common_words(Counter(itertools.chain.from_iterable(part)), min_count) for part in words]
         symbols[1] = (*symbols[1][:1], *MARKS, *symbols[1][1:])
@@ -86,8 +87,8 @@ def pairs(
                 f"{vocabulary}/target.zarr lacks <s> and </s>; give a folder made with dsinga data import pairs"
             )
     return {
-        "source.zarr": StoreContents(_sources(words[0], symbols[0]), len(kept), (), symbols[0]),
-        "target.zarr": StoreContents(_targets(words[1], symbols[1]), len(kept), symbols[1], symbols[1]),
+        "source.zarr": StoreContents(_sources(words[0], symbols[0]), len(short_pairs), (), symbols[0]),
+        "target.zarr": StoreContents(_targets(words[1], symbols[1]), len(short_pairs), symbols[1], symbols[1]),
     }
 
 
@@ -102,8 +103,8 @@ def _read(source: str, target: str, encoding: str) -> list[SentencePair]:
             f"{longer[1]} has {longer[0]}; each line must have its translation in the same line of the other file"
         )
     for number, words in enumerate(sides[1], 1):
-        if found := next((word for word in words if word in MARKS), None):
-            raise UserError(f"{target}:{number}: the word {found} marks the ends of sentences; remove it from the file")
+        if mark := next((word for word in words if word in MARKS), None):
+            raise UserError(f"{target}:{number}: the word {mark} marks the ends of sentences; remove it from the file")
     return [SentencePair(*words) for words in zip(*sides, strict=True)]
 
 

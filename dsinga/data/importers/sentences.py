@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.files import SUFFIXES, opened
-from dsinga.data.importers.records import Batch, StoreContents
-from dsinga.data.importers.vocabularies import (
+from dsinga.data.importers.batches import SUFFIXES, Batch, StoreContents, text_lines
+from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,
     check_min_count,
@@ -103,23 +102,12 @@ def sentence_lines(path: str, encoding: str, remedy: str = "remove the line") ->
     file.
     """
     count = 0
-    with opened(path) as (file, _):
-        for count, line in enumerate(file, 1):
-            try:
-                words = line.decode(encoding).lower().split()
-            except UnicodeDecodeError as error:
-                hint = " (for instance latin-1)" if encoding == "utf-8" else ""
-                raise UserError(
-                    f"{path}:{count}: not {encoding} text ({error.reason}); give the encoding of the file by "
-                    f"--encoding{hint}"
-                ) from None
-            except LookupError:
-                raise UserError(
-                    f"there is no encoding {encoding!r}; utf-8 and latin-1 are two of those known"
-                ) from None
-            if not words:
-                raise UserError(f"{path}:{count}: an empty sentence; {remedy}")
-            yield words
+    hint = " (for instance latin-1)" if encoding == "utf-8" else ""
+    for count, line in text_lines(path, encoding, f"give the encoding of the file by --encoding{hint}"):
+        words = line.lower().split()
+        if not words:
+            raise UserError(f"{path}:{count}: an empty sentence; {remedy}")
+        yield words
     if not count:
         raise UserError(f"{path} has no sentences")
 

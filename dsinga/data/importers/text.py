@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents, opened, text_lines
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
 
@@ -93,14 +92,8 @@ def _characters(path: str) -> Iterator[str]:
 
 def _words(path: str) -> Iterator[list[str]]:
     """Yield the words of a text line by line; raise UserError for a line that is not UTF-8."""
-    with opened(path) as (file, _):
-        for number, line in enumerate(file, 1):
-            try:
-                yield [*line.decode().split(), END_OF_LINE]
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}:{number}: not UTF-8 text ({error.reason}); convert it, or import characters, not words"
-                ) from None
+    for _, line in text_lines(path, remedy="convert it, or import characters, not words"):
+        yield [*line.split(), END_OF_LINE]
 
 
 def _contents(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> StoreContents:

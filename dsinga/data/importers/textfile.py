@@ -7,8 +7,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.batches import Batch, StoreContents, opened
 from dsinga.errors import UserError
 
 BLOCK_BYTES = 1 << 20

@@ -11,29 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.array_column import check_block, convert
 from dsinga.data.array_kinds import is_data_array
-from dsinga.data.array_source import column, label_column
 from dsinga.data.column import Column
-from dsinga.data.conversion import record_dtype
-from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Options, as_numpy, check_block, column_dtype, convert
+from dsinga.data.sources.dask_arrays import DaskColumn
+from dsinga.data.sources.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.data.store_format import block_rows
-from dsinga.data.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.errors import UserError
 from dsinga.registry import listed, nearest
 
 
-def dataset_source(
-    dataset: Any, data: str | None, label: str | None, dim: str | None, classes: Sequence[str] | None
-) -> RecordSource:
-    """Return the source of the variables ``data`` and ``label`` of a Dataset.
+def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the variables ``options.data`` and ``options.label`` of a Dataset as records and labels.
 
-    None guesses a variable by its name, where that is plain; ``label`` "" leaves labels out. ``dim`` is the sample
-    dimension; by default the first one of the data. Raises UserError where a variable or the dimension is not there.
+    None guesses a variable by its name, where that is plain; the label "" leaves labels out. ``options.dim`` is the
+    sample dimension; by default the first one of the data. Raises UserError where a variable or the dimension is not
+    there.
     """
+    if y is not None:
+        raise UserError("the labels of a Dataset are one of its variables; name it: open_records(dataset, label=...)")
+    data, label = options.data, options.label
     for name in (data, label):
         if name and name not in dataset.variables:
-            raise _missing("variable", name, [str(each) for each in dataset.variables], "Dataset")
+            raise _missing("variable", name, [str(variable) for variable in dataset.variables], "Dataset")
     names = [str(name) for name in dataset.data_vars]
     labels = [name for name in names if name.lower() in LABEL_NAMES and name != data]
     if not data:
@@ -41,7 +41,8 @@ def dataset_source(
         data = _only(records or [name for name in names if name not in (label, *labels)], "data", names)
     if label is None and labels:
         label = _only(labels, "label", names)
-    return data_array_source(dataset[data], dataset[label] if label else None, dim, classes, "xarray Dataset")
+    variables = data_array_records(dataset[data], dataset[label] if label else None, options)
+    return variables._replace(location="xarray Dataset")
 
 
 def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
@@ -55,29 +56,24 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
     )
 
 
-def data_array_source(
-    x: Any, y: Any, dim: str | None, classes: Sequence[str] | None, location: str = "xarray DataArray"
-) -> RecordSource:
-    """Return the source of the DataArray ``x`` and the labels ``y``, a DataArray or any other array, or None.
+def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the records of the DataArray ``x`` and the labels ``y``, a DataArray or of another kind, or None.
 
-    ``dim`` is the sample dimension; by default the first one of ``x``.
+    ``options.dim`` is the sample dimension; by default the first one of ``x``.
     """
     if not x.dims:
-        raise UserError(f"{location}: {x.name!r} is a single number; give one with a row for each record")
-    dim = str(x.dims[0]) if dim is None else dim
-    names = str(x.name or "x"), str(getattr(y, "name", None) or "y")
-    records = _variable_column(_samples_first(x, dim), names[0])
-    if y is None:
-        return RecordSource(location, records, classes=classes or ())
+        raise UserError(f"xarray DataArray: {x.name!r} is a single number; give one with a row for each record")
+    dim = str(x.dims[0]) if options.dim is None else options.dim
+    name, label_name = str(x.name or "x"), str(getattr(y, "name", None) or "y")
+    data = _variable_column(_samples_first(x, dim), name)
     if is_data_array(y):
         if dim not in y.dims and len(y.dims) == 1 and y.dims[0] in x.dims:
             raise UserError(
-                f"{location}: the samples of {names[0]!r} lie along {dim!r}, its first dimension, but the labels "
-                f"{names[1]!r} along {y.dims[0]!r}; name that one: open_records(..., dim={str(y.dims[0])!r})"
+                f"xarray: the samples of {name!r} lie along {dim!r}, its first dimension, but the labels "
+                f"{label_name!r} along {y.dims[0]!r}; name that one: open_records(..., dim={str(y.dims[0])!r})"
             )
         y = _samples_first(y, dim).data
-    labels = label_column(y, names[1], records.length, classes)
-    return RecordSource(location, records, labels, classes=classes or ())
+    return DataAndLabels("xarray DataArray", data, y, label_name)
 
 
 def _samples_first(array: Any, dim: str) -> Any:
@@ -89,8 +85,10 @@ def _samples_first(array: Any, dim: str) -> Any:
 
 def _variable_column(array: Any, name: str) -> Column:
     """Return the column of a DataArray: in memory, computed by Dask, or read from its file block by block."""
-    if array.chunks is not None or getattr(array.variable, "_in_memory", True):
-        return column(array.data, name)
+    if array.chunks is not None:
+        return DaskColumn(array.data, name)
+    if getattr(array.variable, "_in_memory", True):
+        return ArrayColumn(as_numpy(array.data, name), name)
     return FileColumn(array, name)
 
 
@@ -103,7 +101,7 @@ class FileColumn(Column):
     """
 
     def __init__(self, array: Any, name: str):
-        self.array, dtype = array, record_dtype(array.dtype)
+        self.array, dtype = array, column_dtype(array, name)
         rows = _chunk_rows(array)
         block = block_rows(len(array), math.prod(array.shape[1:]) * dtype.itemsize, rows)
         super().__init__(name, len(array), array.shape[1:], dtype, block)

@@ -1,20 +1,26 @@
-"""Opening the store that a job names; files in SINGA's formats are imported into a zarr store on first use."""
+"""Opening what a job names: stores, files in SINGA's formats (imported on first use), labels, and mean images."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dsinga.data.filesystem import has_zarr_metadata, is_url
-from dsinga.data.paths import imported_name, resolve
+import numpy as np
+
+from dsinga.data.column import Column
+from dsinga.data.conversion import find_nonfinite, place_of
+from dsinga.data.filesystem import has_zarr_metadata, imported_name, is_url, resolve
 from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import DataAndLabels, Labels, Options
+from dsinga.data.sources.zarr_source import open_zarr_labels, open_zarr_records
 from dsinga.data.staged_stores import DestinationExists
 from dsinga.data.store import RecordStore, is_complete
-from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 from dsinga.registry import nearest
+from dsinga.regular_files import TABLE_BYTES, open_regular
 
 BACKENDS = ("kvfile", "textfile", "lmdb", "imagefolder")  # values of SINGA's StoreProto.backend; dsinga adds "zarr"
 logger = logging.getLogger(__name__)
@@ -64,6 +70,42 @@ def open_store(
         "imagefolder": {"size": tuple(shape[-2:])} if len(shape) > 1 else {},
     }
     return RecordStore(import_once(location, kind, options[kind]))
+
+
+def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
+    """Return the records of the store at a path or URL, whose own labels are left out, beside the labels ``y``."""
+    refuse_numpy_file(path)
+    store = open_store(path, roots=options.roots, has_label=False)
+    return DataAndLabels(store.location, store.columns[0], y)
+
+
+def path_labels(path: str | os.PathLike[str], name: str, length: int, options: Options) -> Labels:
+    """Return the zarr array at a path or URL as the column of labels; see :func:`open_labels`."""
+    return open_labels(path, options.roots), options.classes
+
+
+def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Column:
+    """Return the labels (n,) or (n, K) that are the zarr array at a path or URL.
+
+    A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
+    array, or it has no numbers that can be labels.
+    """
+    refuse_numpy_file(path)
+    if os.fspath(path).endswith((".csv", ".tsv", ".txt")):
+        raise UserError(
+            f"labels beside records are an array or the path of a zarr array, and {os.fspath(path)} is a file of text; "
+            "give its column of labels, as pandas.read_csv returns it"
+        )
+    return open_zarr_labels(resolve(path, roots))
+
+
+def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
+    """Raise UserError where ``path`` is that of a file of numpy."""
+    if os.fspath(path).endswith((".npz", ".npy")):
+        raise UserError(
+            f"{os.fspath(path)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
+            "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
+        )
 
 
 def _importer_kind(location: str, backend: str | None) -> str | None:
@@ -128,3 +170,44 @@ def _modified_ns(source: str) -> int:
     entries = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
     # LMDB's lock file is left out, since every open modifies it.
     return max(os.stat(path).st_mtime_ns for path in (source, *entries) if not path.endswith("lock.mdb"))
+
+
+def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
+    """Return the float32 array, in the shape of a record, from the file that ``mean_file`` or ``std_file`` names.
+
+    The file is a store of one record (``image_mean.zarr``), a numpy file (``.npy``), or SINGA's ``image_mean.bin``, a
+    kvfile of one record. It is looked up as by :func:`dsinga.data.resolve`, which also finds a store beside ``path``.
+
+    Raises:
+        UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.
+    """
+    location = resolve(path, roots)
+    image = _read(location)
+    bad = find_nonfinite(image[None])
+    if bad is not None:
+        raise UserError(f"{location} has {bad.value} in {place_of(bad.position)}; make it again, from finite records")
+    return image
+
+
+def _read(location: str) -> np.ndarray:
+    if location.endswith(".zarr"):
+        store = RecordStore(location)
+        return _single(location, (store.read([row])[0][0] for row in range(len(store))))
+    if location.endswith(".npy"):
+        try:
+            with open_regular(location, TABLE_BYTES) as file, np.errstate(over="ignore"):
+                return np.load(file).astype(np.float32)
+        except Exception as error:  # of the header's parser: any class
+            fault = f"{type(error).__name__}: {error}"
+            raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None
+    from dsinga.data.importers.kvfile import read_kvfile
+
+    return _single(location, (record.data for record in read_kvfile(location)))
+
+
+def _single(location: str, records: Iterable[np.ndarray]) -> np.ndarray:
+    first_two = list(itertools.islice(records, 2))
+    if len(first_two) != 1:
+        count = "more than one record" if first_two else "no record"
+        raise UserError(f"{location} has {count}; a mean or standard-deviation file has exactly one")
+    return np.asarray(first_two[0], np.float32)

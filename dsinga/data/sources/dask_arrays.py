@@ -1,6 +1,6 @@
 """Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
 
-Only this file and sendable.py import Dask.
+Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, Dask is loaded.
 """
 
 from __future__ import annotations
@@ -10,21 +10,41 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-import dask
 import numpy as np
-from dask._task_spec import DataNode, Task
-from dask.array.core import getter
-from dask.core import flatten, get
 
-from dsinga.data.array_column import check_block, convert, title
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
-from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.sendable import why_graph_unsendable
-from dsinga.data.store_format import SMALL_BYTES, block_rows
-from dsinga.data.zarr_column import MAX_BLOCK_BYTES
+from dsinga.data.sources.arrays import (
+    DataAndLabels,
+    Labels,
+    Options,
+    array_labels,
+    check_block,
+    column_dtype,
+    convert,
+)
+from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
+
+
+def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the records of a dask array (n, ...), which are computed when they are read."""
+    return DataAndLabels("dask array", DaskColumn(x, "x"), y)
+
+
+def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
+    """Return the column of a dask array of labels (n,) or (n, K) of ``length`` records.
+
+    The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
+    needed before training.
+    """
+    check_chunks(y, name)
+    if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
+        (y,) = compute(y)
+        return array_labels(y, name, length, options)
+    return DaskColumn(y, name, labels=True), options.classes
 
 
 class DaskColumn(Column):
@@ -51,9 +71,12 @@ class DaskColumn(Column):
     from_files = False
 
     def __init__(self, array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()):
+        import dask
+        from dask.core import flatten
+
+        dtype = column_dtype(array, name, labels)
         check_chunks(array, name)
         self.labels, self.titles = labels, tuple(titles)
-        dtype = (label_dtype if labels else record_dtype)(array.dtype)
         row_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
         sizes = array.chunks[0] or (0,)
         block = block_rows(array.shape[0], row_bytes, max(sizes))
@@ -111,10 +134,6 @@ class DaskColumn(Column):
             return f"its chunks are of a {type(self._array).__name__}: {why}"
         return why and (why_graph_unsendable(self._graph) or why)
 
-    def place(self, index: Sequence[int]) -> str:
-        """Return the name of the table's column that ``index`` belongs to, or the position."""
-        return title(self.titles, index) or super().place(index)
-
     def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Return the chunks with these numbers."""
         if self._chunks is None:
@@ -127,9 +146,11 @@ class DaskColumn(Column):
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Compute chunks, all in one run, so that tasks that several of them need run once."""
+        from dask.core import get
+
         keys = [self._keys[number] for number in numbers]
-        graph, kept = self._needed(keys)
-        values = self._fetch(kept)
+        graph, cluster_keys = self._needed(keys)
+        values = self._fetch(cluster_keys)
         computed = [key for key in keys if key in graph]
         try:
             results = get(graph, computed, cache=dict(values))
@@ -145,18 +166,18 @@ class DaskColumn(Column):
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
         """Return the part of the graph that computes ``keys``, and the keys that it takes from the cluster."""
         graph: dict[Any, Any] = {}
-        kept: list[Any] = []
+        cluster_keys: list[Any] = []
         stack = list(keys)
         while stack:
             key = stack.pop()
-            if key in graph or key in kept:
+            if key in graph or key in cluster_keys:
                 continue
             if key in self._futures:
-                kept.append(key)
+                cluster_keys.append(key)
                 continue
             graph[key] = self._graph[key]
             stack += graph[key].dependencies
-        return graph, kept
+        return graph, cluster_keys
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
         """Return the values that the cluster keeps, by key."""
@@ -181,6 +202,9 @@ class DaskColumn(Column):
 
 def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
     """Return the array that a graph does nothing with but cut it into chunks, None where it does more."""
+    from dask._task_spec import DataNode, Task
+    from dask.array.core import getter
+
     sizes, *others = chunks
     rest = tuple(slice(0, size) for (size,) in others)
     start = 0
@@ -205,10 +229,10 @@ def check_chunks(array: Any, name: str) -> None:
             "to_dask_array(lengths=True) where it comes from a data frame"
         )
     if any(len(sizes) > 1 for sizes in array.chunks[1:]):
-        whole = ", ".join(f"{axis}: -1" for axis in range(1, array.ndim))
+        axes = ", ".join(f"{axis}: -1" for axis in range(1, array.ndim))
         raise UserError(
             f"the dask array {name!r} has chunks of shape {array.chunksize}, which cut its records of shape "
-            f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {whole}}})"
+            f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {axes}}})"
         )
 
 
@@ -218,6 +242,8 @@ def compute(*collections: Any) -> tuple[Any, ...]:
     if futures:
         client = futures[0].client
         return tuple(client.gather(client.compute(list(collections))))
+    import dask
+
     return dask.compute(*collections)
 
 

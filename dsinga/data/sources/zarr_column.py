@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 import os
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -16,21 +17,13 @@ import zarr
 
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
-from dsinga.data.missing_chunks import MissingChunks
+from dsinga.data.filesystem import exists, is_file, join
 from dsinga.data.reading_store import check_lengths
-from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows
+from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 
-MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
-
-
-def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
-    """Return the bytes of all chunks of ``arrays`` as stored, or None where files are not listed, as at web servers."""
-    try:
-        return sum(array.nbytes_stored() for array in arrays)
-    except Exception:  # each package has classes of its own
-        return None
+logger = logging.getLogger(__name__)
 
 
 class ZarrColumn(Column):
@@ -76,10 +69,10 @@ class ZarrColumn(Column):
                 f"{block_bytes >> 20} MiB, more than {MAX_BLOCK_BYTES >> 20}; rechunk it along the first axis, for "
                 f"instance in chunks of {(chunk_rows(row_bytes), *self.shape)}"
             )
-        whole = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
+        is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
         self._missing = MissingChunks(array, location, is_label)
         check_lengths(array)
-        self._all_rows = _AllRows.shared(self.key) if whole else None
+        self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` in the dtype of the column."""
@@ -94,7 +87,7 @@ class ZarrColumn(Column):
         except Exception as error:  # of codecs, file systems, web servers: any class
             chunk = (self.array.shards or self.array.chunks)[0]
             ends = [start, *range((start // chunk + 1) * chunk, stop, chunk), stop]
-            for part in pairwise(ends) if len(ends) > 2 else ():  # find the rows at fault
+            for part in itertools.pairwise(ends) if len(ends) > 2 else ():  # find the rows at fault
                 self.read_rows(*part)
             fault = redact(f"{type(error).__name__}: {error}", self.location)
             raise UserError(
@@ -137,3 +130,52 @@ class _AllRows:
             if self._rows is None:
                 self._rows = decode()
             return self._rows
+
+
+class MissingChunks:
+    """Finds the chunks of an array that are not stored, when rows that have the fill value only were read.
+
+    Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
+    is refused where the array has no fill value, and where something else than a file is in its place.
+
+    Args:
+        array: the array.
+        location: path or URL of its store.
+        is_label: whether the rows are labels, whole chunks of which often have the fill value 0.
+    """
+
+    def __init__(self, array: zarr.Array, location: str, is_label: bool):
+        self._array, self._location = array, location
+        self._level = logging.INFO if is_label else logging.WARNING
+        self._chunks = array.shards or array.chunks
+        self._said = False
+
+    def check(self, rows: np.ndarray, start: int) -> None:
+        """Raise UserError if a chunk of ``rows``, which begin at row ``start``, is missing and must not be."""
+        fill = self._array.fill_value
+        fill = rows.dtype.type(0 if fill is None else fill)
+        counts = [range(-(-size // chunk)) for size, chunk in zip(rows.shape[1:], self._chunks[1:], strict=True)]
+        first, last = start // self._chunks[0], (start + len(rows) - 1) // self._chunks[0]
+        for index in itertools.product(range(first, last + 1), *counts):
+            begins = [number * chunk for number, chunk in zip(index, self._chunks, strict=True)]
+            ends = [begin + chunk for begin, chunk in zip(begins, self._chunks, strict=True)]
+            begins[0], ends[0] = max(begins[0] - start, 0), ends[0] - start
+            part = rows[tuple(slice(begin, end) for begin, end in zip(begins, ends, strict=True))]
+            if part.size and part.flat[0] == fill and (part == fill).all():
+                self._check_chunk(index)
+
+    def _check_chunk(self, index: tuple[int, ...]) -> None:
+        key = join(self._array.path, self._array.metadata.encode_chunk_key(index))
+        if is_file(join(self._location, key)):
+            return
+        name = self._array.path or os.path.basename(self._location)
+        remedy = "write the array again, or put the chunk back"
+        if exists(join(self._location, key)):
+            raise UserError(f"{self._location}: chunk {key} of {name!r} is not a file; {remedy}")
+        if self._array.fill_value is None:
+            raise UserError(f"{self._location}: chunk {key} of {name!r} is missing; {remedy}")
+        if not self._said:
+            self._said = True
+            fill = self._array.fill_value
+            text = f"{self._location}: chunk {key} of {name!r} is not stored, so its numbers are the fill value {fill}"
+            logger.log(self._level, redact(text))

@@ -10,40 +10,41 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.array_kinds import is_dask_frame, is_frame
-from dsinga.data.array_source import array_source, codes
+from dsinga.data.array_kinds import is_dask_frame
 from dsinga.data.conversion import record_dtype
-from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Labels, Options, codes
+from dsinga.data.sources.dask_arrays import DaskColumn, compute
 from dsinga.errors import UserError
 from dsinga.registry import nearest_or_listed
 
 
-def frame_source(
-    frame: Any,
-    y: Any = None,
-    *,
-    label: str | None = None,
-    columns: Sequence[str] | None = None,
-    classes: Sequence[str] | None = None,
-) -> RecordSource:
-    """Return the source of the feature columns of a data frame, and of its labels.
+def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the feature columns of a data frame, or a series, as records, and the column of labels or ``y``.
 
-    Records have one number for each feature column, in the order of ``columns``: uint8 if all are uint8 or bool, int32
-    if all are int32, else float32; a missing value is NaN, which is refused when it is read. The length and the labels
-    of a Dask data frame are computed at once, its features when they are read.
-
-    Args:
-        frame: DataFrame of pandas or Dask.
-        y: the labels, if they are not a column: a series, a data frame, or an array.
-        label: the column of labels.
-        columns: the feature columns; by default all but ``label``.
-        classes: the names of the labels 0, 1, ...; by default the categories of a categorical label column.
+    Records have one number for each feature column, in the order of ``options.columns``: uint8 if all are uint8 or
+    bool, int32 if all are int32, else float32; a missing value is NaN, which is refused when it is read. The length and
+    the labels of a Dask data frame are computed at once, its features when they are read.
 
     Raises:
         UserError: a column is missing, or does not have numbers.
     """
     if frame.ndim == 1:
         frame = frame.to_frame()
+    label = options.label or None
+    features = _feature_columns(frame, label, options.columns)
+    dtype = _common_dtype(frame, features)
+    labels = y if label is None else frame[label]
+    titles = [str(name) for name in features]
+    name = str(label if label is not None else "y")
+    if is_dask_frame(frame):
+        x, labels = _from_dask(frame[features], labels, dtype)
+        return DataAndLabels("dask data frame", DaskColumn(x, "features", titles=titles), labels, name)
+    data = ArrayColumn(to_array(frame[features], dtype), "features", titles=titles)
+    return DataAndLabels("data frame", data, labels, name)
+
+
+def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:
+    """Return the names of the feature columns; by default all but that of the labels."""
     known = [str(name) for name in frame.columns]
     if len(set(known)) < len(known):
         name = next(name for name in known if known.count(name) > 1)
@@ -55,18 +56,7 @@ def frame_source(
     features = [name for name in frame.columns if name != label] if columns is None else list(columns)
     if not features:
         raise UserError("the data frame has no feature columns; name some in columns=")
-    dtype = _common_dtype(frame, features)
-    labels = frame[label] if label is not None else y
-    titles = [str(name) for name in features]
-    if is_dask_frame(frame):
-        x, labels = _from_dask(frame[features], labels, dtype)
-        location = "dask data frame"
-    else:
-        x, location = to_array(frame[features], dtype), "data frame"
-    if is_frame(labels):
-        labels, classes = frame_labels(labels, classes)
-    names = "features", str(label if label is not None else "y")
-    return array_source(x, labels, location=location, names=names, classes=classes, titles=titles)
+    return features
 
 
 def _common_dtype(frame: Any, features: Sequence[str]) -> np.dtype:
@@ -101,8 +91,6 @@ def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
 
 def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
     """Return the features of a Dask data frame as a dask array, and its labels as pandas has them or as they are."""
-    from dsinga.data.dask_column import compute
-
     lengths = features.map_partitions(len, meta=("length", "i8"))
     lazy = is_dask_frame(labels)
     counts, *computed = compute(lengths, *([labels] if lazy else []))
@@ -112,31 +100,30 @@ def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:
     return type(array)(array.dask, array.name, chunks, dtype), computed[0] if lazy else labels
 
 
-def frame_labels(labels: Any, classes: Sequence[str] | None) -> tuple[np.ndarray, Sequence[str] | None]:
-    """Return the labels of a series or data frame, and the names of their classes, if these are known.
+def frame_labels(labels: Any, name: str, length: int, options: Options) -> Labels:
+    """Return the column of the labels of a series or data frame, and the names of their classes, if these are known.
 
-    Those of a categorical series are its categories, where ``classes`` names none. Labels that Dask computes are
+    Those of a categorical series are its categories, where the options name none. Labels that Dask computes are
     computed at once. Raises UserError where a label is missing.
     """
     if is_dask_frame(labels):
-        from dsinga.data.dask_column import compute
-
         (labels,) = compute(labels)
-    name = str(getattr(labels, "name", None) or "y")
+    title, classes = str(getattr(labels, "name", None) or "y"), options.classes
     missing = labels.isna().to_numpy()
     if missing.any():
         raise UserError(
             f"the data frame has no label in record {int(np.argmax(missing)) // max(1, missing[:1].size)} of column "
-            f"{name!r}; leave records without a label out"
+            f"{title!r}; leave records without a label out"
         )
     if str(getattr(labels, "dtype", "")) == "category":
         if classes is None:
-            return labels.cat.codes.to_numpy().astype(np.int64), [str(each) for each in labels.cat.categories]
+            array, classes = labels.cat.codes.to_numpy().astype(np.int64), list(map(str, labels.cat.categories))
+            return ArrayColumn(array, name, labels=True), classes
         labels = labels.astype(str)
     array = labels.to_numpy()
-    if array.dtype.kind not in "OSUT":
-        return array, classes
     numbers = getattr(getattr(labels, "dtype", None), "numpy_dtype", None)  # pandas' nullable dtypes
-    if numbers is not None and numbers.kind in "buif":
-        return array.astype(numbers), classes
-    return codes(array, name, classes), classes
+    if array.dtype.kind in "OSUT" and numbers is not None and numbers.kind in "buif":
+        array = array.astype(numbers)
+    elif array.dtype.kind in "OSUT":
+        array = codes(array, title, classes)
+    return ArrayColumn(array, name, labels=True), classes

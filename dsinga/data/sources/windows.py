@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.auto_import import import_once
-from dsinga.data.paths import imported_name, resolve
+from dsinga.data.filesystem import imported_name, resolve
+from dsinga.data.sources.stores import import_once
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.vocabulary import has_words, read_vocabulary
 from dsinga.errors import UserError

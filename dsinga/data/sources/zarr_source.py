@@ -7,12 +7,11 @@ from typing import Any
 
 import zarr
 
-from dsinga.data.filesystem import absolute, exists, join, zarr_store
-from dsinga.data.paths import import_command
+from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
 from dsinga.data.record_source import RecordSource
-from dsinga.data.store import RecordStore
-from dsinga.data.zarr_column import ZarrColumn, stored_bytes
-from dsinga.data.zarr_names import arrays_of, find_arrays
+from dsinga.data.sources.zarr_column import ZarrColumn
+from dsinga.data.sources.zarr_names import arrays_of, find_arrays
+from dsinga.data.store import RecordStore, stored_bytes
 from dsinga.errors import UserError
 from dsinga.redaction import redact
 

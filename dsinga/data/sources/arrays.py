@@ -1,0 +1,156 @@
+"""Records and labels in memory: numpy arrays, and what numpy converts; and the checks of every column of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.data.column import Column
+from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
+from dsinga.data.store_format import MAX_BLOCK_BYTES, block_rows
+from dsinga.errors import UserError
+from dsinga.registry import nearest
+
+Labels = tuple[Column, Sequence[str] | None]  # and the names of their classes, if known
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of :func:`dsinga.data.open_records`, which explains them."""
+
+    data: str | None = None
+    label: str | None = None
+    columns: Sequence[str] | None = None
+    dim: str | None = None
+    classes: Sequence[str] | None = None
+    roots: Sequence[str] = ()
+
+
+class DataAndLabels(NamedTuple):
+    """The records of a source as a column, beside labels of any kind, not yet a column.
+
+    Attributes:
+        location: a path, a URL, or a description such as "numpy array".
+        data: the records.
+        labels: an array, a data frame or a path; None without labels.
+        label_name: the name by which messages call the labels.
+    """
+
+    location: str
+    data: Column
+    labels: Any = None
+    label_name: str = "y"
+
+
+def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
+    """Return the records of an array (n, ...), or of what numpy converts to one."""
+    return DataAndLabels("numpy array", ArrayColumn(as_numpy(x, "x"), "x"), y)
+
+
+def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
+    """Return the column of labels (n,) or (n, K); strings are coded by their place among the classes."""
+    y = as_numpy(y, name)
+    if y.dtype.kind in "OSUT":
+        y = codes(y, name, options.classes)
+    return ArrayColumn(y, name, labels=True), options.classes
+
+
+class ArrayColumn(Column):
+    """Records, or labels, that are a numpy array (length, *shape). Rows are converted when they are read.
+
+    A pickle contains the whole array; where a source has such a column, send it once to each process.
+
+    Args:
+        array: the array, which nobody should change while it is read.
+        name: the name by which messages call the array.
+        labels: whether the array has labels, in their dtypes, rather than records.
+        titles: the names of the columns of a table (length, columns), for messages.
+
+    Raises:
+        UserError: the array has no rows of numbers, or labels have more than two axes.
+    """
+
+    from_files = False
+
+    def __init__(self, array: np.ndarray, name: str, labels: bool = False, titles: Sequence[str] = ()):
+        self.array, self.labels, self.titles = array, labels, tuple(titles)
+        dtype = column_dtype(array, name, labels)
+        block = block_rows(len(array), array[:1].size * dtype.itemsize)
+        super().__init__(name, len(array), array.shape[1:], dtype, block)
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows ``start`` to ``stop``: a view of the array if that has the right dtype, else a copy."""
+        return convert(self.array[start:stop], self, self.labels)
+
+    def why_unsendable(self) -> str:
+        """Return "", since numbers can always be sent."""
+        return ""
+
+
+def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
+    """Return the dtype in which the rows of an array are read, by :mod:`dsinga.data.conversion`.
+
+    Raises UserError where the array has no rows, or no numbers, or is one of labels with more than two axes.
+    """
+    if not array.ndim or (labels and array.ndim > 2):
+        needed = "labels need the shape (n,) or (n, K)" if labels else "records need a row each"
+        raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
+    try:
+        return (label_dtype if labels else record_dtype)(array.dtype)
+    except UserError as error:
+        raise UserError(f"{name!r}: {error}") from None
+
+
+def as_numpy(array: Any, name: str) -> np.ndarray:
+    """Return an array, or what numpy converts to one, as a numpy array; a mask must not hide any of its numbers."""
+    if np.ma.isMaskedArray(array) and np.ma.is_masked(array):
+        raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError) as error:
+        hint = "; give records and labels as a tuple, (x, y)" if isinstance(array, list) and len(array) == 2 else ""
+        text = f"{name!r}, a {type(array).__name__}, does not convert to a numpy array: {error}"
+        raise UserError(text.removesuffix(".") + hint) from None
+
+
+def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:
+    """Return the place of each label among ``classes``, int64; raise UserError for one that is not among them.
+
+    Without ``classes`` strings are refused: those of the training and the test records could get different codes.
+    """
+    values, places = np.unique(labels.astype(str), return_inverse=True)
+    if classes is None:
+        known = ", ".join(repr(str(value)) for value in values[:10]) + (", ..." if len(values) > 10 else "")
+        raise UserError(
+            f"{name!r} has labels that are strings; name the classes in the order of their codes, the same for all "
+            f"phases: open_records(..., classes=[{known}])"
+        )
+    places_of = {str(name): place for place, name in enumerate(classes)}
+    for number, value in enumerate(values):
+        if str(value) not in places_of:
+            record = int(np.argmax(places.reshape(-1) == number)) // max(1, labels[:1].size)
+            text = f"{name!r} has the label {str(value)!r} in record {record}, which is not among the classes"
+            raise UserError(f"{text}{nearest(str(value), list(places_of))}")
+    return np.array([places_of[str(value)] for value in values], np.int64)[places].reshape(labels.shape)
+
+
+def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
+    """Return a view of rows that cast safely to the dtype of their column, else a copy in that dtype."""
+    if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
+        return rows[:]  # a view, since the cache makes it read-only
+    try:
+        return (as_labels if labels else as_records)(rows)[:]
+    except UserError as error:
+        raise UserError(f"{column.name!r}: {error}") from None
+
+
+def check_block(column: Column, remedy: str) -> None:
+    """Raise UserError if a block of a column has more bytes than reading can keep ten of in memory."""
+    if column.block_bytes > MAX_BLOCK_BYTES:
+        raise UserError(
+            f"{column.name!r} has chunks of {column.block_bytes >> 20} MiB, and reading keeps up to ten in memory; at "
+            f"most {MAX_BLOCK_BYTES >> 20} MiB do; {remedy}"
+        )

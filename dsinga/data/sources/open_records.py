@@ -1,0 +1,137 @@
+"""Opening records from whatever a person has: a path or URL, arrays, data frames, a source of records.
+
+``KINDS`` is the table of what can be opened. Each kind has a file in this folder, which makes columns of its objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.data.array_kinds import is_array, is_dask_array, is_data_array, is_dataset, is_frame, is_path
+from dsinga.data.record_source import RecordSource
+from dsinga.data.sendable import naming_unsendable
+from dsinga.data.sources.arrays import DataAndLabels, Labels, Options, array_labels, array_records
+from dsinga.data.sources.dask_arrays import dask_labels, dask_records
+from dsinga.data.sources.data_frames import frame_labels, frame_records
+from dsinga.data.sources.stores import open_store, path_labels, path_records, refuse_numpy_file
+from dsinga.data.sources.xarray_objects import data_array_records, dataset_records
+from dsinga.errors import UserError
+
+
+class Kind(NamedTuple):
+    """A kind of object that has records or labels.
+
+    Attributes:
+        words: what messages call such an object.
+        matches: whether an object is of this kind.
+        records: returns the records of an object, beside the labels ``y``.
+        labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
+            of records, and the options.
+        options: the options of :func:`open_records` that have a meaning for the records of an object.
+    """
+
+    words: str
+    matches: Callable[[Any], bool]
+    records: Callable[[Any, Any, Options], DataAndLabels]
+    labels: Callable[[Any, str, int, Options], Labels]
+    options: tuple[str, ...]
+
+
+KINDS = (  # in the order in which an object is asked; all but paths convert to numpy arrays, too
+    Kind("a path or URL", is_path, path_records, path_labels, ("classes",)),
+    Kind("a Dataset", is_dataset, dataset_records, array_labels, ("data", "label", "dim", "classes")),
+    Kind("a data frame", is_frame, frame_records, frame_labels, ("label", "columns", "classes")),
+    Kind("a DataArray", is_data_array, data_array_records, array_labels, ("dim", "classes")),
+    Kind("a dask array", is_dask_array, dask_records, dask_labels, ("classes",)),
+    Kind("an array", is_array, array_records, array_labels, ("classes",)),
+)
+
+
+def open_records(
+    source: Any,
+    *,
+    data: str | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    dim: str | None = None,
+    classes: Sequence[str] | None = None,
+    roots: Sequence[str] = (),
+) -> RecordSource:
+    """Return the source of records that ``source`` is or has.
+
+    Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
+    gives the same bits as from a store with the same records; docs/arrays.md says which chunks are too large for that.
+
+    Args:
+        source: one of
+
+            - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
+            - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
+            - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
+            - an xarray Dataset, or a data frame of pandas or Dask;
+            - a source of records, which is returned as it is.
+        data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
+            names.
+        label: the array of a zarr group, the variable of a Dataset, or the column of a data frame, that has the labels;
+            "" for none. By default guessed; none in a data frame.
+        columns: the feature columns of a data frame; by default all but ``label``.
+        dim: the dimension of xarray objects along which samples are counted; by default the first.
+        classes: the names of the labels 0, 1, ...; labels that are strings are coded by their place among these.
+        roots: folders where a relative path is looked up.
+
+    Raises:
+        UserError: ``source`` is of another type, cannot be read, or does not have numbers of the right shape.
+    """
+    if isinstance(source, RecordSource):
+        return source
+    options = Options(data, label, columns, dim, classes, roots)
+    if is_path(source):
+        refuse_numpy_file(source)
+        _check_options(options, "a path or URL", ("data", "label"))
+        return open_store(source, roots=roots, data=data, label=label)
+    x, y = _pair(source)
+    kind = _kind_of(x)
+    if kind is None:
+        raise _refusal(x)
+    _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])
+    with naming_unsendable({"x": x, "y": y}):
+        location, column, y, name = kind.records(x, y, options)
+        if y is None:
+            return RecordSource(location, column, classes=classes or ())
+        label_kind = _kind_of(y) or KINDS[-1]  # which says why it does not convert
+        labels, classes = label_kind.labels(y, name, column.length, options)
+    return RecordSource(location, column, labels, classes=classes or ())
+
+
+def _kind_of(value: Any) -> Kind | None:
+    """Return the kind of an object that has records or labels; None if it has none."""
+    return next((kind for kind in KINDS if kind.matches(value)), None)
+
+
+def _pair(source: Any) -> tuple[Any, Any]:
+    """Return x and y of a pair, or the source and None."""
+    if not isinstance(source, tuple):
+        return source, None
+    if len(source) != 2:
+        raise UserError(f"a tuple of records has 2 parts, x and y, not {len(source)}")
+    return source
+
+
+def _check_options(options: Options, words: str, known: Sequence[str]) -> None:
+    """Raise UserError for an option that has no meaning for this kind of source."""
+    for name in ("data", "label", "columns", "dim", "classes"):
+        if getattr(options, name) is not None and name not in known:
+            raise UserError(
+                f"open_records has no use for {name}= with {words}; it takes {', '.join(known)}; leave it out"
+            )
+
+
+def _refusal(x: Any) -> UserError:
+    """Return the error for records of another type, with the remedy for types that people often have."""
+    kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
+    if type(x).__module__.startswith("zarr."):
+        remedy = 'give its path, or its arrays: (group["x"], group["y"])'
+    elif hasattr(x, "toarray"):
+        remedy = "sparse matrices are not read; give x.toarray()"
+    return UserError(f"records cannot be read from a {kind}; {remedy}")
