@@ -99,10 +99,11 @@ class Predictor:
         if params is not None:
             values = _load(ops, params)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
-        outputs, metrics = forward(self.net, values, records, ctx, [*keep, *self._state_params])
+        names = [*keep, *self._state_params] if self._state_params else keep
+        outputs, metrics = forward(self.net, values, records, ctx, names)
         for layer, param in self._state_params.items():
             values[param] = outputs[layer].state["state"]
-        return {name: _to_host(output, ops) for name, output in outputs.items() if name in keep}, metrics
+        return {name: _to_host(outputs[name], ops) for name in keep}, metrics
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
         """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches that take bounded memory.
