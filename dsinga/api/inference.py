@@ -46,11 +46,11 @@ def evaluate(
     layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
     :func:`dsinga.train`. Raises UserError for bad input.
     """
-    each = find_phase(phase)
-    job = job_with_data(job, data, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
         folders, where = roots(job, data_root), select_workers(resources, hosts)
-        return cluster.evaluate(job, client, trained_params(job, params, folders), each, folders, where)
+        return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, where)
 
 
 @awaitable
@@ -96,10 +96,10 @@ def predict_lazily(
     """
     from dsinga.cluster.inference import lazy_prediction
 
-    each = find_phase(phase)
-    job = job_with_data(job, x, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, x, job_phase, data_root)
     where = roots(job, data_root)
-    return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, each, where)
+    return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
 
 def predict_batches(
@@ -137,11 +137,11 @@ def predict_with_labels(
 
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
-    each = find_phase(phase)
-    job = job_with_data(job, data, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
         folders, where = roots(job, data_root), select_workers(resources, hosts)
-        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, each, folders, where)
+        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, job_phase, folders, where)
 
 
 def generate(
