@@ -11,8 +11,7 @@ import pytest
 import dsinga
 from dsinga.engine import predictor as predictor_module
 from dsinga.engine.local_net import LocalNet
-from dsinga.engine.predictor import Predictor, in_batches
-from dsinga.errors import UserError
+from dsinga.engine.predictor import Predictor
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.models import char_rnn
@@ -72,18 +71,11 @@ def test_labels_come_with_features_of_as_many_rows(predictor: Predictor) -> None
     assert predictor.for_net(create(2)).forward(other_rows, 20, ("fc",))[0]["fc"].labels is None
 
 
-@pytest.mark.parametrize("rows", [1, 3, 20])
+@pytest.mark.parametrize("rows", [1, 8, 20])
 def test_records_are_predicted_in_batches_of_bounded_memory(predictor: Predictor, monkeypatch, rows: int) -> None:
     expected = predictor.forward(RECORDS, 20, ("ip",))[0]["ip"].data
     monkeypatch.setattr(predictor_module, "batch_rows", lambda net: rows)
     np.testing.assert_allclose(predictor.for_net(create(3)).predict(X, "ip"), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_parts_are_joined_in_order() -> None:
-    parts = []
-    joined = in_batches(lambda start, stop: parts.append((start, stop)) or X[start:stop], 20, 8)
-    np.testing.assert_array_equal(joined, X)
-    assert parts == [(0, 8), (8, 16), (16, 20)]
 
 
 def test_params_are_copied_to_a_device_once(local_net: LocalNet, predictor: Predictor) -> None:
@@ -114,8 +106,3 @@ def test_states_are_carried_from_batch_to_batch() -> None:
     parts = [carried.forward({"data": Records(codes[:, k : k + 4])}, 2, ("ip1",))[0]["ip1"].data for k in (0, 4)]
     expected = whole.forward({"data": Records(codes)}, 2, ("ip1",))[0]["ip1"].data
     np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_an_unknown_layer_is_refused(predictor: Predictor) -> None:
-    with pytest.raises(UserError, match="no layer 'ipp' in phase kTest; did you mean 'ip'"):
-        predictor.forward(RECORDS, 20, ("ipp",))
