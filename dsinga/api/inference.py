@@ -14,9 +14,12 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
-from dsinga.cluster.inference import text_generation, translation
+from dsinga.engine import generation, translation
+from dsinga.engine.predictor import ONE_CORE
 from dsinga.job import Job, load
 from dsinga.job.phases import find_phase
+from dsinga.net import NeuralNet
+from dsinga.worker.processor import Processor
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -43,11 +46,11 @@ def evaluate(
     layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
     :func:`dsinga.train`. Raises UserError for bad input.
     """
-    each = find_phase(phase)
-    job = job_with_data(job, data, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
         folders, where = roots(job, data_root), select_workers(resources, hosts)
-        return cluster.evaluate(job, client, trained_params(job, params, folders), each, folders, where)
+        return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, where)
 
 
 @awaitable
@@ -93,10 +96,10 @@ def predict_lazily(
     """
     from dsinga.cluster.inference import lazy_prediction
 
-    each = find_phase(phase)
-    job = job_with_data(job, x, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, x, job_phase, data_root)
     where = roots(job, data_root)
-    return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, each, where)
+    return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
 
 def predict_batches(
@@ -134,11 +137,11 @@ def predict_with_labels(
 
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
-    each = find_phase(phase)
-    job = job_with_data(job, data, each, data_root)
+    job_phase = find_phase(phase)
+    job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
         folders, where = roots(job, data_root), select_workers(resources, hosts)
-        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, each, folders, where)
+        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, job_phase, folders, where)
 
 
 def generate(
@@ -162,7 +165,7 @@ def generate(
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
-    return text_generation.generate(job, trained, seed_text, length, temperature, seed, where)
+    return generation.generate_text(job, trained, seed_text, length, temperature, seed, where, _choose_processor)
 
 
 def translate(
@@ -184,4 +187,16 @@ def translate(
     """
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
-    return translation.translate(job, trained_params(job, params, where), sentences, beam, length_penalty, where)
+    trained = trained_params(job, params, where)
+    return translation.translate(job, trained, sentences, beam, length_penalty, where, _choose_processor)
+
+
+def _choose_processor(job: Job, net: NeuralNet) -> Processor:
+    """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
+    from dsinga.settings import read_setting  # imports Dask, which other commands do not need
+
+    if not job.gpu and read_setting("device") in ("auto", "cpu"):
+        return ONE_CORE
+    from dsinga.cluster.inference.inference import local_processor  # imports distributed, which a CPU does not need
+
+    return local_processor(job, net)

@@ -18,7 +18,7 @@ from dsinga.net.cut import FEATURES, WHOLE_LAYER
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops import Ops, SparseRows, get_ops
 from dsinga.ops.sparse import add_up
-from dsinga.training import Algorithm, Metrics, add_metrics, forward, name_metrics
+from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 
 T = TypeVar("T")
 KEPT_NETS = 8  # a net is cut anew for each phase and batch size
@@ -60,7 +60,7 @@ class CutRunner:
             metrics = algorithm(local, arrays, own, ctx, pushed.__setitem__)
             return {name: to_host(gradient, ctx.ops) for name, gradient in pushed.items()}, metrics
 
-        cut, done = self._run(compute, net, values, records, rows, seed, step)
+        cut, done = self.run(compute, net, values, records, rows, seed, step)
         pushed = [
             {name: whole_shape(gradient, local.params[name].shape) for name, gradient in gradients.items()}
             for local, (gradients, _) in zip(cut.locals, done, strict=True)
@@ -68,30 +68,7 @@ class CutRunner:
         metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in done))
         return join_gradients(cut, pushed), metrics
 
-    def forward(
-        self,
-        net: NeuralNet,
-        values: Mapping[str, np.ndarray],
-        records: Mapping[str, Records],
-        rows: int,
-        keep: Sequence[str],
-        seed: int,
-        step: int,
-    ) -> tuple[dict[str, np.ndarray], Metrics]:
-        """Return the whole features of the layers ``keep``, and the metrics, of a batch of ``rows`` records."""
-        for name in keep:
-            net.position(name)  # raises UserError
-
-        def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
-            names = [name for name in keep if name in local.positions]
-            outputs, metrics = forward(local, arrays, own, ctx, names)
-            return {name: ctx.ops.to_numpy(output.feature) for name, output in outputs.items()}, metrics
-
-        cut, done = self._run(compute, net, values, records, rows, seed, step)
-        metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in done))
-        return {name: _join_feature(cut, name, [outputs for outputs, _ in done]) for name in keep}, metrics
-
-    def _run(
+    def run(
         self,
         compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T],
         net: NeuralNet,
@@ -101,7 +78,7 @@ class CutRunner:
         seed: int,
         step: int,
     ) -> tuple[PartitionedNet, list[T]]:
-        """Run ``compute`` for each worker, on its net, its parts of params and its rows."""
+        """Run ``compute`` for each worker, on its net, its parts of params and its rows; return the cut net, too."""
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
@@ -194,7 +171,7 @@ def _join_parts(
     return whole
 
 
-def _join_feature(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Return the whole feature of a layer from those of the workers that compute it."""
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:

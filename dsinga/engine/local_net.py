@@ -9,10 +9,11 @@ import numpy as np
 
 from dsinga.arguments import check_whole
 from dsinga.engine.local_cut import CutRunner, to_host, whole_shape
-from dsinga.engine.local_nets import LocalNets, batch_rows, gradient_input, last_layers
+from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
 from dsinga.engine.local_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
+from dsinga.engine.predictor import Predictor, batch_rows, in_batches
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
@@ -21,7 +22,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.ops.types import is_plain
-from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, forward, initial_values
+from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.param_slices import Arrays
 
@@ -68,7 +69,7 @@ class LocalNet:
         self._threads = threads
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
-        self._nets = LocalNets(job, None if x is None else (x, y), roots)
+        self._nets = LocalNets(job, None if x is None else (x, y), roots, self._create_predictor)
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         if is_small:
@@ -88,7 +89,7 @@ class LocalNet:
     @property
     def net(self) -> NeuralNet:
         """The whole training net."""
-        return self._nets.net(Phase.kTrain)
+        return self._nets.predictor(Phase.kTrain).net
 
     def initial_params(self) -> Arrays:
         """Return the initial value of each param, float32 by name: those with which training of the job begins."""
@@ -127,22 +128,14 @@ class LocalNet:
         first: int = 0,
     ) -> Forward:
         """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
-        unlabelled, cut_rows = None if y is not None else layers, self._cut_rows(x)
-        net = self._nets.net(phase, unlabelled, cut_rows)
-        keep = layers or last_layers(net)
+        predictor = self._nets.predictor(phase, None if y is not None else layers, self._cut_rows(x))
+        net = predictor.net
         records, rows = self._records(net, x, y, first)
-        if cut_rows:
-            values = self._values(net, params)
-            outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
-        else:
-            ctx = self._context(net, rows, step)
-            with np.errstate(over=self._overflow, invalid=self._overflow):
-                computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
-            outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
-        for name, array in outputs.items():
-            if not is_plain(array):
-                outputs[name] = np.ascontiguousarray(array)
-        return Forward(outputs, Means(metrics))
+        with np.errstate(over=self._overflow, invalid=self._overflow):
+            features, metrics = predictor.forward(
+                records, rows, layers or last_layers(net), params=self._values(net, params), step=step
+            )
+        return Forward({name: feature.data for name, feature in features.items()}, Means(metrics))
 
     def backward(
         self,
@@ -167,7 +160,7 @@ class LocalNet:
         self._passes = step + 1
         compute = self._algorithm if gradients is None else bp
         cut_rows, names = self._cut_rows(x), tuple(gradients or ())
-        net = self._nets.net(Phase.kTrain, None, cut_rows, gradients=names)
+        net = self._nets.predictor(Phase.kTrain, None, cut_rows, gradients=names).net
         if gradients:
             given = {gradient_input(name): gradient for name, gradient in gradients.items()}
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
@@ -191,18 +184,13 @@ class LocalNet:
         """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
-        net, rows = self._nets.net(Phase.kTest, (layer,)), length_of(x)
-        size = batchsize or batch_rows(net)
-        result = None
-        for start in range(0, max(rows, 1), size):
-            batch = part_of_batch(x, start, start + size)
-            part = self._forward(params, batch, layers=(layer,), first=start).outputs[layer]
-            if result is None:
-                result = part if len(part) == rows else np.empty((rows, *part.shape[1:]), part.dtype)
-            if result is not part:
-                result[start : start + size] = part
-        assert result is not None
-        return result
+        net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
+
+        def compute(start: int, stop: int) -> np.ndarray:
+            batch = part_of_batch(x, start, stop)
+            return self._forward(params, batch, layers=(layer,), first=start).outputs[layer]
+
+        return in_batches(compute, rows, batchsize or batch_rows(net))
 
     def evaluate(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
@@ -210,7 +198,7 @@ class LocalNet:
         """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
-        net, rows = self._nets.net(Phase.kTest), length_of(x)
+        net, rows = self._nets.predictor(Phase.kTest).net, length_of(x)
         size = batchsize or batch_rows(net)
         parts: list[Metrics] = []
         for start in range(0, max(rows, 1), size):  # of no records, a batch is refused
@@ -221,7 +209,7 @@ class LocalNet:
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
         """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
-        return self._nets.net(Phase.kTest, (layer,)).layer(layer).shape[1:]
+        return self._nets.predictor(Phase.kTest, (layer,)).net.layer(layer).shape[1:]
 
     def _records(
         self, net: NeuralNet, x: Batch, y: Batch, first: int = 0, gradients: tuple[str, ...] = ()
@@ -229,6 +217,10 @@ class LocalNet:
         """Return the records of a batch; NaN is refused, but for a job that leaves bad batches out."""
         infos = self._nets.infos(net.phase, gradients)
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
+
+    def _create_predictor(self, net: NeuralNet, is_cut: bool) -> Predictor:
+        kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": self._ops}
+        return Predictor(net, seed=self.job.seed, threads=self._count_threads(net), **kernels)
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()

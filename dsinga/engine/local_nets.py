@@ -1,55 +1,60 @@
-"""The uncut nets of a job for numpy arrays: those of each phase, for batches of any size, with and without labels."""
+"""The nets of a job for numpy arrays, each with its predictor: of each phase, with and without labels."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dsinga.engine.local_cut import KEPT_NETS
 from dsinga.engine.local_records import Batch, infos_of_arrays
+from dsinga.engine.predictor import Predictor
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
 from dsinga.worker.batch_reader import open_batch_reader
 
-FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
-
 
 class LocalNets:
-    """The uncut nets of a job, built when they are asked for; the last KEPT_NETS are kept.
+    """The nets of a job, whole, each with its predictor, built when they are asked for; the last KEPT_NETS are kept.
 
     Args:
         job: the job.
         shapes: records and labels like those that the nets will compute, None for the shapes of the job's stores.
         roots: where relative paths in the job are looked up after the working directory.
+        create_predictor: returns the predictor of a net, which is cut if the second argument is true.
     """
 
-    def __init__(self, job: Job, shapes: tuple[Batch, Batch] | None, roots: Sequence[str]):
-        self._job, self._shapes, self._roots = job, shapes, roots
+    def __init__(
+        self,
+        job: Job,
+        shapes: tuple[Batch, Batch] | None,
+        roots: Sequence[str],
+        create_predictor: Callable[[NeuralNet, bool], Predictor],
+    ):
+        self._job, self._shapes, self._roots, self._create_predictor = job, shapes, roots, create_predictor
         self._infos: dict[Phase, dict[str, RecordInfo]] = {}
-        self._nets: dict[Any, NeuralNet] = {}
+        self._predictors: dict[Any, Predictor] = {}
 
-    def net(
+    def predictor(
         self,
         phase: Phase,
         unlabelled: tuple[str, ...] | None = None,
         rows: int = 0,
         *,
         gradients: tuple[str, ...] = (),
-    ) -> NeuralNet:
-        """Return the net of a phase; where names are given, only what these layers need, without labels.
+    ) -> Predictor:
+        """Return the predictor of the net of a phase; where names are given, of what these layers need, without labels.
 
-        It computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has what
-        these layers need, without labels, an input layer for the gradient of each, named by :func:`gradient_input`,
-        and a loss with this gradient. Raises UserError for what is wrong with the job.
+        The net computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has
+        what these layers need, without labels, an input layer for the gradient of each, named by
+        :func:`gradient_input`, and a loss with this gradient. Raises UserError for what is wrong with the job.
         """
         key = phase, unlabelled, rows, gradients
-        if key not in self._nets:
-            if len(self._nets) >= KEPT_NETS:
-                del self._nets[next(iter(self._nets))]
+        if key not in self._predictors:
+            if len(self._predictors) >= KEPT_NETS:
+                del self._predictors[next(iter(self._predictors))]
             conf, infos = self._job.neuralnet, self.infos(phase, gradients)
             if rows:
                 infos = {name: replace(info, batchsize=rows) for name, info in infos.items()}
@@ -58,8 +63,8 @@ class LocalNets:
                 conf = conf.replace(layer=[*conf.layer, *(layer for name in gradients for layer in _loss_of(name))])
                 names = {layer.name for layer in conf.layer}
                 infos = {name: info for name, info in infos.items() if name in names}
-            self._nets[key] = create_net(conf, phase, infos)
-        return self._nets[key]
+            self._predictors[key] = self._create_predictor(create_net(conf, phase, infos), rows > 0)
+        return self._predictors[key]
 
     def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
         """Return the description of the records of each input layer of a phase, those for ``gradients`` included."""
@@ -70,7 +75,7 @@ class LocalNets:
                 self._infos[phase] = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
         infos = self._infos[phase]
         if gradients:
-            shapes = {name: self.net(phase, gradients).layer(name).shape for name in gradients}
+            shapes = {name: self.predictor(phase, gradients).net.layer(name).shape for name in gradients}
             given = {
                 gradient_input(name): RecordInfo(shape[1:], shape[0], has_labels=False)
                 for name, shape in shapes.items()
@@ -97,9 +102,3 @@ def last_layers(net: NeuralNet) -> tuple[str, ...]:
     """Return the names of the layers that are no sources of others."""
     sources = {source for node in net.nodes for source in node.sources}
     return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)
-
-
-def batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at a time, so that the features of all layers take FEATURE_BYTES or less."""
-    row_bytes = 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
-    return max(1, FEATURE_BYTES // max(1, row_bytes))

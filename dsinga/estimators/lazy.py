@@ -142,16 +142,8 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     estimator.check_shape(array.shape[1:], collection.names)
     worker_copy = estimator.to_local().for_blocks()
     sample = getattr(worker_copy, method)(np.zeros((1, *array.shape[1:]), array.dtype))
-    result = map_chunks(_compute_block, array, shared(worker_copy), sample, method=method)
+    result = map_chunks(array, shared(worker_copy), sample, method)
     return collection.wrap(result, name)
-
-
-def _compute_block(block: np.ndarray, estimator: Any, method: str = "predict") -> np.ndarray:
-    """Task: the result of one chunk of records."""
-    if not len(block):
-        sample = getattr(estimator, method)(np.zeros((1, *block.shape[1:]), block.dtype))
-        return sample[:0]
-    return getattr(estimator, method)(block)
 
 
 def shared(value: Any) -> Any:

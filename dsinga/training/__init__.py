@@ -6,23 +6,19 @@ from dsinga.training.beam_search import Hypothesis, beam_search
 from dsinga.training.bleu import BleuCounts, bleu, bleu_counts
 from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
-from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import check_params, check_start, initial_values, initialise
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
 from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
-from dsinga.training.translation import Translator, translation_layers
 from dsinga.training.updater import Updater, create_updater
 
 __all__ = [
     "Algorithm",
     "BleuCounts",
-    "Generator",
     "Hypothesis",
     "Metrics",
     "Push",
     "Schedule",
-    "Translator",
     "Updater",
     "add_metrics",
     "algorithm",
@@ -38,11 +34,8 @@ __all__ = [
     "declared_metrics",
     "describe_settings",
     "forward",
-    "generate",
-    "generator",
     "initial_values",
     "initialise",
     "name_metrics",
     "schedule",
-    "translation_layers",
 ]

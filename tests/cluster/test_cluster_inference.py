@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster.inference import forward_rounds, inference
-from dsinga.cluster.inference.forward_rounds import RoundResult, as_records
+from dsinga.cluster.inference.forward_rounds import RoundResult
 from dsinga.data import open_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.round_length import RoundLength
@@ -57,13 +57,6 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
     batches = list(cluster.predict(job, threads, params, layer, Phase.kTest, roots(job, None)))
     expected = open_store(str(stores / "test.zarr")).read_labels(range(150))
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), expected)
-
-
-def test_a_feature_of_another_number_of_rows_has_no_labels() -> None:
-    assert as_records(np.zeros((3, 2)), np.zeros(4, int)).labels is None
-    assert as_records(np.zeros((3, 2)), (np.zeros(2, int), np.zeros(1, int))).labels is None  # of two slices
-    assert as_records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels.shape == (3, 4)
-    assert as_records(np.zeros((3, 2)), None).labels is None
 
 
 def test_batches_of_any_shapes_are_joined_and_split_again() -> None:

@@ -11,8 +11,8 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
-from dsinga.cluster.inference.lazy_prediction import BlockForward
 from dsinga.data import open_store
+from dsinga.engine.predictor import Predictor
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 
@@ -53,8 +53,10 @@ def test_worker_processes_compute_it(job: Job, processes: Client, params, x) -> 
 def test_a_large_chunk_is_computed_in_batches(job: Job, params, x, monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = dsinga.predict_lazily(job, params, "ip", da.from_array(x.repeat(300, axis=0), chunks=-1))
     sizes = []
-    compute = BlockForward._forward
-    monkeypatch.setattr(BlockForward, "_forward", lambda self, part: sizes.append(len(part)) or compute(self, part))
+    compute = Predictor.forward
+    monkeypatch.setattr(
+        Predictor, "forward", lambda self, records, rows, keep: sizes.append(rows) or compute(self, records, rows, keep)
+    )
     assert lazy.compute(scheduler="synchronous").shape == (45_000, 10)
     assert sum(sizes) == 45_000
     assert max(sizes) < 15_000

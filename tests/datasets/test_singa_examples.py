@@ -18,8 +18,8 @@ import dsinga
 from dsinga import registry
 from dsinga.checkpoint import read_params
 from dsinga.data import import_records, write_store
+from dsinga.engine.generation import generator
 from dsinga.training import initial_values
-from dsinga.training.generation import generator
 
 FOLDER = Path(os.environ.get("DSINGA_SINGA_EXAMPLES", ""))
 ROOT = Path(__file__).parents[2]

@@ -1,1 +1,1 @@
-"""Evaluation, predictions and generated text by the workers of a Dask cluster."""
+"""Evaluation and predictions by the workers of a Dask cluster, and lazy predictions wherever Dask computes."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +14,14 @@ from distributed import get_client, get_worker
 from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.data import connect_sources
-from dsinga.layers import Context, Records, Rows
-from dsinga.net import NeuralNet
-from dsinga.ops import Array, Ops
-from dsinga.training import Metrics, forward
+from dsinga.engine.predictor import ONE_CORE, BatchResult, Predictor
+from dsinga.layers import Records
+from dsinga.training import Metrics
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.processor import Processor
 
 # What a metric of a batch takes in memory: its entry in a dictionary, a tuple and two numbers.
 METRIC_BYTES = 200
-
-# The features of the layers that are asked for, and the metrics, of one batch.
-BatchResult = tuple[dict[str, Records], Metrics]
 
 
 class JoinedBatches(NamedTuple):
@@ -86,66 +81,39 @@ def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
 
 
 @dataclass(eq=False)
-class ForwardPass:
+class SharedForward:
     """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
 
-    In the process of a Dask worker it also keeps the kernels of each thread, and the params on their device.
     ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
     """
 
-    net: NeuralNet
+    predictor: Predictor
     reader: BatchReader
-    params: Mapping[str, np.ndarray]
-    seed: int
     processors: Mapping[str, Processor]
-    _by_thread: dict[tuple[str, int], tuple[Ops, dict[str, Array]]] = field(default_factory=dict)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_by_thread": {}}
+    def __post_init__(self) -> None:
+        give_back_after(self)
 
-    def thread_kernels(self) -> tuple[Ops, Mapping[str, Array]]:
-        """Return the kernels of the calling thread, and the params as arrays of these kernels."""
-        address = get_worker().address
-        thread = address, threading.get_ident()
-        if not self._by_thread:
-            give_back_after(self)
-        if thread not in self._by_thread:
-            ops = self.processors.get(address, Processor(1)).ops()
-            ops.enter()
-            self._by_thread[thread] = ops, {name: ops.asarray(value) for name, value in self.params.items()}
-        ops, values = self._by_thread[thread]
-        ops.enter()
-        ops.set_threads(1)  # each thread of the Dask worker runs such a task at the same time
-        return ops, values
-
-    def batch(self, start: int, keep: Sequence[str], ops: Ops, values: Mapping[str, Array]) -> BatchResult:
-        """Return the features of the layers ``keep``, and the metrics, of the batch that begins with record ``start``.
-
-        The last batch of the records may have fewer rows than the others.
-        """
-        stop = min(start + self.reader.batchsize, len(self.reader))
-        records, rows = self.reader.read_range(start, stop), stop - start
-        ctx = Context(ops, self.net.phase, Rows(0, rows, rows), self.seed)
-        outputs, metrics = forward(self.net, values, records, ctx, keep)
-        return {name: as_records(ops.to_numpy(outputs[name].feature), outputs[name].labels) for name in keep}, metrics
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        give_back_after(self)
 
 
 @cleared_frames()
-def forward_round(shared: ForwardPass, start: int, stop: int, keep: Sequence[str]) -> RoundResult:
-    """Task: a forward pass over each batch of the records ``start`` to ``stop`` - 1."""
-    ops, values = shared.thread_kernels()
-    connect_sources(shared.reader.stores.values(), get_client)
+def forward_round(shared: SharedForward, start: int, stop: int, keep: Sequence[str]) -> RoundResult:
+    """Task: a forward pass over each batch of the records ``start`` to ``stop`` - 1.
+
+    The last batch of the records may have fewer rows than the others.
+    """
+    reader, processor = shared.reader, shared.processors.get(get_worker().address, ONE_CORE)
+    connect_sources(reader.stores.values(), get_client)
     batches: list[BatchResult] = []
     seconds: list[float] = []
-    for first in range(start, stop, shared.reader.batchsize):
+    for first in range(start, stop, reader.batchsize):
         began = time.perf_counter()
-        batches.append(shared.batch(first, keep, ops, values))
+        end = min(first + reader.batchsize, len(reader))
+        records = reader.read_range(first, end)
+        batches.append(shared.predictor.forward(records, end - first, keep, processor=processor))
         seconds.append(time.perf_counter() - began)
     features = {name: join_batches([features[name] for features, _ in batches]) for name in keep}
     return RoundResult(features, [metrics for _, metrics in batches], seconds)
-
-
-def as_records(feature: np.ndarray, labels: Any) -> Records:
-    """Return a feature with its labels, or without where they are not those of its rows."""
-    has_labels = isinstance(labels, np.ndarray) and len(labels) == len(feature)
-    return Records(np.ascontiguousarray(feature), labels if has_labels else None)

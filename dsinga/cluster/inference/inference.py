@@ -11,17 +11,17 @@ from distributed import Client, Future
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.error_frames import cleared_frames
-from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.run_span import run_span
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import task_key
-from dsinga.cluster.inference.forward_rounds import BatchResult, ForwardPass, RoundResult, forward_round
+from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import write_csv, write_store
 from dsinga.engine.local_job import OUTPUT_LAYERS
+from dsinga.engine.predictor import BatchResult, Predictor
 from dsinga.engine.round_length import RoundLength
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
@@ -191,10 +191,9 @@ def _batches(
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
-    net_params = {name: params[name] for name in net.params}
-    forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
-    give_back_after(forward_pass)
-    shared = share(client, forward_pass, workers, task_key("forward pass", run))
+    predictor = Predictor(net, params, seed=job.seed)
+    arguments = SharedForward(predictor, reader, dict(zip(workers, processors, strict=True)))
+    shared = share(client, arguments, workers, task_key("forward pass", run))
     in_flight: collections.deque[Future] = collections.deque()
     length = RoundLength(workers=len(workers), seconds=ROUND_SECONDS)
     sent, records = 0, min(len(reader), count * reader.batchsize) if count else len(reader)

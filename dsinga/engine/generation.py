@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.job import CharRNNConf, LayerConf, LayerType, NetConf, OnehotConf, Phase, RecurrentConf
-from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.data import open_text, resolve
+from dsinga.data.vocabulary import decode, encode, has_words, read_vocabulary
+from dsinga.engine.predictor import ONE_CORE, Predictor
+from dsinga.errors import UserError
+from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, NetConf, OnehotConf, Phase, RecurrentConf
+from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
-from dsinga.ops import Array, Ops, get_ops
-from dsinga.training.forward_pass import forward
-from dsinga.training.initialisers import check_params
+from dsinga.ops import Array
+from dsinga.training import check_params
+from dsinga.worker.processor import Processor
 
 READERS = (LayerType.kCharRNN, LayerType.kRNNDummy)
 SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax, LayerType.kCudnnSoftmax)
@@ -74,6 +79,31 @@ def _one_step(layer: LayerConf, codes: int) -> LayerConf:
     return layer
 
 
+def generate_text(
+    job: Job,
+    params: Mapping[str, Array],
+    seed_text: str,
+    length: int,
+    temperature: float,
+    seed: int,
+    roots: Sequence[str],
+    choose_processor: Callable[[Job, NeuralNet], Processor],
+) -> str:
+    """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
+
+    :func:`dsinga.api.generate` explains the arguments; ``choose_processor`` returns the processor that computes the
+    net. Raises UserError for bad input.
+    """
+    if length < 0 or not 0 <= temperature < float("inf"):
+        raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
+    symbols = _vocabulary(job, roots)
+    text_generator = generator(job.neuralnet, len(symbols))
+    begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
+    processor = choose_processor(job, text_generator.net)
+    codes = generate(text_generator, params, begin, length, temperature, seed, processor)
+    return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
+
+
 def generate(
     generator: Generator,
     params: Mapping[str, Array],
@@ -81,28 +111,21 @@ def generate(
     length: int,
     temperature: float = 1.0,
     seed: int = 0,
-    ops: Ops | None = None,
+    processor: Processor = ONE_CORE,
 ) -> Iterator[int]:
     """Yield ``length`` codes that continue ``begin``, each drawn by the scores of the net after all codes before it.
 
     Codes are drawn from the softmax of the scores divided by ``temperature``; with 0, always the most probable one.
-    ``ops`` is the backend, None for the best one. Raises UserError where ``params`` lacks a param of the net, or has
-    one of another shape.
+    Raises UserError where ``params`` lacks a param of the net, or has one of another shape.
     """
-    net, ops = generator.net, ops or get_ops()
-    check_params(net, params)
-    ops.enter()
-    states = {name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows}
-    values = {name: ops.asarray(value) for name, value in {**params, **states}.items() if name in net.params}
-    holders = {node.layer.name: node.params[-1] for node in net.nodes if set(node.params) & set(states)}
-    ctx = Context(ops, Phase.kTest, Rows(0, 1, 1))
+    check_params(generator.net, params)
+    predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)
     rng = np.random.default_rng(seed)
 
-    def step(code: int) -> Array:
+    def step(code: int) -> np.ndarray:
         record = {generator.reader: Records(np.full((1, 1), code, np.int64))}
-        outputs, _ = forward(net, values, record, ctx, (generator.scores, *holders))
-        values.update({param: outputs[layer].state["state"] for layer, param in holders.items()})
-        return ops.to_numpy(outputs[generator.scores].feature).reshape(-1)
+        features, _ = predictor.forward(record, 1, (generator.scores,), processor=processor)
+        return features[generator.scores].data.reshape(-1)
 
     for code in begin[:-1]:
         step(code)
@@ -119,3 +142,19 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
     shares = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
     sums = np.cumsum(shares)
     return min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), len(scores) - 1)
+
+
+def _vocabulary(job: Job, roots: Sequence[str]) -> tuple[str, ...]:
+    """Return the characters or words of the codes, from the job's text, or else from its ``vocab_path``."""
+    texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
+    for conf in texts:
+        with contextlib.suppress(UserError):
+            if conf.path:
+                return open_text(conf.path, conf.vocab_path, roots).vocabulary
+    for conf in texts:
+        if conf.vocab_path:
+            return read_vocabulary(resolve(conf.vocab_path, roots))
+    paths = [conf.path for conf in texts if conf.path]
+    if paths:
+        return open_text(paths[0], None, roots).vocabulary  # raises the reason why it cannot be read
+    raise job.neuralnet.error("the net reads no text: none of its layers has char_rnn_conf { vocab_path: ... }")

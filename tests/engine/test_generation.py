@@ -12,14 +12,14 @@ import dsinga
 import dsinga.job
 from dsinga.cli import main_group
 from dsinga.data import import_records
+from dsinga.engine.generation import draw, generate, generator
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.models import char_rnn
 from dsinga.net import create_net
 from dsinga.ops import get_ops
-from dsinga.training import forward, generate, generator
-from dsinga.training.generation import draw
+from dsinga.training import forward
 
 SYMBOLS = "abcde"
 SAMPLE = """

@@ -6,20 +6,22 @@ computed for the whole prefix at each step, except for the layer of the scores, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.data import RecordStore, resolve
+from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
+from dsinga.engine.predictor import ONE_CORE, Predictor
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, NetConf, Phase, StoreConf
-from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
+from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
-from dsinga.ops import Array, Ops, get_ops
-from dsinga.training.beam_search import Hypothesis, beam_search
-from dsinga.training.forward_pass import forward
-from dsinga.training.initialisers import check_params
+from dsinga.ops import Array
+from dsinga.training import Hypothesis, beam_search, check_params
+from dsinga.worker.processor import Processor
 
 SENTENCES_AT_ONCE = 32
 PADDING = 4  # sentences are padded to a multiple of this length, so that fewer nets are made
@@ -67,6 +69,62 @@ def one_word_net(conf: NetConf) -> NeuralNet:
     return create_net(needed, Phase.kTest, infos)
 
 
+def translate(
+    job: Job,
+    params: Mapping[str, Array],
+    sentences: Sequence[str],
+    beam: int,
+    length_penalty: float,
+    roots: Sequence[str],
+    choose_processor: Callable[[Job, NeuralNet], Processor],
+) -> list[str]:
+    """Return the translation of each of ``sentences``.
+
+    :func:`dsinga.api.translate` explains the arguments; ``choose_processor`` returns the processor that computes the
+    net. Raises UserError for bad input.
+    """
+    if isinstance(sentences, str):
+        raise UserError("sentences must be a list of texts, not one text; put it into a list")
+    if not sentences:
+        raise UserError("there are no sentences to translate; give a list of at least one text")
+    names = translation_layers(job.neuralnet)
+    source, target = (_vocabulary(job, name, roots) for name in (names.source, names.target))
+    for mark in (SENTENCE_START, SENTENCE_END):
+        if mark not in target:
+            raise UserError(
+                f"the vocabulary of layer {names.target!r} lacks {mark}; give it a store made with: "
+                "dsinga data import pairs"
+            )
+    encoder = SymbolEncoder(source)
+    encoded = [_encode(encoder, number, sentence) for number, sentence in enumerate(sentences, 1)]
+    processor = choose_processor(job, one_word_net(job.neuralnet))
+    translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), processor)
+    excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
+    return [
+        " ".join(target[code] for code in hypothesis.codes)
+        for hypothesis in translator.translate(encoded, beam, length_penalty, excluded)
+    ]
+
+
+def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
+    """Return the codes of the words of a sentence; raise UserError for a word that has none."""
+    try:
+        return encoder.encode_symbols(sentence.lower().split())
+    except UserError as error:
+        raise UserError(f"sentence {number}: {error}") from None
+
+
+def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of the codes that the input layer ``name`` reads in training."""
+    layer = next((layer for layer in filter_layers(job.neuralnet, Phase.kTrain) if layer.name == name), None)
+    if layer is None or layer.store_conf is None or not layer.store_conf.path:
+        raise UserError(f"layer {name!r} reads no store in training, so the words of its codes are unknown")
+    store = RecordStore(resolve(layer.store_conf.path, roots))
+    if not store.vocabulary:
+        raise UserError(f"{store.location} has no vocabulary; give a store made with: dsinga data import pairs")
+    return store.vocabulary
+
+
 class Translator:
     """A trained net that translates codes of one language to codes of another.
 
@@ -75,20 +133,25 @@ class Translator:
         params: arrays by name.
         start: the code with which target sentences begin.
         end: the code after their last word.
-        ops: the backend, None for the best one.
+        processor: the processor that computes.
 
     Raises UserError for a net that cannot translate, and for params that do not fit it.
     """
 
-    def __init__(self, conf: NetConf, params: Mapping[str, Array], start: int, end: int, ops: Ops | None = None):
+    def __init__(
+        self,
+        conf: NetConf,
+        params: Mapping[str, Array],
+        start: int,
+        end: int,
+        processor: Processor = ONE_CORE,
+    ):
         self.layers = translation_layers(conf)
-        self._conf, self._start, self._end = conf, start, end
-        self._ops = ops or get_ops()
-        self._ops.enter()
-        self._ops.set_threads(1)  # its kernels are too small for more
-        check_params(one_word_net(conf), params)
-        self._params = params
-        self._values: dict[str, Array] = {}
+        self._start, self._end, self._processor = start, end, processor
+        net = one_word_net(conf)
+        check_params(net, params)
+        arrays = {name: np.ascontiguousarray(params[name], np.float32) for name in net.params}
+        self._predictor = Predictor(net, arrays)
         self._nets: dict[tuple[object, ...], NeuralNet] = {}
         self._split(conf)
 
@@ -136,11 +199,8 @@ class Translator:
 
         def next_scores(rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
             scores = self._score(encoded, rows, prefixes)
-            if beam > scores.shape[1]:
-                raise UserError(
-                    f"the beam is {beam}, more than the {scores.shape[1]} words of the target language; give a beam "
-                    "of at most so many, such as 5"
-                )
+            if beam > (count := scores.shape[1]):
+                raise UserError(f"the beam is {beam}, but the target language has {count} words; give a smaller beam")
             return scores
 
         limits = [2 * len(codes) + 10 for codes in sentences]
@@ -158,8 +218,8 @@ class Translator:
     def _score(self, encoded: Mapping[str, Records], rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
         """Return the scores (R, V) of the word after each of the prefixes (R, t) of the encoded sentences ``rows``."""
         records = {
-            name: Records(each.data[rows], None if each.labels is None else each.labels[rows])
-            for name, each in encoded.items()
+            name: Records(data[rows], None if labels is None else labels[rows])
+            for name, (data, labels) in encoded.items()
         }
         records[self.layers.target] = Records(prefixes.astype(np.int32), np.zeros(prefixes.shape, np.int64))
         below = self._forward("decoder", self._decoder_conf, records, (self._last,))[self._last].data[:, -1:]
@@ -172,21 +232,19 @@ class Translator:
         self, part: str, conf: NetConf, records: Mapping[str, Records], keep: tuple[str, ...]
     ) -> dict[str, Records]:
         """Compute layers of one of the three nets; the net is made for the shapes of ``records``."""
-        shapes = tuple((name, each.data.shape[1:]) for name, each in records.items())
+        shapes = tuple((name, batch.data.shape[1:]) for name, batch in records.items())
         net = self._nets.get((part, shapes))
         if net is None:
-            infos = {name: _info(each) for name, each in records.items()}
+            infos = {name: _info(batch) for name, batch in records.items()}
             net = self._nets[part, shapes] = create_net(conf, Phase.kTest, infos)
-            for name in net.params:
-                if name not in self._values:
-                    self._values[name] = self._ops.asarray(np.ascontiguousarray(self._params[name], np.float32))
         rows = len(next(iter(records.values())).data)
-        outputs, _ = forward(net, self._values, records, Context(self._ops, Phase.kTest, Rows(0, rows, rows)), keep)
-        return {name: Records(self._to_host(outputs[name].feature), outputs[name].labels) for name in keep}
+        features, _ = self._predictor.for_net(net).forward(records, rows, keep, processor=self._processor)
+        return {name: Records(_as_codes(data), labels) for name, (data, labels) in features.items()}
 
-    def _to_host(self, feature: Array) -> np.ndarray:
-        array = self._ops.to_numpy(feature)
-        return array.astype(np.int32) if array.dtype.kind == "i" else array
+
+def _as_codes(feature: np.ndarray) -> np.ndarray:
+    """Return whole numbers as int32, which input layers take."""
+    return feature.astype(np.int32) if feature.dtype.kind == "i" else feature
 
 
 def _input(name: str) -> LayerConf:
