@@ -16,7 +16,7 @@ from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
 from dsinga.cluster.inference import text_generation, translation
 from dsinga.job import Job, load
-from dsinga.job.phases import find_phase
+from dsinga.job.enums import find_phase
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

@@ -15,7 +15,7 @@ from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
-from dsinga.job.phases import find_phase
+from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dsinga.job import (
-    connectionconf,
     extensionconf,
     inputconf,
     layerconf,
@@ -191,7 +190,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     neuronconf.CosineSimilarityConf: {"scale": POSITIVE},
     neuronconf.Pooling1DConf: {"kernel": STEPS, "stride": STEPS},
     neuronconf.DropoutConf: {"dropout_ratio": SHARE},
-    connectionconf.DummyConf: {"shape": COUNT},
+    inputconf.DummyConf: {"shape": COUNT},
     neuronconf.InnerProductConf: {"num_output": COUNT},
     neuronconf.LRNConf: {"local_size": PIXELS, "alpha": SOME, "beta": SOME, "knorm": POSITIVE},
     neuronconf.RBMConf: {"hdim": COUNT},
@@ -216,10 +215,10 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     neuronconf.LearnedVectorConf: {"num_output": COUNT},
     lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE, "scale": SOME},
     lossconf.ArgSortConf: {"topk": COUNT},
-    connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": PARTS},
-    connectionconf.SliceConf: {"slice_dim": AXIS, "num_slices": PARTS},
-    connectionconf.SplitConf: {"num_splits": PARTS},
-    connectionconf.RNNDummyConf: {"shape": COUNT},
+    inputconf.ConcateConf: {"concate_dim": AXIS, "num_concates": PARTS},
+    inputconf.SliceConf: {"slice_dim": AXIS, "num_slices": PARTS},
+    inputconf.SplitConf: {"num_splits": PARTS},
+    inputconf.RNNDummyConf: {"shape": COUNT},
 }
 
 

@@ -12,30 +12,3 @@ from dsinga.net.partition import partition
 from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
 from dsinga.net.strategy import choose_cuts
 from dsinga.net.unlabelled import without_labels
-
-__all__ = [
-    "Edge",
-    "LayerCut",
-    "LayerRow",
-    "NeuralNet",
-    "Node",
-    "Param",
-    "ParamPart",
-    "PartRow",
-    "PartitionedNet",
-    "Stage",
-    "bridge_traffic",
-    "choose_cuts",
-    "create_net",
-    "cut_evenly",
-    "cut_reasons",
-    "describe",
-    "describe_parts",
-    "filter_layers",
-    "input_layers",
-    "join_params",
-    "partition",
-    "split_params",
-    "to_svg",
-    "without_labels",
-]

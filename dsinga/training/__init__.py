@@ -13,36 +13,3 @@ from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.translation import Translator, translation_layers
 from dsinga.training.updater import Updater, create_updater
-
-__all__ = [
-    "Algorithm",
-    "BleuCounts",
-    "Generator",
-    "Hypothesis",
-    "Metrics",
-    "Push",
-    "Schedule",
-    "Translator",
-    "Updater",
-    "add_metrics",
-    "algorithm",
-    "beam_search",
-    "bleu",
-    "bleu_counts",
-    "bp",
-    "check_algorithm_metrics",
-    "check_params",
-    "check_patterns",
-    "check_start",
-    "create_updater",
-    "declared_metrics",
-    "describe_settings",
-    "forward",
-    "generate",
-    "generator",
-    "initial_values",
-    "initialise",
-    "name_metrics",
-    "schedule",
-    "translation_layers",
-]

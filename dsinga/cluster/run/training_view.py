@@ -20,7 +20,7 @@ from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
 from dsinga.job import Phase
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.layers.composed_metrics import figures
 from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics, add_metrics, name_metrics
