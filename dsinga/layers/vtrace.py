@@ -12,7 +12,7 @@ from dsinga.job import LayerConf, VTraceLossConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.policy import check_actions, chosen_actions
+from dsinga.layers.policy_loss import check_actions, chosen_actions
 from dsinga.registry import register
 
 

@@ -9,8 +9,8 @@ from graphlib import TopologicalSorter
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
-from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import RecordInfo
+from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.timedistributed import MustUnroll
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import Layer, Output, RecordInfo
-from dsinga.layers.entity import TagScheme, entity_metrics
+from dsinga.layers.tagging import TagScheme, entity_metrics
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
