@@ -12,9 +12,8 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
-from dsinga.ops.numpy_random import philox
-
-Shape = tuple[int, ...]
+from dsinga.ops.numpy_lookup import philox
+from dsinga.ops.types import Shape
 
 
 class Rows(NamedTuple):

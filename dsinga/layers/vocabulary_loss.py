@@ -13,7 +13,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpe
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
-from dsinga.ops.numpy_loss import FLT_MIN
+from dsinga.ops.numpy_elementwise import FLT_MIN
 from dsinga.registry import register
 
 

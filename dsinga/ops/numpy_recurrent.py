@@ -13,8 +13,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
-from dsinga.ops.numpy_cell_functions import FUNCTIONS, CellFunctions, sigmoid
-from dsinga.ops.numpy_cells import CELLS
+from dsinga.ops.numpy_cells import CELLS, FUNCTIONS, CellFunctions, sigmoid
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 

@@ -15,7 +15,7 @@ from tests.support.cpu_instructions import AVX2
 try:
     from dsinga.ops.onednn import choices, convolution, library
     from dsinga.ops.onednn.choices import ANY, NONE, TABLE, choose, choose_kernel, resolve, switched_off
-    from dsinga.ops.onednn.descriptors import Handle, dense, engine, free, image, strided
+    from dsinga.ops.onednn.library import Handle, dense, engine, free, image, strided
     from dsinga.ops.onednn.onednn_ops import OnednnOps
     from dsinga.ops.onednn.primitive import attributes, implementation_of
     from dsinga.ops.onednn.thread import thread_state

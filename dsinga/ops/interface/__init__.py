@@ -13,9 +13,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from dsinga.ops.interface.arrays import ArrayOps
-from dsinga.ops.interface.attention import AttentionOps
 from dsinga.ops.interface.images import ImageOps
-from dsinga.ops.interface.sequences import SequenceOps
+from dsinga.ops.interface.sequences import AttentionOps, SequenceOps
 
 __all__ = ["Ops"]
 

@@ -18,7 +18,6 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
-from dsinga.ops.onednn.descriptors import dense, engine, image
 from dsinga.ops.onednn.library import (
     ADD,
     DST,
@@ -36,6 +35,9 @@ from dsinga.ops.onednn.library import (
     USE_SCALE,
     USE_SHIFT,
     VARIANCE,
+    dense,
+    engine,
+    image,
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel

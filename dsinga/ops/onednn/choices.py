@@ -15,17 +15,15 @@ from typing import Any, NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.ops.onednn import kernel_gradient
-from dsinga.ops.onednn.descriptors import Unsupported
+from dsinga.ops.onednn.library import Unsupported
 from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Pair
+from dsinga.ops.types import Pair, Shape
 
 VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
 ANY = "any"  # whichever implementation the library has
 SMALL_ARRAY = 1 << 14  # numbers
-
-Shape = tuple[int, ...]
 
 
 class Choice(NamedTuple):
@@ -157,7 +155,7 @@ TABLE = (
         "lrn",
         NONE,
         always,
-        "lrn.ShiftedSums",
+        "normalisation.ShiftedSums",
         "EPYC, 2026-11: 0.29 of numpy's time forward, 0.18 backward; Xeon with AVX2, 2026-11-22: cifar10-64 0.92",
     ),
 )

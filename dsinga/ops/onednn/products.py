@@ -1,4 +1,4 @@
-"""Matrix products by the library: inner products, and sums over a batch."""
+"""Matrix products by the library: inner products, sums over a batch, and attention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import join_rows
+from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.descriptors import dense, engine, strided
-from dsinga.ops.onednn.library import DST, SRC, WEIGHTS
+from dsinga.ops.onednn.library import DST, LINEAR, SRC, WEIGHTS, dense, engine, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts
-from dsinga.ops.onednn.thread import sgemm
-from dsinga.ops.types import Array
+from dsinga.ops.onednn.thread import get_kernel, sgemm
+from dsinga.ops.types import Array, Shape
 
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
@@ -138,3 +138,34 @@ class OnednnProducts(NumpyConvolution):
         dw = product(left.T, right, buffers.empty(w.shape))
         dx = self.inner_product(dy, w, None, not transpose) if need_dx else None
         return dx, dw, column_sums(dy) if need_db else None
+
+
+class BatchedProduct:
+    """factor·(a b) for a (B, h, i, j) and b (B, h, j, k), of these shapes and strides in numbers."""
+
+    def __init__(self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], factor: float):
+        rows, depth, columns = a[0][2], a[0][3], b[0][3]
+        self.multiply = Primitive(
+            *("matmul", engine, strided(*a), strided(*b), None, strided(*out)),
+            operands=(SRC, WEIGHTS, DST),
+            post_ops=() if factor == 1 else ((LINEAR, factor, 0.0),),
+            operations=2 * a[0][0] * a[0][1] * rows * depth * columns,
+        )
+
+
+class OnednnAttention(NumpyAttention):
+    """The products of attention by the library, on float32; its softmax and tanh are those of other layers."""
+
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
+        kernel = None
+        if accepts(a, b, out):
+            kernel = get_kernel(BatchedProduct, _strides(a), _strides(b), _strides(out), factor)
+        if kernel is None:
+            super().batched_product(a, b, out, factor)
+        else:
+            kernel.multiply(a, b, out)
+
+
+def _strides(x: Array) -> tuple[Shape, Shape]:
+    """Return the shape of an array and its strides, in numbers."""
+    return x.shape, tuple(stride // x.itemsize for stride in x.strides)

@@ -13,9 +13,8 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
-from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
-from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import product
 from dsinga.ops.onednn.thread import get_kernel
