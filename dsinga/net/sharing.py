@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dsinga.job import JobError, NetConf, ParamConf
 from dsinga.layers.base import Layer, ParamSpec
 from dsinga.layers.timedistributed import copy_name
-from dsinga.net.param import Param
+from dsinga.net.node import Param
 from dsinga.registry import nearest
 
 

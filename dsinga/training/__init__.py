@@ -9,7 +9,6 @@ from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import check_params, check_start, initial_values, initialise
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
-from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.translation import Translator, translation_layers
-from dsinga.training.updater import Updater, create_updater
+from dsinga.training.updater import Updater, check_patterns, create_updater, describe_settings
