@@ -72,7 +72,7 @@ class LocalNet:
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         if is_small:
-            self._ops = self._ops.for_small_nets()
+            self._ops = self._ops.with_fast_rounding()
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 

@@ -1,4 +1,4 @@
-"""Beam search: the sequence of codes with the highest probability that a search over a few hypotheses at a time finds.
+"""Beam search: finds a sequence of codes of high probability by extending the few best beginnings.
 
 All sequences of a batch are searched at once. A sequence has ``beam`` places: at each step, its most probable
 continuations take them, and a hypothesis that has ended keeps its place. So a beam of 1 takes the most probable code

@@ -185,7 +185,7 @@ def test_products_of_small_nets_are_numpys_up_to_a_limit(rows, by_numpy, monkeyp
     x, w, dy = normal(rows, 64), normal(64, 64), normal(rows, 64)
     calls = []
     monkeypatch.setattr(products, "product", lambda a, b, out, add=False: calls.append(1) or np.matmul(a, b, out=out))
-    small = onednn.for_small_nets()
+    small = onednn.with_fast_rounding()
     y, gradients = small.inner_product(x, w, None, True), small.inner_product_grad(x, w, dy, True, False, False)
     np.testing.assert_allclose(y, x @ w, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(gradients[1], x.T @ dy, rtol=1e-5, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Batch normalisation: sums along channels by numpy at the speed of memory, everything else by one pass of the library.
+"""Batch normalisation: sums along channels by numpy, everything else by one pass of oneDNN.
 
 The library's own sums add all rows one after the other in float32, which is inexact, and slow with few channels. Here a
 record is seen as rows of some hundred numbers, several pixels each; numpy adds a few rows in float32 and these sums in

@@ -1,4 +1,4 @@
-"""Convolution on channels-last images; weights are reordered to the layout that the library chooses for each kernel."""
+"""Convolution on channels-last images by oneDNN; weights are reordered to the layout that it chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax, on arrays seen as one flat run of numbers whatever their layout."""
+"""Elementwise kernels and softmax by oneDNN, on arrays seen as one flat run of numbers whatever their layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of convolution kernels as matrix products, without im2col, for shapes on which the library is slow.
+"""Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is what column x of the
 outputs contributes to row i of the kernel, summed over b and y: of the F numbers of an output, and of the kw·C numbers

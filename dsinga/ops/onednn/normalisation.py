@@ -1,4 +1,4 @@
-"""Local response normalisation on channels-last images, by the library, or by numpy where it has no such primitive."""
+"""Local response normalisation on channels-last images: by oneDNN, or by numpy where oneDNN has no primitive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling on channels-last images."""
+"""Pooling on channels-last images by oneDNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Primitives: kernels of the library for given shapes and layouts, which run on arrays."""
+"""Primitives: kernels of oneDNN for given shapes and layouts, which run on arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products by the library: inner products, sums over a batch, and attention."""
+"""Matrix products by oneDNN: inner products, sums over a batch, and attention."""
 
 from __future__ import annotations
 
@@ -106,21 +106,21 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 class OnednnProducts(NumpyConvolution):
     """Inner products by the library, or by the implementation that the table of choices has in its place.
 
-    With ``small_by_numpy`` small products are numpy's (EPYC, 2026-11-23: 0.31 of the library's time for 8 x 64 to 64,
+    With ``fast_rounding`` small products are numpy's (EPYC, 2026-11-23: 0.31 of the library's time for 8 x 64 to 64,
     0.65 for 64 x 64 to 64; of the gradients' 0.18 and 0.39). Their bits depend on the number of rows and on where the
     arrays are in memory, those of the library do not.
     """
 
-    small_by_numpy = False
+    fast_rounding = False
 
-    def for_small_nets(self) -> OnednnProducts:
-        """Return the same backend, with small products by numpy."""
+    def with_fast_rounding(self) -> OnednnProducts:
+        """Return the same backend, with small products by numpy, whose rounding depends on the number of rows."""
         ops = copy.copy(self)
-        ops.small_by_numpy = True
+        ops.fast_rounding = True
         return ops
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        if not accepts(x, w, b) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
+        if not accepts(x, w, b) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product(x, w, b, transpose)
         x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
         if not transpose:
@@ -131,7 +131,7 @@ class OnednnProducts(NumpyConvolution):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        if not accepts(x, w, dy) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
+        if not accepts(x, w, dy) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
         x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
         left, right = (x, dy) if transpose else (dy, x)

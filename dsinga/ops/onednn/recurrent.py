@@ -1,4 +1,4 @@
-"""Recurrent layers with the library's products, whose weights are packed once for all steps.
+"""Recurrent layers with oneDNN's products, whose weights are packed once for all steps.
 
 The library's own recurrent primitives, which have other layouts of the gates and do not support lengths, are not used.
 """

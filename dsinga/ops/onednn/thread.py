@@ -1,4 +1,4 @@
-"""The state of each thread: its OpenMP threads, stream, scratch memory and kernels."""
+"""What each thread has for calls of oneDNN: its OpenMP threads, stream, scratch memory and kernels."""
 
 from __future__ import annotations
 
