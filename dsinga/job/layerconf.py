@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from dsinga.job import inputconf, lossconf, neuronconf
 from dsinga.job.enums import LayerType, Phase, UnrollConnType
+from dsinga.job.limits import Natural, PartitionDim, Parts, Steps
 from dsinga.job.message import Message
 from dsinga.job.paramconf import ParamConf
 
@@ -31,15 +32,15 @@ class LayerConf(Message):
     include: list[Phase] = field(default_factory=list)
     exclude: list[Phase] = field(default_factory=list)
     share_src_blobs: bool = False
-    unroll_len: int | None = None
+    unroll_len: Steps | None = None
     unroll_index: int | None = None
     per_step: bool = False
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
-    shift: list[int] = field(default_factory=list)
-    partition_dim: int | None = None
+    shift: list[Natural] = field(default_factory=list)
+    partition_dim: PartitionDim | None = None
     partition_id: int = 0
-    num_partitions: int = 1
-    location: int | None = None
+    num_partitions: Parts = 1
+    location: Natural | None = None
     store_conf: inputconf.StoreConf | None = None
     lmdbdata_conf: inputconf.DataConf | None = None
     mnist_conf: inputconf.MnistConf | None = None

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from dsinga.job.enums import InitMethod, ParamType
+from dsinga.job.limits import Count, NonNegative
 from dsinga.job.message import Message
 
 
@@ -16,7 +17,7 @@ class ParamGenConf(Message):
     user_type: str | None = None
     value: float = 1.0
     mean: float = 0.0
-    std: float = 1.0
+    std: NonNegative = 1.0
     low: float = -1.0
     high: float = 1.0
     extensions: dict[str, Any] = field(default_factory=dict)
@@ -32,12 +33,12 @@ class ParamConf(Message):
     type: ParamType = ParamType.kParam
     user_type: str | None = None
     init: ParamGenConf | None = None
-    lr_scale: float = 1.0
-    wd_scale: float = 1.0
+    lr_scale: NonNegative = 1.0
+    wd_scale: NonNegative = 1.0
     share_from: str | None = None
     static: bool = False
     id: int | None = None
     owner: int = -1
     partition_dim: int | None = None
-    shape: list[int] = field(default_factory=list)
+    shape: list[Count] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
