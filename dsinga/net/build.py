@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase, RecurrentConf
@@ -93,6 +93,20 @@ def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
     return [layer for layer in filter_layers(conf, phase) if layer_class(layer).is_input]
 
 
+def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
+    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
+    followers: dict[str, list[str]] = {}
+    for layer in layers:
+        for source in layer.srclayers:
+            followers.setdefault(source, []).append(layer.name)
+    found, pending = set(names), [*names]
+    while pending:
+        new = set(followers.get(pending.pop(), [])) - found
+        found |= new
+        pending += new
+    return found
+
+
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
     if cls.is_input and layer.name not in records:
@@ -172,7 +186,8 @@ def resolve_carry(
     (``RecordInfo.continues``). Only training carries a state; other phases begin each batch with zeros. Raises JobError
     where a job sets ``carry`` but batches do not continue, or copies of the layer are computed one by one.
     """
-    continuing = _continuing(confs, records)
+    texts = {name for name, info in records.items() if info.continues}
+    continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])
     return [_set_carry(layer, phase, layer.name in continuing, unrolled) for layer in confs]
 
 
@@ -191,19 +206,3 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
         carry = possible if conf.carry is None else conf.carry and training
         layer = layer.replace(**{field: conf.replace(carry=carry)})
     return layer
-
-
-def _continuing(confs: Sequence[LayerConf], records: Mapping[str, RecordInfo]) -> set[str]:
-    """Return the names of the layers that read, directly or not, records that continue from batch to batch."""
-    followers: dict[str, list[str]] = {}
-    for layer in confs:
-        for source in layer.srclayers if layer.name not in records else ():
-            followers.setdefault(source, []).append(layer.name)
-    pending = [name for name, info in records.items() if info.continues]
-    continuing: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name not in continuing:
-            continuing.add(name)
-            pending += followers.get(name, [])
-    return continuing

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.layers.context import RecordInfo
-from dsinga.net.build import filter_layers
+from dsinga.net.build import filter_layers, with_followers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
 
@@ -59,20 +59,6 @@ def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
     return cls.is_loss or source is None or not layer_class(source).makes_labels
 
 
-def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
-    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
-    followers: dict[str, list[str]] = {}
-    for layer in layers:
-        for source in layer.srclayers:
-            followers.setdefault(source, []).append(layer.name)
-    found, pending = set(names), [*names]
-    while pending:
-        new = set(followers.get(pending.pop(), [])) - found
-        found |= new
-        pending += new
-    return found
-
-
 def _probabilities(layer: LayerConf) -> LayerConf:
     return LayerConf(name=layer.name, type=PROBABILITIES[layer.type], srclayers=layer.srclayers[:1])
 
@@ -106,14 +92,14 @@ def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo
     """
     unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)
-    for each in layers:
-        source = layer_class(each).label_source
-        labelled = each.srclayers[source] if source is not None and source < len(each.srclayers) else ""
+    for candidate in layers:
+        source = layer_class(candidate).label_source
+        labelled = candidate.srclayers[source] if source is not None and source < len(candidate.srclayers) else ""
         if labelled in records and not records[labelled].has_labels:
-            unlabelled.add(each.name)
+            unlabelled.add(candidate.name)
     if not unlabelled:
         return conf
     removed = with_followers(unlabelled, layers)
     if layer in removed:
         return needed_layers(conf, phase, (layer,))
-    return conf.replace(layer=[each for each in layers if each.name not in removed])
+    return conf.replace(layer=[candidate for candidate in layers if candidate.name not in removed])
