@@ -104,8 +104,8 @@ class MessageBuilder:
             return read(value, kind, where, self)
         if isinstance(value, (Block, list)) or is_message(kind):
             expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
-            given = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
-            raise self.error(f"{what} takes {expected}, not {given}", where)
+            spelling = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
+            raise self.error(f"{what} takes {expected}, not {spelling}", where)
         try:
             return convert_item(typed(value, kind, what), kind, what)
         except JobError as error:

@@ -146,8 +146,8 @@ class Context:
     def _part_of(self, numbers: Callable[..., Array], layer: str, columns: int, part: Columns | None) -> Array:
         if part is None:
             return numbers(*self._counter(layer, columns))
-        each = columns // (part.stop - part.start)
-        return numbers(*self._counter(layer, part.total * each))[:, part.start * each : part.stop * each]
+        width = columns // (part.stop - part.start)
+        return numbers(*self._counter(layer, part.total * width))[:, part.start * width : part.stop * width]
 
     def _counter(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
         """Return the arguments of :meth:`dsinga.ops.Ops.uniform`."""

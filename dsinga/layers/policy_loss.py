@@ -212,13 +212,13 @@ class PPOLoss(PolicyLoss):
         logs, derivative = self.chosen(sources, ctx)
         advantage, difference = sources[2].reshape(-1), logs - sources[3].reshape(-1)
         ratio = xp.exp(difference)
-        one = ratio.dtype.type(1)
+        unit = ratio.dtype.type(1)
         whole = ratio * advantage
-        clipped = xp.clip(ratio, one - ratio.dtype.type(self.clip), one + ratio.dtype.type(self.clip)) * advantage
+        clipped = xp.clip(ratio, unit - ratio.dtype.type(self.clip), unit + ratio.dtype.type(self.clip)) * advantage
         slope = xp.where(whole <= clipped, whole, 0)  # of the smaller one: the clipped one is constant
         sums = {
-            "kl": (ratio - one - difference).sum(dtype=np.float64),
-            "clip_fraction": (xp.abs(ratio - one) > self.clip).sum(dtype=np.float64),
+            "kl": (ratio - unit - difference).sum(dtype=np.float64),
+            "clip_fraction": (xp.abs(ratio - unit) > self.clip).sum(dtype=np.float64),
         }
         return -xp.minimum(whole, clipped), derivative * -slope[:, None], sums
 

@@ -99,12 +99,12 @@ def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
     for layer in layers:
         for source in layer.srclayers:
             followers.setdefault(source, []).append(layer.name)
-    found, pending = set(names), [*names]
+    reached, pending = set(names), [*names]
     while pending:
-        new = set(followers.get(pending.pop(), [])) - found
-        found |= new
+        new = set(followers.get(pending.pop(), [])) - reached
+        reached |= new
         pending += new
-    return found
+    return reached
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:

@@ -38,13 +38,13 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
         elif name in labelled:
             raise UserError(f"layer {name!r} needs labels; give them, or name a layer below it")
     needed = [name for name in names or layers if name not in labelled]
-    kept = set()
+    reached = set()
     while needed:
         name = needed.pop()
-        if name in layers and name not in kept:
-            kept.add(name)
+        if name in layers and name not in reached:
+            reached.add(name)
             needed += layers[name].srclayers
-    confs = [layer for name, layer in layers.items() if name in kept]
+    confs = [layer for name, layer in layers.items() if name in reached]
     return conf.replace(layer=_own_missing_params(confs))
 
 

@@ -59,8 +59,8 @@ class NumpyRecurrent(Ops):
 
     def cell_functions(self, activations: CellActivations) -> CellFunctions:
         """Return the functions of these names, with the backend's own sigmoid."""
-        own = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
-        return CellFunctions(*(own[name] for name in activations))
+        functions = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
+        return CellFunctions(*(functions[name] for name in activations))
 
     def recurrent(
         self,
