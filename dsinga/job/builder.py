@@ -149,7 +149,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
 
 
 def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder that builds a copy of ``message``; ``where`` is the place of what has none."""
+    """Return a builder of a copy of ``message``; its values without a place get the place ``where``."""
     owner = outer.owner if outer else ""
     if isinstance(message, LayerConf):
         owner = f"layer {message.name!r}: "

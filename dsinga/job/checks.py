@@ -19,10 +19,9 @@ from dsinga.job.enums import (
     UpdaterType,
 )
 from dsinga.job.extensionconf import ExtensionConf, check_extension
-from dsinga.job.layerconf import LayerConf
+from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
-from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.schema import AlgConf, Job
 from dsinga.job.updaterconf import FixedStepConf, LRGenConf, UpdaterConf
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from dsinga.job.layerconf import LayerConf
+from dsinga.job.layerconf import LayerConf, ParamConf
 from dsinga.job.message import Message, readable, set_fields
-from dsinga.job.paramconf import ParamConf
 from dsinga.job.schema import Job
 from dsinga.job.writer import redact_job
 

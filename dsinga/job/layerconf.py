@@ -1,4 +1,4 @@
-"""The schema of a layer: LayerProto of SINGA 0.3's job.proto."""
+"""The schema of a layer and of its params: LayerProto and ParamProto of SINGA 0.3's job.proto."""
 
 from __future__ import annotations
 
@@ -7,10 +7,43 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from dsinga.job import inputconf, lossconf, neuronconf
-from dsinga.job.enums import LayerType, Phase, UnrollConnType
-from dsinga.job.limits import Natural, PartitionDim, Parts, Steps
+from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
+from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
 from dsinga.job.message import Message
-from dsinga.job.paramconf import ParamConf
+
+
+class ParamGenConf(Message):
+    """The initialiser of a param."""
+
+    type: InitMethod = InitMethod.kUserInit
+    user_type: str | None = None
+    value: float = 1.0
+    mean: float = 0.0
+    std: NonNegative = 1.0
+    low: float = -1.0
+    high: float = 1.0
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class ParamConf(Message):
+    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing.
+
+    Beyond SINGA, as in PaddlePaddle: a ``static`` param keeps its value, and no gradient of it is computed or sent.
+    """
+
+    name: str = ""
+    type: ParamType = ParamType.kParam
+    user_type: str | None = None
+    init: ParamGenConf | None = None
+    lr_scale: NonNegative = 1.0
+    wd_scale: NonNegative = 1.0
+    share_from: str | None = None
+    static: bool = False
+    id: int | None = None
+    owner: int = -1
+    partition_dim: int | None = None
+    shape: list[Count] = field(default_factory=list)
+    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class LayerConf(Message):

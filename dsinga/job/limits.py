@@ -34,7 +34,7 @@ class Range(NamedTuple):
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def fault(self, value: float) -> str:
-        """Return what a value that is not in the range must be, and what it is."""
+        """Return an error text about a value outside the range: the range, and the value."""
         if abs(value) <= FLOAT32_MAX:
             return f"must be {self}, not {value}"
         return f"must be a number that float32 can hold{f', {self}' if math.isfinite(self.low) else ''}, not {value}"

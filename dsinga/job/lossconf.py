@@ -59,14 +59,14 @@ class HingeLossConf(Message):
 
 
 class PolicyGradientLossConf(Message):
-    """Settings of kPolicyGradientLoss: what its policy is, and a factor of the loss."""
+    """Settings of kPolicyGradientLoss: the distribution of its policy, and a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
     scale: NonNegative = 1.0
 
 
 class PPOLossConf(Message):
-    """Settings of kPPOLoss: what its policy is, by how much a probability may change, and a factor of the loss."""
+    """Settings of kPPOLoss: its distribution, the largest change of a probability, a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
     clip: Positive = 0.2
@@ -74,14 +74,14 @@ class PPOLossConf(Message):
 
 
 class EntropyLossConf(Message):
-    """Settings of kEntropyLoss: what its policy is, and a factor of the loss."""
+    """Settings of kEntropyLoss: the distribution of its policy, and a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
     scale: NonNegative = 1.0
 
 
 class VTraceLossConf(Message):
-    """Settings of kVTraceLoss: what its policy is, the largest ratios, and a factor of the loss of the values."""
+    """Settings of kVTraceLoss: the distribution of its policy, the largest ratios, a factor of the values' loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
     rho_clip: Positive = 1.0

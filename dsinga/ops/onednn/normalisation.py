@@ -189,7 +189,7 @@ class OnednnNormalisation(OnednnBatchNorm):
     """Normalisation by the library, or by the implementation that the table of choices has in its place."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        """Return the result and a workspace: the library's is a tuple, that of lrn.py a Workspace, numpy's an array."""
+        """Return the result and a workspace: oneDNN's is a tuple, ShiftedSums' a Workspace, numpy's an array."""
         forward = choose_kernel("lrn", _lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
         return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
 
