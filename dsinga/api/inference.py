@@ -17,7 +17,7 @@ from dsinga.api.trained import trained_params
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
 from dsinga.job import Job, load
-from dsinga.job.phases import find_phase
+from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
 from dsinga.worker.processor import Processor
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.jobs import job_with_data, roots, with_workers
 from dsinga.job import Job, Phase
-from dsinga.job.phases import find_phase
+from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from dsinga.data import open_records
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest_or_listed

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from dsinga.job import Job, Phase
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.training import Metrics, name_metrics

@@ -16,7 +16,7 @@ from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.predictor import Predictor, batch_rows, in_batches
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
-from dsinga.job.phases import find_phase
+from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
@@ -73,7 +73,7 @@ class LocalNet:
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         if is_small:
-            self._ops = self._ops.for_small_nets()
+            self._ops = self._ops.with_fast_rounding()
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 

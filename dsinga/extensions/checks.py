@@ -12,7 +12,7 @@ from dsinga.extensions.create import ExtensionLike
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.triggers import OnMetric
 from dsinga.job import AlgType, ExtensionType, Job, Phase
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code, listed, nearest, nearest_or_listed
 from dsinga.training import declared_metrics

@@ -104,8 +104,8 @@ class MessageBuilder:
             return read(value, kind, where, self)
         if isinstance(value, (Block, list)) or is_message(kind):
             expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
-            given = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
-            raise self.error(f"{what} takes {expected}, not {given}", where)
+            spelling = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
+            raise self.error(f"{what} takes {expected}, not {spelling}", where)
         try:
             return convert_item(typed(value, kind, what), kind, what)
         except JobError as error:
@@ -149,7 +149,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
 
 
 def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
-    """Return a builder that builds a copy of ``message``; ``where`` is the place of what has none."""
+    """Return a builder of a copy of ``message``; its values without a place get the place ``where``."""
     owner = outer.owner if outer else ""
     if isinstance(message, LayerConf):
         owner = f"layer {message.name!r}: "

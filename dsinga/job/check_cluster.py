@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsinga.job.enums import SlicingMethod, UpdatePlace
-from dsinga.job.limits import MEMBERS
+from dsinga.job.limits import MAX_MEMBERS
 from dsinga.job.schema import ClusterConf, Job
 
 
@@ -22,8 +22,8 @@ def check_cluster(job: Job) -> None:
         (groups, cluster.nworkers_per_group, "nworkers_per_group"),
         (server_groups, cluster.nservers_per_group, "nservers_per_group"),
     ):
-        if count * members > MEMBERS.high:
-            text = f"{field}: {members} in each of {count} groups are more than {MEMBERS.high:,} altogether; use fewer"
+        if count * members > MAX_MEMBERS:
+            text = f"{field}: {members} in each of {count} groups are more than {MAX_MEMBERS:,} altogether; use fewer"
             raise cluster.error(text, field)
     if groups % server_groups:
         text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"

@@ -19,10 +19,9 @@ from dsinga.job.enums import (
     UpdaterType,
 )
 from dsinga.job.extensionconf import ExtensionConf, check_extension
-from dsinga.job.layerconf import LayerConf
+from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
-from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.schema import AlgConf, Job
 from dsinga.job.updaterconf import FixedStepConf, LRGenConf, UpdaterConf
 
@@ -96,10 +95,12 @@ def has_own_records(job: Job, phase: Phase) -> bool:
         store = job.neuralnet.layer[number].store_conf
         return store is None or bool(store.path) or store.records is not None
 
-    own, train = inputs(phase), inputs(Phase.kTrain)
-    if not all(map(readable, own)):
+    of_phase, of_training = inputs(phase), inputs(Phase.kTrain)
+    if not all(map(readable, of_phase)):
         return False
-    return bool(own - train and train - own) and not (phase is Phase.kVal and own == inputs(Phase.kTest))
+    return bool(of_phase - of_training and of_training - of_phase) and not (
+        phase is Phase.kVal and of_phase == inputs(Phase.kTest)
+    )
 
 
 def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:

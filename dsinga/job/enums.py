@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, IntFlag
 
+from dsinga.errors import UserError
+
 
 class Phase(IntFlag):
     """A phase of a run; a layer's ``include`` and ``exclude`` list the phases it belongs to."""
@@ -328,3 +330,14 @@ class LayerType(Enum):
     kCosineSimilarity = 743
     kRegressionError = 750
     kConfusionMatrix = 751
+
+
+PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
+
+
+def find_phase(name: str) -> Phase:
+    """Return the phase "train", "val", "test" or "deploy". Raises UserError for any other name."""
+    try:
+        return PHASES[name]
+    except KeyError:
+        raise UserError(f"there is no phase {name!r}; the phases are {', '.join(PHASES)}") from None

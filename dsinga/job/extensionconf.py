@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
 
 from dsinga.job.enums import ExtensionType, MonitorMode
+from dsinga.job.limits import Count, Natural, NonNegative, Positive, Range
 from dsinga.job.message import Message, set_fields
 from dsinga.registry import nearest
 
@@ -27,21 +28,21 @@ class ExtensionConf(Message):
     user_type: str | None = None
     monitor: str | None = None
     mode: MonitorMode | None = None
-    patience: int | None = None
-    min_delta: float | None = None
-    factor: float | None = None
-    min_factor: float | None = None
-    cooldown: int | None = None
-    seconds: float | None = None
+    patience: Count | None = None
+    min_delta: NonNegative | None = None
+    factor: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | None = None
+    min_factor: NonNegative | None = None
+    cooldown: Natural | None = None
+    seconds: Positive | None = None
     time: str | None = None
     path: str | None = None
     folder: str | None = None
-    histogram_freq: int | None = None
+    histogram_freq: Natural | None = None
     uri: str | None = None
     experiment: str | None = None
     run_name: str | None = None
-    freq: int | None = None
-    after: int | None = None
+    freq: Count | None = None
+    after: Natural | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from dsinga.job.layerconf import LayerConf
+from dsinga.job.layerconf import LayerConf, ParamConf
 from dsinga.job.message import Message, readable, set_fields
-from dsinga.job.paramconf import ParamConf
-from dsinga.job.redacted import redact_job
 from dsinga.job.schema import Job
+from dsinga.job.writer import redact_job
 
 SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "param")
 

@@ -1,10 +1,11 @@
-"""The settings of input layers and of stores (SINGA 0.3's job.proto)."""
+"""The settings of input layers, of dummy layers and of connection layers (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
+from dsinga.job.limits import Axis, Count, Natural, Padding, Parts, Positive
 from dsinga.job.message import Message
 
 
@@ -26,11 +27,11 @@ class StoreConf(Message):
     mean_file: str | None = None
     std_file: str | None = None
     mean_value: float | None = None
-    std_value: float | None = None
-    batchsize: list[int] = field(default_factory=list)
-    shape: list[int] = field(default_factory=list)
+    std_value: Positive | None = None
+    batchsize: list[Count] = field(default_factory=list)
+    shape: list[Count] = field(default_factory=list)
     encoded: bool = False
-    random_skip: int = 0
+    random_skip: Natural = 0
     has_label: bool = True
     prefetching: bool = False
     data: str | None = None
@@ -58,14 +59,14 @@ class DataConf(Message):
     """Settings of kLMDBData and kShardData: the path of a store and the batch size."""
 
     path: str
-    batchsize: int
-    random_skip: int = 0
+    batchsize: Count
+    random_skip: Natural = 0
 
 
 class MnistConf(Message):
     """Settings of kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation is not in its source."""
 
-    norm_a: float = 1.0
+    norm_a: Positive = 1.0
     norm_b: float = 0.0
     kernel: int = 0
     sigma: float = 0.0
@@ -82,11 +83,11 @@ class RGBImageConf(Message):
     Beyond SINGA: ``pad`` adds pixels of zeros on every side before the crop.
     """
 
-    scale: float = 1.0
-    cropsize: int = 0
+    scale: Positive = 1.0
+    cropsize: Natural = 0
     mirror: bool = False
     meanfile: str = ""
-    pad: int = 0
+    pad: Padding = 0
 
 
 class CharRNNConf(Message):
@@ -94,11 +95,49 @@ class CharRNNConf(Message):
 
     path: str | None = None
     vocab_path: str | None = None
-    unroll_len: int = 50
-    batchsize: int = 1
+    unroll_len: Count = 50
+    batchsize: Count = 1
 
 
 class OnehotConf(Message):
     """Settings of kOneHot: the number of different codes."""
 
-    vocab_size: int = 0
+    vocab_size: Count = 0
+
+
+class DummyConf(Message):
+    """Settings of kDummy: it is a source of random numbers (``input``), an end (``output``), or passes data on."""
+
+    input: bool = False
+    output: bool = False
+    shape: list[Count] = field(default_factory=list)
+
+
+class ConcateConf(Message):
+    """Settings of kConcate: the axis on which its sources are joined."""
+
+    concate_dim: Axis = 0
+    num_concates: Parts = 1
+
+
+class SliceConf(Message):
+    """Settings of kSlice: the axis on which its source is cut, and the number of slices."""
+
+    slice_dim: Axis = 0
+    num_slices: Parts = 1
+
+
+class SplitConf(Message):
+    """Settings of kSplit: the number of destinations that get the whole feature."""
+
+    num_splits: Parts = 1
+
+
+class RNNDummyConf(Message):
+    """Settings of kRNNDummy, which gives random numbers in place of a source, or passes its source on."""
+
+    dynamic_srclayer: str | None = None
+    shape: list[Count] = field(default_factory=list)
+    integer: bool = False
+    low: float = 0.0
+    high: float = 0.0

@@ -1,4 +1,4 @@
-"""The schema of a layer: LayerProto of SINGA 0.3's job.proto."""
+"""The schema of a layer and of its params: LayerProto and ParamProto of SINGA 0.3's job.proto."""
 
 from __future__ import annotations
 
@@ -6,49 +6,44 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import Any, ClassVar
 
-from dsinga.job.connectionconf import ConcateConf, DummyConf, RNNDummyConf, SliceConf, SplitConf
-from dsinga.job.enums import LayerType, Phase, UnrollConnType
-from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
-from dsinga.job.lossconf import (
-    ArgSortConf,
-    ClassSoftmaxLossConf,
-    EntropyLossConf,
-    EuclideanLossConf,
-    HingeLossConf,
-    MeanLossConf,
-    PolicyGradientLossConf,
-    PPOLossConf,
-    SampledLossConf,
-    SigmoidCrossEntropyLossConf,
-    SoftmaxLossConf,
-    TDLossConf,
-    VTraceLossConf,
-)
+from dsinga.job import inputconf, lossconf, neuronconf
+from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
+from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
 from dsinga.job.message import Message
-from dsinga.job.neuronconf import (
-    ActivationConf,
-    AttentionConf,
-    BMConf,
-    Convolution1DConf,
-    ConvolutionConf,
-    CosineSimilarityConf,
-    DropoutConf,
-    EmbeddingConf,
-    GRUConf,
-    InnerProductConf,
-    LayerNormConf,
-    LearnedVectorConf,
-    LRNConf,
-    LSTMConf,
-    Pooling1DConf,
-    PoolingConf,
-    PositionalEncodingConf,
-    RBMConf,
-    ReLUConf,
-    RNNConf,
-    SoftmaxConf,
-)
-from dsinga.job.paramconf import ParamConf
+
+
+class ParamGenConf(Message):
+    """The initialiser of a param."""
+
+    type: InitMethod = InitMethod.kUserInit
+    user_type: str | None = None
+    value: float = 1.0
+    mean: float = 0.0
+    std: NonNegative = 1.0
+    low: float = -1.0
+    high: float = 1.0
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class ParamConf(Message):
+    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing.
+
+    Beyond SINGA, as in PaddlePaddle: a ``static`` param keeps its value, and no gradient of it is computed or sent.
+    """
+
+    name: str = ""
+    type: ParamType = ParamType.kParam
+    user_type: str | None = None
+    init: ParamGenConf | None = None
+    lr_scale: NonNegative = 1.0
+    wd_scale: NonNegative = 1.0
+    share_from: str | None = None
+    static: bool = False
+    id: int | None = None
+    owner: int = -1
+    partition_dim: int | None = None
+    shape: list[Count] = field(default_factory=list)
+    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class LayerConf(Message):
@@ -70,61 +65,61 @@ class LayerConf(Message):
     include: list[Phase] = field(default_factory=list)
     exclude: list[Phase] = field(default_factory=list)
     share_src_blobs: bool = False
-    unroll_len: int | None = None
+    unroll_len: Steps | None = None
     unroll_index: int | None = None
     per_step: bool = False
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
-    shift: list[int] = field(default_factory=list)
-    partition_dim: int | None = None
+    shift: list[Natural] = field(default_factory=list)
+    partition_dim: PartitionDim | None = None
     partition_id: int = 0
-    num_partitions: int = 1
-    location: int | None = None
-    store_conf: StoreConf | None = None
-    lmdbdata_conf: DataConf | None = None
-    mnist_conf: MnistConf | None = None
-    rgbimage_conf: RGBImageConf | None = None
-    sharddata_conf: DataConf | None = None
-    char_rnn_conf: CharRNNConf | None = None
-    onehot_conf: OnehotConf | None = None
-    activation_conf: ActivationConf | None = None
-    convolution_conf: ConvolutionConf | None = None
-    dropout_conf: DropoutConf | None = None
-    dummy_conf: DummyConf | None = None
-    innerproduct_conf: InnerProductConf | None = None
-    lrn_conf: LRNConf | None = None
-    pooling_conf: PoolingConf | None = None
-    rbm_conf: RBMConf | None = None
-    relu_conf: ReLUConf | None = None
-    softmax_conf: SoftmaxConf | None = None
-    gru_conf: GRUConf | None = None
-    lstm_conf: LSTMConf | None = None
-    rnn_conf: RNNConf | None = None
-    attention_conf: AttentionConf | None = None
-    positionalencoding_conf: PositionalEncodingConf | None = None
-    embedding_conf: EmbeddingConf | None = None
-    bm_conf: BMConf | None = None
-    layernorm_conf: LayerNormConf | None = None
-    convolution1d_conf: Convolution1DConf | None = None
-    pooling1d_conf: Pooling1DConf | None = None
-    cosinesimilarity_conf: CosineSimilarityConf | None = None
-    softmaxloss_conf: SoftmaxLossConf | None = None
-    classsoftmaxloss_conf: ClassSoftmaxLossConf | None = None
-    sampledloss_conf: SampledLossConf | None = None
-    policygradientloss_conf: PolicyGradientLossConf | None = None
-    ppoloss_conf: PPOLossConf | None = None
-    entropyloss_conf: EntropyLossConf | None = None
-    tdloss_conf: TDLossConf | None = None
-    meanloss_conf: MeanLossConf | None = None
-    vtraceloss_conf: VTraceLossConf | None = None
-    learnedvector_conf: LearnedVectorConf | None = None
-    euclideanloss_conf: EuclideanLossConf | None = None
-    sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
-    hingeloss_conf: HingeLossConf | None = None
-    argsort_conf: ArgSortConf | None = None
-    concate_conf: ConcateConf | None = None
-    slice_conf: SliceConf | None = None
-    split_conf: SplitConf | None = None
-    rnn_dummy_conf: RNNDummyConf | None = None
+    num_partitions: Parts = 1
+    location: Natural | None = None
+    store_conf: inputconf.StoreConf | None = None
+    lmdbdata_conf: inputconf.DataConf | None = None
+    mnist_conf: inputconf.MnistConf | None = None
+    rgbimage_conf: inputconf.RGBImageConf | None = None
+    sharddata_conf: inputconf.DataConf | None = None
+    char_rnn_conf: inputconf.CharRNNConf | None = None
+    onehot_conf: inputconf.OnehotConf | None = None
+    activation_conf: neuronconf.ActivationConf | None = None
+    convolution_conf: neuronconf.ConvolutionConf | None = None
+    dropout_conf: neuronconf.DropoutConf | None = None
+    dummy_conf: inputconf.DummyConf | None = None
+    innerproduct_conf: neuronconf.InnerProductConf | None = None
+    lrn_conf: neuronconf.LRNConf | None = None
+    pooling_conf: neuronconf.PoolingConf | None = None
+    rbm_conf: neuronconf.RBMConf | None = None
+    relu_conf: neuronconf.ReLUConf | None = None
+    softmax_conf: neuronconf.SoftmaxConf | None = None
+    gru_conf: neuronconf.GRUConf | None = None
+    lstm_conf: neuronconf.LSTMConf | None = None
+    rnn_conf: neuronconf.RNNConf | None = None
+    attention_conf: neuronconf.AttentionConf | None = None
+    positionalencoding_conf: neuronconf.PositionalEncodingConf | None = None
+    embedding_conf: neuronconf.EmbeddingConf | None = None
+    bm_conf: neuronconf.BMConf | None = None
+    layernorm_conf: neuronconf.LayerNormConf | None = None
+    convolution1d_conf: neuronconf.Convolution1DConf | None = None
+    pooling1d_conf: neuronconf.Pooling1DConf | None = None
+    cosinesimilarity_conf: neuronconf.CosineSimilarityConf | None = None
+    softmaxloss_conf: lossconf.SoftmaxLossConf | None = None
+    classsoftmaxloss_conf: lossconf.ClassSoftmaxLossConf | None = None
+    sampledloss_conf: lossconf.SampledLossConf | None = None
+    policygradientloss_conf: lossconf.PolicyGradientLossConf | None = None
+    ppoloss_conf: lossconf.PPOLossConf | None = None
+    entropyloss_conf: lossconf.EntropyLossConf | None = None
+    tdloss_conf: lossconf.TDLossConf | None = None
+    meanloss_conf: lossconf.MeanLossConf | None = None
+    vtraceloss_conf: lossconf.VTraceLossConf | None = None
+    learnedvector_conf: neuronconf.LearnedVectorConf | None = None
+    euclideanloss_conf: lossconf.EuclideanLossConf | None = None
+    sigmoidcrossentropyloss_conf: lossconf.SigmoidCrossEntropyLossConf | None = None
+    hingeloss_conf: lossconf.HingeLossConf | None = None
+    argsort_conf: lossconf.ArgSortConf | None = None
+    concate_conf: inputconf.ConcateConf | None = None
+    slice_conf: inputconf.SliceConf | None = None
+    split_conf: inputconf.SplitConf | None = None
+    rnn_dummy_conf: inputconf.RNNDummyConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from dsinga.job.enums import HingeNorm, PolicyDistribution, SamplingMethod
+from dsinga.job.limits import Count, Members, Natural, NonNegative, Positive, Share
 from dsinga.job.message import Message
 
 
@@ -14,85 +15,85 @@ class SoftmaxLossConf(Message):
     Beyond SINGA: ``label_smoothing``, the share of the target that is spread over all classes.
     """
 
-    topk: int = 1
-    scale: float = 1.0
-    label_smoothing: float = 0.0
+    topk: Count = 1
+    scale: NonNegative = 1.0
+    label_smoothing: Share = 0.0
 
 
 class ClassSoftmaxLossConf(Message):
     """Settings of kClassSoftmaxLoss: the number of words, and the first word of each class."""
 
-    vocab_size: int
-    class_start: list[int] = field(default_factory=list)
+    vocab_size: Count
+    class_start: list[Natural] = field(default_factory=list)
 
 
 class SampledLossConf(Message):
     """Settings of kSampledLoss: the number of words, how many random ones, and how often each word occurs."""
 
-    vocab_size: int
-    num_samples: int = 5
+    vocab_size: Count
+    num_samples: Members = 5
     method: SamplingMethod = SamplingMethod.kNegativeSampling
-    counts: list[int] = field(default_factory=list)
-    power: float = 0.75
+    counts: list[Natural] = field(default_factory=list)
+    power: NonNegative = 0.75
 
 
 class EuclideanLossConf(Message):
     """Settings of kEuclideanLoss: a factor of the loss and its gradient."""
 
-    scale: float = 1.0
+    scale: NonNegative = 1.0
 
 
 class SigmoidCrossEntropyLossConf(Message):
     """Settings of kSigmoidCrossEntropyLoss: a factor of the loss and its gradient."""
 
-    scale: float = 1.0
+    scale: NonNegative = 1.0
 
 
 class HingeLossConf(Message):
     """Settings of kHingeLoss: its norm and margin."""
 
     norm: HingeNorm = HingeNorm.L1
-    margin: float = 1.0
-    topk: int = 1
-    scale: float = 1.0
+    margin: Positive = 1.0
+    topk: Count = 1
+    scale: NonNegative = 1.0
 
 
 class PolicyGradientLossConf(Message):
-    """Settings of kPolicyGradientLoss: what its policy is, and a factor of the loss."""
+    """Settings of kPolicyGradientLoss: the distribution of its policy, and a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
-    scale: float = 1.0
+    scale: NonNegative = 1.0
 
 
 class PPOLossConf(Message):
-    """Settings of kPPOLoss: what its policy is, by how much a probability may change, and a factor of the loss."""
+    """Settings of kPPOLoss: its distribution, the largest change of a probability, a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
-    clip: float = 0.2
-    scale: float = 1.0
+    clip: Positive = 0.2
+    scale: NonNegative = 1.0
 
 
 class EntropyLossConf(Message):
-    """Settings of kEntropyLoss: what its policy is, and a factor of the loss."""
+    """Settings of kEntropyLoss: the distribution of its policy, and a factor of the loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
-    scale: float = 1.0
+    scale: NonNegative = 1.0
 
 
 class VTraceLossConf(Message):
-    """Settings of kVTraceLoss: what its policy is, the largest ratios, and a factor of the loss of the values."""
+    """Settings of kVTraceLoss: the distribution of its policy, the largest ratios, a factor of the values' loss."""
 
     distribution: PolicyDistribution = PolicyDistribution.kCategorical
-    rho_clip: float = 1.0
-    c_clip: float = 1.0
-    value_scale: float = 0.5
+    rho_clip: Positive = 1.0
+    c_clip: Positive = 1.0
+    value_scale: NonNegative = 0.5
 
 
 class TDLossConf(Message):
     """Settings of kTDLoss: the error beyond which the loss is linear (0: none), and a factor of the loss."""
 
-    delta: float = 1.0
-    scale: float = 1.0
+    delta: NonNegative = 1.0
+    scale: NonNegative = 1.0
 
 
 class MeanLossConf(Message):
@@ -104,4 +105,4 @@ class MeanLossConf(Message):
 class ArgSortConf(Message):
     """Settings of kArgSort and kAccuracy: how many of the largest predictions count."""
 
-    topk: int = 1
+    topk: Count = 1

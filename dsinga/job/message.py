@@ -62,10 +62,10 @@ class Message:
 
         @functools.wraps(assign)
         def init(self: Message, **values: Any) -> None:
-            given = {field_name(cls, name): value for name, value in values.items()}
-            if text := missing(cls, given):
+            fields = {field_name(cls, name): value for name, value in values.items()}
+            if text := missing(cls, fields):
                 raise JobError(text)
-            assign(self, **given)
+            assign(self, **fields)
 
         cls.__init__ = init  # type: ignore[assignment, method-assign]
 
@@ -128,9 +128,9 @@ def field_name(cls: type[Message], name: str) -> str:
     return name
 
 
-def missing(cls: type[Message], given: Iterable[str]) -> str:
-    """Return an error text about the required fields that are not in ``given``, "" if none is missing."""
-    names = [repr(name) for name in field_types(cls) if name not in given and name not in defaults(cls)]
+def missing(cls: type[Message], fields: Iterable[str]) -> str:
+    """Return an error text about the required fields that are not in ``fields``, "" if none is missing."""
+    names = [repr(name) for name in field_types(cls) if name not in fields and name not in defaults(cls)]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 

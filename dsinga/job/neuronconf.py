@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from dsinga.job.enums import (
     ActivationType,
     AttentionScore,
@@ -10,6 +12,7 @@ from dsinga.job.enums import (
     PoolMethod,
     StepPoolMethod,
 )
+from dsinga.job.limits import Count, Fraction, NonNegative, Padding, Pixels, Positive, Range, Share, Steps
 from dsinga.job.message import Message
 
 
@@ -22,7 +25,7 @@ class ActivationConf(Message):
 class AttentionConf(Message):
     """Settings of kAttention: its heads, how it scores keys, and whether a query sees no later keys."""
 
-    num_heads: int = 1
+    num_heads: Count = 1
     score: AttentionScore = AttentionScore.kScaledDot
     causal: bool = False
 
@@ -30,21 +33,21 @@ class AttentionConf(Message):
 class PositionalEncodingConf(Message):
     """Settings of kPositionalEncoding: the factor of its source."""
 
-    scale: float = 1.0
+    scale: Positive = 1.0
 
 
 class WindowConf(Message):
     """Settings shared by convolution and pooling: kernel, pad and stride, for both directions or each (x, y)."""
 
-    kernel: int | None = None
-    pad: int | None = None
-    stride: int | None = None
-    kernel_x: int | None = None
-    kernel_y: int | None = None
-    pad_x: int | None = None
-    pad_y: int | None = None
-    stride_x: int | None = None
-    stride_y: int | None = None
+    kernel: Pixels | None = None
+    pad: Padding | None = None
+    stride: Pixels | None = None
+    kernel_x: Pixels | None = None
+    kernel_y: Pixels | None = None
+    pad_x: Padding | None = None
+    pad_y: Padding | None = None
+    stride_x: Pixels | None = None
+    stride_y: Pixels | None = None
 
     def pair(self, field: str, default: int) -> tuple[int, int]:
         """Return (vertical, horizontal) of "kernel", "pad" or "stride"."""
@@ -58,7 +61,7 @@ class WindowConf(Message):
 class ConvolutionConf(WindowConf):
     """Settings of kConvolution; kernel 3, pad 0, stride 1 by default. Beyond SINGA: ``bias_term`` may be false."""
 
-    num_filters: int
+    num_filters: Count
     bias_term: bool = True
     workspace_byte_limit: int = 512
 
@@ -77,10 +80,10 @@ class Convolution1DConf(Message):
     many steps as there are, with one more after than before if ``kernel`` is even.
     """
 
-    num_filters: int
-    kernel: int = 3
-    stride: int = 1
-    pad: int = 0
+    num_filters: Count
+    kernel: Steps = 3
+    stride: Steps = 1
+    pad: Annotated[int, Range(0, 100_000)] = 0
     same: bool = False
     bias_term: bool = True
 
@@ -89,27 +92,27 @@ class Pooling1DConf(Message):
     """Settings of kPooling1D: how many steps are pooled together, all without ``kernel``; ``stride`` is ``kernel``."""
 
     pool: StepPoolMethod = StepPoolMethod.MAX
-    kernel: int | None = None
-    stride: int | None = None
+    kernel: Steps | None = None
+    stride: Steps | None = None
 
 
 class CosineSimilarityConf(Message):
     """Settings of kCosineSimilarity: a factor of the cosine."""
 
-    scale: float = 1.0
+    scale: Positive = 1.0
 
 
 class DropoutConf(Message):
     """Settings of kDropout: the fraction of units set to zero. Beyond SINGA: the kind of ``unit``."""
 
-    dropout_ratio: float = 0.5
+    dropout_ratio: Share = 0.5
     unit: DropoutUnit = DropoutUnit.kNumber
 
 
 class InnerProductConf(Message):
     """Settings of kInnerProduct: its weight is (num_output, inputs), or (inputs, num_output) if ``transpose``."""
 
-    num_output: int
+    num_output: Count
     bias_term: bool = True
     transpose: bool = False
 
@@ -117,16 +120,16 @@ class InnerProductConf(Message):
 class LRNConf(Message):
     """Settings of kLRN, local response normalisation over channels."""
 
-    local_size: int = 5
-    alpha: float = 1.0
-    beta: float = 0.75
-    knorm: float = 1.0
+    local_size: Pixels = 5
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 0.75
+    knorm: Positive = 1.0
 
 
 class RBMConf(Message):
     """Settings of kRBMVis and kRBMHid. Beyond SINGA: the Gibbs chains of a hidden layer may be ``persistent``."""
 
-    hdim: int
+    hdim: Count
     bias_term: bool = True
     gaussian: bool = False
     persistent: bool = False
@@ -141,7 +144,7 @@ class ReLUConf(Message):
 class SoftmaxConf(Message):
     """Settings of kSoftmax: into how many groups a row is divided."""
 
-    num_softmax_per_instance: int = 1
+    num_softmax_per_instance: Count = 1
 
 
 class RecurrentConf(Message):
@@ -152,7 +155,7 @@ class RecurrentConf(Message):
     With ``initial_state`` the last of the srclayers gives the state before the first step.
     """
 
-    dim_hidden: int
+    dim_hidden: Count
     bias_term: bool = True
     bidirectional: bool = False
     carry: bool | None = None
@@ -184,8 +187,8 @@ class EmbeddingConf(Message):
     ``dense_gradient`` makes the gradient a whole array, so that updaters move all rows in each step.
     """
 
-    vocab_size: int = 0
-    feature_dim: int = 100
+    vocab_size: Count = 0
+    feature_dim: Count = 100
     dense_gradient: bool = False
 
 
@@ -195,17 +198,17 @@ class BMConf(Message):
     ``use_global_stats``, as in Caffe, normalises with the running statistics in training, too, and keeps them.
     """
 
-    momentum: float = 0.1
+    momentum: Fraction = 0.1
     use_global_stats: bool = False
 
 
 class LayerNormConf(Message):
     """Settings of kLayerNorm: the first of the axes that are normalised together."""
 
-    first_axis: int = 1
+    first_axis: Annotated[int, Range(1, 3)] = 1
 
 
 class LearnedVectorConf(Message):
     """Settings of kLearnedVector: how many numbers it has."""
 
-    num_output: int
+    num_output: Count

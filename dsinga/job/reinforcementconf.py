@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
+from typing import Annotated
 
+from dsinga.job.limits import Count, Natural, NonNegative, Positive, Range, Unit
 from dsinga.job.message import Message
 from dsinga.job.updaterconf import UpdaterConf
 
@@ -28,84 +30,84 @@ class LearningAlgorithm(Enum):
 class PPOConf(Message):
     """Settings of kPPO (:class:`dsinga.rl.PPO`)."""
 
-    clip: float = 0.2
-    epochs: int = 4
-    minibatches: int = 4
-    decay: float = 0.95
-    value_scale: float = 0.5
-    entropy_scale: float = 0.0
+    clip: NonNegative = 0.2
+    epochs: Count = 4
+    minibatches: Count = 4
+    decay: Unit = 0.95
+    value_scale: NonNegative = 0.5
+    entropy_scale: NonNegative = 0.0
     normalize_advantages: bool = True
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: NonNegative = 0.5
 
 
 class A2CConf(Message):
     """Settings of kA2C (:class:`dsinga.rl.A2C`)."""
 
-    decay: float = 1.0
-    value_scale: float = 0.5
-    entropy_scale: float = 0.0
+    decay: Unit = 1.0
+    value_scale: NonNegative = 0.5
+    entropy_scale: NonNegative = 0.0
     normalize_advantages: bool = False
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: NonNegative = 0.5
 
 
 class REINFORCEConf(Message):
     """Settings of kREINFORCE (:class:`dsinga.rl.REINFORCE`)."""
 
-    value_scale: float = 0.5
-    entropy_scale: float = 0.0
+    value_scale: NonNegative = 0.5
+    entropy_scale: NonNegative = 0.0
     normalize_advantages: bool = True
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: NonNegative = 0.5
 
 
 class IMPALAConf(Message):
     """Settings of kIMPALA (:class:`dsinga.rl.IMPALA`)."""
 
-    rho_clip: float = 1.0
-    c_clip: float = 1.0
-    value_scale: float = 0.5
-    entropy_scale: float = 0.01
-    max_gradient_norm: float = 40.0
+    rho_clip: NonNegative = 1.0
+    c_clip: NonNegative = 1.0
+    value_scale: NonNegative = 0.5
+    entropy_scale: NonNegative = 0.01
+    max_gradient_norm: NonNegative = 40.0
 
 
 class ESConf(Message):
     """Settings of kES (:class:`dsinga.rl.ES`)."""
 
-    population: int = 32
-    deviation: float = 0.05
+    population: Annotated[int, Range(2)] = 32
+    deviation: Positive = 0.05
 
 
 class DQNConf(Message):
     """Settings of kDQN (:class:`dsinga.rl.DQN`)."""
 
     double: bool = False
-    delta: float = 1.0
-    target_every: int = 250
-    target_share: float = 1.0
-    first_epsilon: float = 1.0
-    last_epsilon: float = 0.05
-    epsilon_steps: int = 10_000
+    delta: NonNegative = 1.0
+    target_every: Count = 250
+    target_share: Unit = 1.0
+    first_epsilon: Unit = 1.0
+    last_epsilon: Unit = 0.05
+    epsilon_steps: Count = 10_000
 
 
 class DDPGConf(Message):
     """Settings of kDDPG (:class:`dsinga.rl.DDPG`). The job's ``updater`` is that of the actor."""
 
-    noise: float = 0.1
-    noise_correlation: float = 0.0
-    random_steps: int = 1000
-    target_share: float = 0.005
+    noise: NonNegative = 0.1
+    noise_correlation: Unit = 0.0
+    random_steps: Natural = 1000
+    target_share: Unit = 0.005
     critic_updater: UpdaterConf | None = None
 
 
 class TD3Conf(Message):
     """Settings of kTD3 (:class:`dsinga.rl.TD3`). The job's ``updater`` is that of the actor."""
 
-    noise: float = 0.1
-    noise_correlation: float = 0.0
-    random_steps: int = 1000
-    target_share: float = 0.005
-    target_noise: float = 0.2
-    target_noise_limit: float = 0.5
-    actor_every: int = 2
+    noise: NonNegative = 0.1
+    noise_correlation: Unit = 0.0
+    random_steps: Natural = 1000
+    target_share: Unit = 0.005
+    target_noise: NonNegative = 0.2
+    target_noise_limit: NonNegative = 0.5
+    actor_every: Count = 2
     critic_updater: UpdaterConf | None = None
 
 
@@ -117,11 +119,11 @@ class ReplayConf(Message):
     ``prioritized`` transitions of a large error are drawn more often.
     """
 
-    capacity: int = 100_000
-    batch_size: int = 32
-    learn_every: int = 1
-    learn_after: int = 1000
-    n_steps: int = 1
+    capacity: Count = 100_000
+    batch_size: Count = 32
+    learn_every: Count = 1
+    learn_after: Natural = 1000
+    n_steps: Count = 1
     prioritized: bool = False
 
 
@@ -141,14 +143,14 @@ class ReinforcementConf(Message):
     """
 
     environment: str
-    num_environments: int = 8
-    num_actors: int = 0
+    num_environments: Count = 8
+    num_actors: Natural = 0
     predicts_here: bool = False
-    max_staleness: int = 8
+    max_staleness: Natural = 8
     algorithm: LearningAlgorithm
-    rollout_steps: int = 128
-    discount: float = 0.99
-    evaluation_episodes: int = 10
+    rollout_steps: Count = 128
+    discount: Unit = 0.99
+    evaluation_episodes: Natural = 10
     stop_return: float | None = None
     heads: list[str] = field(default_factory=list)
     ppo_conf: PPOConf | None = None

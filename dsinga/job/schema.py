@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from dsinga.job.enums import (
     AlgType,
@@ -23,6 +23,7 @@ from dsinga.job.enums import (
 )
 from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.layerconf import LayerConf
+from dsinga.job.limits import Count, Fraction, Members, Natural, NonNegative, PartitionDim, Range, Steps
 from dsinga.job.message import Message
 from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.job.updaterconf import UpdaterConf
@@ -31,7 +32,7 @@ from dsinga.job.updaterconf import UpdaterConf
 class CDConf(Message):
     """Settings of contrastive divergence: the number of Gibbs steps."""
 
-    cd_k: int = 1
+    cd_k: Annotated[int, Range(1, 10_000)] = 1
 
 
 class AlgConf(Message):
@@ -56,10 +57,10 @@ class NetConf(Message):
     """
 
     layer: list[LayerConf] = field(default_factory=list)
-    partition_dim: int = 0
+    partition_dim: PartitionDim = 0
     partition: PartitionMethod = PartitionMethod.manual
     layer_group: list[LayerGroupConf] = field(default_factory=list)
-    unroll_len: int = 1
+    unroll_len: Steps = 1
 
 
 class SyncEdgeConf(Message):
@@ -83,32 +84,32 @@ class ClusterConf(Message):
     as fit into such a block).
     """
 
-    nworker_groups: int = 1
-    nserver_groups: int = 1
-    nworkers_per_group: int = 1
-    nservers_per_group: int = 1
-    nworkers_per_procs: int = 1
-    nservers_per_procs: int = 1
+    nworker_groups: Members = 1
+    nserver_groups: Annotated[int, Range(1, 1000)] = 1
+    nworkers_per_group: Members = 1
+    nservers_per_group: Members = 1
+    nworkers_per_procs: Count = 1
+    nservers_per_procs: Count = 1
     workspace: str | None = None
     server_worker_separate: bool = False
-    sync_freq: int = 1
+    sync_freq: Count = 1
     start_port: int = 6723
     share_memory: bool = True
     poll_time: int = 100
     slicing: SlicingMethod = SlicingMethod.kSinga
-    block_size: int | None = None
-    block_rows: int | None = None
+    block_size: Count | None = None
+    block_rows: Count | None = None
     sync_topology: SyncTopology = SyncTopology.kAllToAll
     sync_edge: list[SyncEdgeConf] = field(default_factory=list)
-    staleness: int | None = None
+    staleness: Natural | None = None
     compression: Compression = Compression.kNone
-    topk_share: float = 0.01
+    topk_share: Fraction = 0.01
     pull: PullTime = PullTime.kAtOnce
     update: UpdatePlace = UpdatePlace.kServer
     fullc_gather: bool = False
-    max_restarts: int | None = None
-    min_workers: int = 1
-    patience: float = 600.0
+    max_restarts: Natural | None = None
+    min_workers: Members = 1
+    patience: NonNegative = 600.0
 
 
 class Job(Message):
@@ -131,30 +132,30 @@ class Job(Message):
     _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.job.html_table
 
     name: str = "job"
-    seed: int = 0
-    train_steps: int = 0
-    epochs: int = 0
-    disp_freq: int = 0
-    disp_after: int = 0
-    test_freq: int = 0
-    test_steps: int = 0
-    test_after: int = 0
-    validate_freq: int = 0
-    validate_steps: int = 0
-    validate_after: int = 0
-    checkpoint_freq: int = 0
-    checkpoint_after: int = 0
-    checkpoint_keep: int = 0
+    seed: Natural = 0
+    train_steps: Natural = 0
+    epochs: Natural = 0
+    disp_freq: Natural = 0
+    disp_after: Natural = 0
+    test_freq: Natural = 0
+    test_steps: Natural = 0
+    test_after: Natural = 0
+    validate_freq: Natural = 0
+    validate_steps: Natural = 0
+    validate_after: Natural = 0
+    checkpoint_freq: Natural = 0
+    checkpoint_after: Natural = 0
+    checkpoint_keep: Natural = 0
     checkpoint_path: list[str] = field(default_factory=list)
-    warmup_steps: int = 0
+    warmup_steps: Natural = 0
     skip_bad_batches: bool = False
     precision: Precision = Precision.kFloat32
     reset_param_version: bool = True
-    num_openblas_threads: int = 1
-    gpu: list[int] = field(default_factory=list)
+    num_openblas_threads: Count = 1
+    gpu: list[Natural] = field(default_factory=list)
     debug: bool = False
     resume: bool = False
-    step: int = 0
+    step: Natural = 0
     id: int = -1
     train_one_batch: AlgConf = field(default_factory=lambda: AlgConf(alg=AlgType.kBP))
     updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))

@@ -6,49 +6,50 @@ from dataclasses import field
 from typing import Any
 
 from dsinga.job.enums import ChangeMethod, UpdaterType
+from dsinga.job.limits import Bound, Count, Natural, NonNegative, Positive, Share
 from dsinga.job.message import Message
 
 
 class FixedStepConf(Message):
     """Learning rate schedule: ``step_lr[i]`` from step ``step[i]`` on."""
 
-    step: list[int] = field(default_factory=list)
-    step_lr: list[float] = field(default_factory=list)
+    step: list[Natural] = field(default_factory=list)
+    step_lr: list[NonNegative] = field(default_factory=list)
 
 
 class StepConf(Message):
     """Learning rate schedule: base·gamma^⌊step/change_freq⌋."""
 
-    gamma: float = 1.0
-    change_freq: int
+    gamma: NonNegative = 1.0
+    change_freq: Count
 
 
 class LinearConf(Message):
     """Learning rate schedule: linear from base to final_lr over change_freq steps."""
 
-    change_freq: int
-    final_lr: float
+    change_freq: Count
+    final_lr: NonNegative
 
 
 class ExponentialConf(Message):
     """Learning rate schedule: base·gamma^(step / change_freq), halved every change_freq steps unless ``gamma`` says."""
 
-    change_freq: int
-    gamma: float = 0.5
+    change_freq: Count
+    gamma: Positive = 0.5
 
 
 class InverseTConf(Message):
     """Learning rate schedule: base/(1 + step/final_lr)."""
 
-    final_lr: float
+    final_lr: Positive
 
 
 class InverseConf(Message):
     """Learning rate schedule: base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
 
-    gamma: float = 1.0
-    pow: float = 0.0
-    change_freq: int = 1
+    gamma: NonNegative = 1.0
+    pow: NonNegative = 0.0
+    change_freq: Count = 1
 
 
 class LRGenConf(Message):
@@ -60,9 +61,9 @@ class LRGenConf(Message):
 
     type: ChangeMethod = ChangeMethod.kUserChange
     user_type: str | None = None
-    base_lr: float = 0.01
-    minimum_lr: float | None = None
-    start_step: int = 0
+    base_lr: NonNegative = 0.01
+    minimum_lr: NonNegative | None = None
+    start_step: Natural = 0
     fixedstep_conf: FixedStepConf | None = None
     step_conf: StepConf | None = None
     linear_conf: LinearConf | None = None
@@ -78,37 +79,37 @@ class RMSPropConf(Message):
     Beyond SINGA: ``centered`` subtracts the square of the running mean of the gradients (Graves 2013).
     """
 
-    rho: float
+    rho: Share
     centered: bool = False
 
 
 class AdaDeltaConf(Message):
     """Settings of AdaDelta: the decay of both running means."""
 
-    rho: float = 0.9
+    rho: Share = 0.9
 
 
 class AdamConf(Message):
     """Settings of Adam: decays of both moments. Beyond SINGA: ``bias_correction`` computes Adam as published."""
 
-    beta1: float = 0.9
-    beta2: float = 0.999
+    beta1: Share = 0.9
+    beta2: Share = 0.999
     bias_correction: bool = False
 
 
 class AdamMaxConf(Message):
     """Settings of AdamMax: decays of the first moment and of the infinity norm."""
 
-    beta1: float = 0.9
-    beta2: float = 0.999
+    beta1: Share = 0.9
+    beta2: Share = 0.999
 
 
 class MomentumConf(Message):
     """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``."""
 
-    base_momentum: float = 0.5
-    final_momentum: float = 0.9
-    saturation_step: int
+    base_momentum: Share = 0.5
+    final_momentum: Share = 0.9
+    saturation_step: Count
 
 
 class ParamSettingsConf(Message):
@@ -118,14 +119,14 @@ class ParamSettingsConf(Message):
     """
 
     match: str
-    base_lr: float | None = None
+    base_lr: NonNegative | None = None
     learning_rate: LRGenConf | None = None
-    momentum: float | None = None
+    momentum: Share | None = None
     momentum_conf: MomentumConf | None = None
-    weight_decay: float | None = None
-    clip_low: float | None = None
-    clip_high: float | None = None
-    clip_norm: float | None = None
+    weight_decay: NonNegative | None = None
+    clip_low: Bound | None = None
+    clip_high: Bound | None = None
+    clip_norm: NonNegative | None = None
 
 
 class UpdaterConf(Message):
@@ -143,13 +144,13 @@ class UpdaterConf(Message):
     adam_conf: AdamConf | None = None
     adammax_conf: AdamMaxConf | None = None
     learning_rate: LRGenConf = field(default_factory=lambda: LRGenConf(type=ChangeMethod.kFixed))
-    momentum: float = 0.0
+    momentum: Share = 0.0
     momentum_conf: MomentumConf | None = None
-    weight_decay: float = 0.0
-    delta: float = 1e-8
-    clip_low: float = 0.0
-    clip_high: float = 0.0
-    clip_norm: float = 0.0
+    weight_decay: NonNegative = 0.0
+    delta: NonNegative = 1e-8
+    clip_low: Bound = 0.0
+    clip_high: Bound = 0.0
+    clip_norm: NonNegative = 0.0
     nan_to_zero: bool = False
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)

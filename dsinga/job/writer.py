@@ -1,4 +1,4 @@
-"""Writes a job in protobuf text format, which the reader reads back as an equal job."""
+"""Writes a job in protobuf text format, which the reader reads back as an equal job; masks the secrets in a job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsinga.job.message import JobError, Message, set_fields
-from dsinga.job.redacted import redact_job
 from dsinga.job.schema import Job
+from dsinga.redaction import redact
+
+
+def redact_job(job: Job) -> Job:
+    """Return ``job`` with secrets in its texts masked: those of the URLs of stores, and the like.
+
+    Training with such a job needs its URLs again. ``dsinga.job.to_text`` writes what it is given.
+    """
+    return _redacted(job)
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Message):
+        return value.replace(**{name: _redacted(inner) for name, inner in set_fields(value).items()})
+    if isinstance(value, Mapping):
+        return {name: _redacted(inner) for name, inner in value.items()}
+    return [_redacted(item) for item in value] if isinstance(value, list) else value
+
 
 WIDTH = 100  # a block that fits a line of this length is written on one
 NAME = re.compile(r"[A-Za-z_]\w*|\[[A-Za-z_][\w./-]*\]")

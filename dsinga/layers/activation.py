@@ -1,16 +1,17 @@
-"""Activation functions: kReLU, kSigmoid, kSTanh, and kActivation (kCudnnActivation), which names one of them.
+"""Functions of single units: kReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kSoftmax, kDropout.
 
-Each maps (B, ...) to the same shape.
+All but kSoftmax map (B, ...) to the same shape.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from dsinga.job import ActivationConf, ActivationType, LayerConf, ReLUConf
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape
+from dsinga.job import ActivationConf, ActivationType, DropoutConf, DropoutUnit, LayerConf, ReLUConf, SoftmaxConf
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -139,3 +140,94 @@ class Activation(ElementwiseFunction):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
+
+
+@register("layer", "kSoftmax", "kCudnnSoftmax")
+class Softmax(Layer):
+    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
+
+    source_count: ClassVar[int | None] = 1
+    gathered_because = "normalises over all features of a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        softmax = conf.softmax_conf or SoftmaxConf()
+        self.shape = self.source_shapes[0]
+        self.parts, columns = softmax.num_softmax_per_instance, math.prod(self.shape[1:])
+        if self.parts < 1 or columns % self.parts:
+            raise self.fail(
+                f"cannot cut rows of {columns} into {self.parts} equal parts; "
+                f"give a num_softmax_per_instance that divides {columns}",
+                softmax,
+                "num_softmax_per_instance",
+            )
+        self.width = columns // self.parts
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        y = ctx.ops.softmax(self._to_rows(sources[0], ctx))
+        return Output(self._from_rows(y, sources[0], ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        dx = ctx.ops.softmax_grad(self._to_rows(output.feature, ctx), self._to_rows(grad, ctx))
+        return (self._from_rows(dx, sources[0], ctx),), ()
+
+    def _to_rows(self, x: Array, ctx: Context) -> Array:
+        """Return (B, ...) as (B·parts, width)."""
+        matrix = to_matrix(x, ctx.ops)
+        return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
+
+    def _from_rows(self, rows: Array, like: Array, ctx: Context) -> Array:
+        matrix = rows if self.parts == 1 else rows.reshape(like.shape[0], self.parts * self.width)
+        return from_matrix(matrix, like, ctx.ops)
+
+
+@register("layer", "kDropout")
+class Dropout(Layer):
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
+
+    In other phases the feature is x. Srivastava et al., Dropout (JMLR 2014). A ``unit`` is a number, a channel of a row
+    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual
+    branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
+    global row, not on the worker.
+    """
+
+    source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        dropout = conf.dropout_conf or DropoutConf()
+        self.ratio, self.unit = dropout.dropout_ratio, dropout.unit
+        if not 0 <= self.ratio < 1:
+            raise self.fail(
+                f"dropout_ratio is {self.ratio}; give the share of units to drop, from 0 to below 1",
+                dropout,
+                "dropout_ratio",
+            )
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = sources[0]
+        if not ctx.training or self.ratio == 0:
+            return Output(x)
+        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), self.ratio), x, ctx.ops)
+        return Output(ctx.ops.multiply(x, mask), saved=mask)
+
+    def _numbers(self, ctx: Context) -> Array:
+        """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
+        if self.unit is DropoutUnit.kNumber:
+            return self.random(ctx)
+        if self.unit is DropoutUnit.kRow:
+            return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
+        return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()

@@ -1,4 +1,4 @@
-"""Metrics whose figure is not a mean over rows: layers report parts that add up, a function makes the figure of them.
+"""Metrics that are no means over rows, and the layers kConfusionMatrix and kRegressionError, which report some.
 
 A layer reports the parts of a metric ``rmse`` under names such as ``rmse:squares``, each as (sum, count). Parts add up
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records.
@@ -7,8 +7,16 @@ over batches, workers and groups like all metrics; the figure is made once, of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.label import class_labels, required_labels
+from dsinga.registry import register
 
 Sums = Mapping[str, tuple[float, float]]
 Figures = Mapping[str, Any]
@@ -54,3 +62,92 @@ def root_mean_square(parts: Sums) -> Figures:
     """Return "rmse", the square root of the mean of the squares; nothing without records."""
     total, count = parts["squares"]
     return {"rmse": math.sqrt(total / count)} if count else {}
+
+
+@register("layer", "kConfusionMatrix")
+class ConfusionMatrix(Layer):
+    """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
+
+    The first source gives K scores a row, (B, ...), the second labels in [0, K). Of the table follow the metrics
+    "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur among labels or predictions,
+    with 0 for a class that is never predicted, or never a label. The feature is the predicted class, (B,) int64.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: int | None = 1
+    takes_one_label: ClassVar[bool] = True
+    is_output = True
+    metric_names: ClassVar[tuple[str, ...]] = ("macro_precision", "macro_recall", "macro_f1")
+    gathered_because = "chooses among all classes of a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.classes = math.prod(self.source_shapes[0][1:])
+        self.shape = self.source_shapes[0][:1]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = class_labels(self, sources[1], self.classes)
+        predictions = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops)).argmax(axis=1)
+        cells, counts = np.unique(np.stack([labels, predictions]), axis=1, return_counts=True)
+        counted = zip(*cells, counts, strict=True)
+        parts = {f"confusion:{row},{column}": (int(count), 0) for row, column, count in counted}
+        size = {f"confusion:{self.classes - 1},{self.classes - 1}": (0, 0)}  # the last cell says how many classes
+        return Output(predictions, metrics=size | parts)
+
+
+@composed_metric("confusion")
+def class_figures(parts: Sums) -> Figures:
+    """Return the table of counts, and precision, recall and F1 as means over classes."""
+    cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
+    table = np.zeros([1 + max(max(cell) for cell in cells)] * 2, np.int64)
+    for cell, count in cells.items():
+        table[cell] = count
+    hits, labels, predictions = table.diagonal(), table.sum(axis=1), table.sum(axis=0)
+    present = labels + predictions > 0
+    ratios = {
+        "macro_precision": (hits, predictions),
+        "macro_recall": (hits, labels),
+        "macro_f1": (2 * hits, labels + predictions),
+    }
+    means = {name: float((part / np.maximum(whole, 1))[present].mean()) for name, (part, whole) in ratios.items()}
+    return {**means, "confusion": table.tolist()}
+
+
+@register("layer", "kRegressionError")
+class RegressionError(Layer):
+    """Metrics "rmse" and "mae" of predictions: √(Σ (x - label)² / n) and Σ |x - label| / n; the feature is x - label.
+
+    The first source gives predictions (B, ...), k numbers a row; the second labels (B,) or (B, k), float32 or integers.
+    n counts all numbers of all records of a test. The sums are float64.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: int | None = 1
+    takes_float_labels = True
+    is_output = True
+    metric_names: ClassVar[tuple[str, ...]] = ("rmse", "mae")
+    gathered_because = "compares whole rows with their labels"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        predictions, labels = self.source_shapes
+        self.shape = (predictions[0], math.prod(predictions[1:]))
+        if len(labels) > 1:  # (B,) may stand for labels that are not known before the first batch
+            self._check(labels)
+
+    def _check(self, labels: Shape) -> None:
+        """Raise UserError for labels (B,) or (B, k) that are not as many a row as the predictions."""
+        if math.prod(labels[1:]) != self.shape[1]:
+            raise self.fail(
+                f"compares {self.source_name(0)}, {as_text(self.source_shapes[0])}, with labels {as_text(labels)} of "
+                f"{self.source_name(1)}; predict as many numbers as a record has labels",
+                field="srclayers",
+            )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, labels = to_matrix(sources[0], ctx.ops), required_labels(self, sources[1])
+        self._check(labels.shape)
+        errors = x - ctx.ops.asarray(labels.reshape(x.shape).astype(x.dtype))
+        exact, count = errors.astype(np.float64), math.prod(errors.shape)
+        squares, absolute = (exact * exact).sum(), ctx.ops.xp.abs(exact).sum()
+        return Output(errors, metrics={"rmse:squares": (squares, count), "mae": (absolute, count)})

@@ -12,9 +12,8 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
-from dsinga.ops.numpy_random import philox
-
-Shape = tuple[int, ...]
+from dsinga.ops.numpy_lookup import philox
+from dsinga.ops.types import Shape
 
 
 class Rows(NamedTuple):
@@ -147,8 +146,8 @@ class Context:
     def _part_of(self, numbers: Callable[..., Array], layer: str, columns: int, part: Columns | None) -> Array:
         if part is None:
             return numbers(*self._counter(layer, columns))
-        each = columns // (part.stop - part.start)
-        return numbers(*self._counter(layer, part.total * each))[:, part.start * each : part.stop * each]
+        width = columns // (part.stop - part.start)
+        return numbers(*self._counter(layer, part.total * width))[:, part.start * width : part.stop * width]
 
     def _counter(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
         """Return the arguments of :meth:`dsinga.ops.Ops.uniform`."""

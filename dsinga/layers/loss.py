@@ -26,7 +26,7 @@ from dsinga.layers.sample_weights import (
     weights_of,
 )
 from dsinga.ops import Ops
-from dsinga.ops.numpy_loss import FLT_MIN
+from dsinga.ops.numpy_elementwise import FLT_MIN
 from dsinga.registry import register
 
 WEIGHTS = 2  # the position of the source with weights

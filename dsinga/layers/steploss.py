@@ -1,4 +1,4 @@
-"""The softmax loss of each step and the kInnerProduct below it, computed together on the steps before the end only."""
+"""The softmax loss of each step, computed together with the kInnerProduct below it, on steps before the end only."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf, MeanLossConf, TDLossConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.policy import check_actions, check_rows
+from dsinga.layers.policy_loss import check_actions, check_rows
 from dsinga.registry import register
 
 WEIGHTS = 3  # the position of the source with weights

@@ -12,7 +12,7 @@ from dsinga.job import LayerConf, VTraceLossConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.policy import check_actions, chosen_actions
+from dsinga.layers.policy_loss import check_actions, chosen_actions
 from dsinga.registry import register
 
 
@@ -87,9 +87,9 @@ class VTraceLoss(Layer):
         logs = logs.reshape(rows, self.steps)
         values = value.reshape(rows, self.steps + 1)
         ratio = ctx.ops.xp.exp(logs - old)
-        found = self.targets(ratio, values, reward, discount, ctx)
-        misses = values[:, :-1] - found.targets
-        policy_loss = -(found.advantages * logs).sum(dtype=np.float64)
+        vtrace = self.targets(ratio, values, reward, discount, ctx)
+        misses = values[:, :-1] - vtrace.targets
+        policy_loss = -(vtrace.advantages * logs).sum(dtype=np.float64)
         value_loss = 0.5 * (misses * misses).sum(dtype=np.float64)
         count = rows * self.steps
         metrics = {
@@ -98,14 +98,14 @@ class VTraceLoss(Layer):
             "value_loss": (value_loss, count),
             "ratio": (ratio.sum(dtype=np.float64), count),
         }
-        saved = (derivative, found.advantages, misses) if ctx.training else None
-        return Output(found.targets, saved=saved, metrics=metrics)
+        saved = (derivative, vtrace.advantages, misses) if ctx.training else None
+        return Output(vtrace.targets, saved=saved, metrics=metrics)
 
     def targets(self, ratio: Array, values: Array, reward: Array, discount: Array, ctx: Context) -> VTraceTargets:
         """Return the targets of the values and the advantages, from ratios (B, T) and values (B, T + 1)."""
-        xp, one = ctx.ops.xp, values.dtype.type
-        rho = xp.minimum(ratio, one(self.rho_clip))
-        carried = discount * xp.minimum(ratio, one(self.c_clip))
+        xp, as_dtype = ctx.ops.xp, values.dtype.type
+        rho = xp.minimum(ratio, as_dtype(self.rho_clip))
+        carried = discount * xp.minimum(ratio, as_dtype(self.c_clip))
         errors = rho * (reward + discount * values[:, 1:] - values[:, :-1])
         corrections = [xp.zeros_like(errors[:, 0])]  # v - V, from the last step to the first
         for step in range(self.steps - 1, -1, -1):

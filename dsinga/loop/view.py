@@ -15,7 +15,7 @@ from dsinga.engine.engine import Engine, Restart
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite

@@ -5,37 +5,9 @@ from dsinga.net.cut import LayerCut, cut_evenly
 from dsinga.net.dataflow import Edge, Stage
 from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.drawing import net_to_svg as to_svg
+from dsinga.net.needed_layers import without_labels
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node
-from dsinga.net.param import Param
+from dsinga.net.node import Node, Param
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
 from dsinga.net.strategy import choose_cuts
-from dsinga.net.unlabelled import without_labels
-
-__all__ = [
-    "Edge",
-    "LayerCut",
-    "LayerRow",
-    "NeuralNet",
-    "Node",
-    "Param",
-    "ParamPart",
-    "PartRow",
-    "PartitionedNet",
-    "Stage",
-    "bridge_traffic",
-    "choose_cuts",
-    "create_net",
-    "cut_evenly",
-    "cut_reasons",
-    "describe",
-    "describe_parts",
-    "filter_layers",
-    "input_layers",
-    "join_params",
-    "partition",
-    "split_params",
-    "to_svg",
-    "without_labels",
-]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
-from dsinga.job import JobError, LayerConf, NetConf, Phase
+from dsinga.job import JobError, LayerConf, NetConf, Phase, RecurrentConf
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
-from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import RecordInfo
+from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.timedistributed import MustUnroll
+from dsinga.net.dataflow import insert_splits
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
-from dsinga.net.recurrent_carry import resolve_carry
 from dsinga.net.sequences import make_sequence_layer, merge_copies
 from dsinga.net.sharing import name_params
-from dsinga.net.splits import insert_splits
 from dsinga.net.unroll import unroll, with_own_names
 
 
@@ -94,6 +93,20 @@ def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
     return [layer for layer in filter_layers(conf, phase) if layer_class(layer).is_input]
 
 
+def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
+    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
+    followers: dict[str, list[str]] = {}
+    for layer in layers:
+        for source in layer.srclayers:
+            followers.setdefault(source, []).append(layer.name)
+    reached, pending = set(names), [*names]
+    while pending:
+        new = set(followers.get(pending.pop(), [])) - reached
+        reached |= new
+        pending += new
+    return reached
+
+
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
     if cls.is_input and layer.name not in records:
@@ -162,3 +175,34 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
         ordered.append(confs[first])
         sorter.done(first)
     return ordered
+
+
+def resolve_carry(
+    confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
+) -> list[LayerConf]:
+    """Return the layers with ``carry`` set to true or false in each recurrent one.
+
+    Where a job leaves ``carry`` out, the state is carried if each batch continues the texts of the batch before
+    (``RecordInfo.continues``). Only training carries a state; other phases begin each batch with zeros. Raises JobError
+    where a job sets ``carry`` but batches do not continue, or copies of the layer are computed one by one.
+    """
+    texts = {name for name, info in records.items() if info.continues}
+    continuing = with_followers(texts, [layer for layer in confs if layer.name not in records])
+    return [_set_carry(layer, phase, layer.name in continuing, unrolled) for layer in confs]
+
+
+def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) -> LayerConf:
+    recurrent = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
+    for field, conf in recurrent:
+        training = bool(phase & Phase.kTrain)
+        if conf.carry and training and (unrolled or not continues):
+            reason = (
+                "its net must be unrolled step by step"
+                if unrolled
+                else "only batches of kCharRNN continue the batch before, in a job with one worker group"
+            )
+            raise conf.error(f"layer {layer.name!r} cannot carry its state over: {reason}; leave carry out", "carry")
+        possible = training and continues and not unrolled and not conf.bidirectional and not conf.initial_state
+        carry = possible if conf.carry is None else conf.carry and training
+        layer = layer.replace(**{field: conf.replace(carry=carry)})
+    return layer

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dsinga.layers.activation import Activation, ReLU
 from dsinga.layers.base import Layer
 from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
-from dsinga.layers.elementwise import Add
+from dsinga.layers.combine import Add
 from dsinga.layers.steploss import StepScoresLoss, are_step_scores_and_loss
 from dsinga.layers.timedistributed import TimeDistributed
 from dsinga.net.node import Node

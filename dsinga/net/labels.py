@@ -10,8 +10,8 @@ from dsinga.layers.attention import Attention
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
-from dsinga.layers.entity import EntityF1
 from dsinga.layers.label import check_one_label, check_step_labels, class_labels, float_labels_fault
+from dsinga.layers.tagging import EntityF1
 
 
 def makes_labels(layer: Layer) -> bool:

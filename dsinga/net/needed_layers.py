@@ -1,12 +1,13 @@
-"""The layers of a net that the features of some layers need, for records without labels."""
+"""The part of a net that some layers need, or that needs no labels, for records that have none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
-from dsinga.net.build import filter_layers
+from dsinga.layers.context import RecordInfo
+from dsinga.net.build import filter_layers, with_followers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
 
@@ -37,13 +38,13 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
         elif name in labelled:
             raise UserError(f"layer {name!r} needs labels; give them, or name a layer below it")
     needed = [name for name in names or layers if name not in labelled]
-    kept = set()
+    reached = set()
     while needed:
         name = needed.pop()
-        if name in layers and name not in kept:
-            kept.add(name)
+        if name in layers and name not in reached:
+            reached.add(name)
             needed += layers[name].srclayers
-    confs = [layer for name, layer in layers.items() if name in kept]
+    confs = [layer for name, layer in layers.items() if name in reached]
     return conf.replace(layer=_own_missing_params(confs))
 
 
@@ -56,20 +57,6 @@ def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
     while source is not None and source.srclayers and not layer_class(source).makes_labels:
         source = layers.get(source.srclayers[0])
     return cls.is_loss or source is None or not layer_class(source).makes_labels
-
-
-def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
-    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
-    followers: dict[str, list[str]] = {}
-    for layer in layers:
-        for source in layer.srclayers:
-            followers.setdefault(source, []).append(layer.name)
-    found, pending = set(names), [*names]
-    while pending:
-        new = set(followers.get(pending.pop(), [])) - found
-        found |= new
-        pending += new
-    return found
 
 
 def _probabilities(layer: LayerConf) -> LayerConf:
@@ -94,3 +81,25 @@ def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
         return layer.replace(param=params)
 
     return [own(layer) for layer in layers]
+
+
+def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
+    """Return the net without the layers that take labels from records without labels, and those that follow them.
+
+    ``records`` describes the records of each input layer of ``phase``. The net is returned as it is where it needs no
+    such labels. Where ``layer`` is a softmax loss or a sigmoid cross-entropy loss, its probabilities take its place;
+    see :func:`dsinga.net.needed_layers.needed_layers`. Raises UserError where ``layer`` needs the labels.
+    """
+    unlabelled: set[str] = set()
+    layers = filter_layers(conf, phase)
+    for candidate in layers:
+        source = layer_class(candidate).label_source
+        labelled = candidate.srclayers[source] if source is not None and source < len(candidate.srclayers) else ""
+        if labelled in records and not records[labelled].has_labels:
+            unlabelled.add(candidate.name)
+    if not unlabelled:
+        return conf
+    removed = with_followers(unlabelled, layers)
+    if layer in removed:
+        return needed_layers(conf, phase, (layer,))
+    return conf.replace(layer=[candidate for candidate in layers if candidate.name not in removed])

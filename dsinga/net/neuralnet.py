@@ -13,8 +13,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
-from dsinga.net.node import Node
-from dsinga.net.param import Param
+from dsinga.net.node import Node, Param
 from dsinga.registry import nearest
 
 

@@ -18,8 +18,7 @@ from dsinga.net.dataflow import WHOLE_FEATURE, Edge, build_stages
 from dsinga.net.execution_order import communication_order
 from dsinga.net.label_redistribution import LabelRedistribution
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node
-from dsinga.net.param import Param
+from dsinga.net.node import Node, Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet, Place
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
 from dsinga.net.strategy import choose_cuts

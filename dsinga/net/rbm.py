@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, Phase
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
-from dsinga.net.node import Node
-from dsinga.net.param import Param
+from dsinga.net.node import Node, Param
 
 
 def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:

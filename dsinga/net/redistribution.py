@@ -1,4 +1,4 @@
-"""Moves a feature from the workers that have it to those that need it: slice, split, bridge and concate layers.
+"""Moves features between workers: inserts the slice, split, bridge and concate layers that a partitioning needs.
 
 SINGA's rule, for parts of any size: where source and destination are cut alike, the edge stays as it is. Where the
 destination needs the whole feature, a split layer hands it to each worker; else a slice layer cuts it on the dimension

@@ -1,4 +1,4 @@
-"""Divides a worker's iteration into segments: some layers between receiving and sending."""
+"""Divides a worker's iteration into segments: runs of layers between receiving and sending."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dsinga.job import JobError, NetConf, ParamConf
 from dsinga.layers.base import Layer, ParamSpec
 from dsinga.layers.timedistributed import copy_name
-from dsinga.net.param import Param
+from dsinga.net.node import Param
 from dsinga.registry import nearest
 
 
@@ -53,14 +53,16 @@ def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str,
 
 def list_params(layer: Layer) -> list[RequestedParam]:
     """Return the params that one layer asks for; raise JobError where the job gives it more than it has."""
-    given = layer.conf.param
-    if len(given) > len(layer.params):
+    job_confs = layer.conf.param
+    if len(job_confs) > len(layer.params):
         roles = ", ".join(spec.role for spec in layer.params)
         has = f"{len(layer.params)} ({roles})" if roles else "no params"
-        extra = given[len(layer.params)]
+        extra = job_confs[len(layer.params)]
         place = extra if extra.where() else layer.conf
-        raise place.error(f"layer {layer.name!r} ({layer.conf.type_name}) has {has}, but the job gives it {len(given)}")
-    confs = [*given, *(ParamConf() for _ in range(len(layer.params) - len(given)))]
+        raise place.error(
+            f"layer {layer.name!r} ({layer.conf.type_name}) has {has}, but the job gives it {len(job_confs)}"
+        )
+    confs = [*job_confs, *(ParamConf() for _ in range(len(layer.params) - len(job_confs)))]
     return [
         RequestedParam(own_name(conf), layer, spec, conf) if own_name(conf) else name_param(layer, spec, conf)
         for spec, conf in zip(layer.params, confs, strict=True)

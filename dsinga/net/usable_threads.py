@@ -1,4 +1,4 @@
-"""Chooses how many kernel threads a worker uses; a small net runs no faster with several.
+"""Counts the kernel threads that a worker can use: a small net runs no faster, or slower, with several.
 
 To hand a kernel to another thread and to wait for it takes some 10 to 50 µs, as long as the kernel itself where a net
 is small. The number follows from the net alone, not from measurements, because some kernels (gradients of

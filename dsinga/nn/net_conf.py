@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.arguments import shown, values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
-from dsinga.job.phases import PHASES
+from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable
 
 from dsinga.errors import UserError
-from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 from dsinga.registry import nearest
 

@@ -1,12 +1,14 @@
-"""One-hot vectors and embedding lookups in plain numpy."""
+"""One-hot vectors, embedding lookups, random numbers and crops of images in plain numpy."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, Pair
 
 
 class NumpyLookup(Ops):
@@ -34,3 +36,32 @@ class NumpyLookup(Ops):
             return np.zeros(0, np.int64), np.zeros((0, dy.shape[1]), dy.dtype)
         rows, starts = np.unique(flat[order], return_index=True)
         return rows.astype(np.int64), np.add.reduceat(dy[order], starts, axis=0)
+
+
+def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndarray:
+    """Return the numbers of :meth:`dsinga.ops.Ops.uniform` as a numpy array."""
+    width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
+    seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
+    bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
+    return np.random.Generator(bits).random((rows, width * 8), dtype=np.float32)[:, :columns]
+
+
+class NumpyRandom(Ops):
+    """Numpy's Philox generator, and crops of images one by one."""
+
+    def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
+        return philox(key, first, step, rows, columns)
+
+    def crop(
+        self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int
+    ) -> Array:
+        batch, channels, height, width = images.shape
+        if pad:
+            padded = np.zeros_like(images, shape=(batch, channels, height + 2 * pad, width + 2 * pad))
+            padded[:, :, pad : pad + height, pad : pad + width] = images
+            images = padded
+        crops = np.empty_like(images, shape=(batch, channels, *size))  # in the layout of the images
+        for row, (top, left, flip) in enumerate(zip(tops, lefts, mirrored, strict=True)):
+            window = images[row, :, top : top + size[0], left : left + size[1]]
+            crops[row] = window[..., ::-1] if flip else window
+        return crops

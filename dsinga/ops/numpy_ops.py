@@ -9,20 +9,16 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_attention import NumpyAttention
-from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.numpy_convolution import NumpyConvolution, NumpyPooling
 from dsinga.ops.numpy_crf import NumpyCRF
-from dsinga.ops.numpy_elementwise import NumpyElementwise
-from dsinga.ops.numpy_lookup import NumpyLookup
-from dsinga.ops.numpy_loss import NumpyLoss
+from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
+from dsinga.ops.numpy_lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
-from dsinga.ops.numpy_pooling import NumpyPooling
-from dsinga.ops.numpy_random import NumpyRandom
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
 from dsinga.ops.update import Update, apply
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
-from dsinga.ops.numpy_cell_functions import FUNCTIONS, CellFunctions, sigmoid
-from dsinga.ops.numpy_cells import CELLS
+from dsinga.ops.numpy_cells import CELLS, FUNCTIONS, CellFunctions, sigmoid
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 
@@ -60,8 +59,8 @@ class NumpyRecurrent(Ops):
 
     def cell_functions(self, activations: CellActivations) -> CellFunctions:
         """Return the functions of these names, with the backend's own sigmoid."""
-        own = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
-        return CellFunctions(*(own[name] for name in activations))
+        functions = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
+        return CellFunctions(*(functions[name] for name in activations))
 
     def recurrent(
         self,

@@ -1,13 +1,17 @@
-"""Types that every file of the kernel backends uses in its signatures, and a test for the most common array."""
+"""Types that the kernel backends use in their signatures: arrays, pairs, asynchronous copies."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 Array = Any
 """A ``numpy.ndarray``, or the array type of the backend."""
+
+Shape = tuple[int, ...]
 
 Pair = tuple[int, int]
 """(vertical, horizontal): a kernel, stride, pad or image size; also the two numbers of a random key."""
@@ -33,3 +37,26 @@ class CellActivations(NamedTuple):
 
 CELL_ACTIVATIONS = CellActivations()
 """The activations that a recurrent cell has by default."""
+
+
+class AsyncCopy(ABC):
+    """A copy between host and device memory that was started; its source must not change before :meth:`result`."""
+
+    @abstractmethod
+    def result(self) -> Array:
+        """Return the copy: an array that the device's next kernels may use, or a complete array of the host.
+
+        The caller waits for a copy to the host; the device itself waits for a copy to the device. Further calls return
+        the same array.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedCopy(AsyncCopy):
+    """The array itself, for backends whose arrays are in host memory: nothing is copied."""
+
+    array: Array
+
+    def result(self) -> Array:
+        """Return the array, not a copy."""
+        return self.array

@@ -14,8 +14,8 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
-from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import Context, Records, Rows
+from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.steps import SequenceLength
 from dsinga.ops import Ops
 from dsinga.training import Updater

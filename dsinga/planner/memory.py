@@ -11,15 +11,14 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
+from dsinga.layers.activation import Dropout
 from dsinga.layers.attention import Attention
 from dsinga.layers.batchnorm import RectifiedBatchNorm
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import SliceLayer, Split
-from dsinga.layers.dropout import Dropout
+from dsinga.layers.convolution import Pooling
 from dsinga.layers.innerproduct import InnerProduct
-from dsinga.layers.layernorm import LayerNorm
-from dsinga.layers.lrn import LRN
-from dsinga.layers.pooling import Pooling
+from dsinga.layers.normalisation import LRN, LayerNorm
 from dsinga.layers.recurrent import Recurrent
 from dsinga.layers.steploss import StepScoresLoss
 from dsinga.net import NeuralNet, Stage

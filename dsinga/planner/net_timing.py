@@ -18,9 +18,9 @@ import numpy as np
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.codes import CodesLayer
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Context, Records, Rows
+from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.label import FeatureAsLabels
 from dsinga.layers.steps import SequenceLength
 from dsinga.net import NeuralNet

@@ -8,34 +8,5 @@ from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
 from dsinga.training.initialisers import check_params, check_start, initial_values, initialise
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
-from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
-from dsinga.training.updater import Updater, create_updater
-
-__all__ = [
-    "Algorithm",
-    "BleuCounts",
-    "Hypothesis",
-    "Metrics",
-    "Push",
-    "Schedule",
-    "Updater",
-    "add_metrics",
-    "algorithm",
-    "beam_search",
-    "bleu",
-    "bleu_counts",
-    "bp",
-    "check_algorithm_metrics",
-    "check_params",
-    "check_patterns",
-    "check_start",
-    "create_updater",
-    "declared_metrics",
-    "describe_settings",
-    "forward",
-    "initial_values",
-    "initialise",
-    "name_metrics",
-    "schedule",
-]
+from dsinga.training.updater import Updater, check_patterns, create_updater, describe_settings

@@ -1,4 +1,4 @@
-"""Beam search: the sequence of codes with the highest probability that a search over a few hypotheses at a time finds.
+"""Beam search: finds a sequence of codes of high probability by extending the few best beginnings.
 
 All sequences of a batch are searched at once. A sequence has ``beam`` places: at each step, its most probable
 continuations take them, and a hypothesis that has ended keeps its place. So a beam of 1 takes the most probable code
@@ -81,7 +81,7 @@ def beam_search(
         open_ = _promising(open_, ended, limits, alpha)
     if not all(ended):
         raise UserError("the net gives scores that are not finite; translate with params of an earlier checkpoint")
-    return [max(each, key=lambda hypothesis: hypothesis.score) for each in ended]
+    return [max(hypotheses, key=lambda hypothesis: hypothesis.score) for hypotheses in ended]
 
 
 def _log_probabilities(scores: np.ndarray, excluded: Sequence[int]) -> np.ndarray:
@@ -103,7 +103,7 @@ def _advance(
     codes, totals, sequences = codes.reshape(-1), totals.reshape(-1), np.repeat(open_.sequences, width)
     order = np.lexsort((codes, rows, -totals, sequences))  # by sequence, then by probability
     sequences = sequences[order]
-    places = np.array([beam - len(each) for each in ended])
+    places = np.array([beam - len(hypotheses) for hypotheses in ended])
     rank = np.arange(len(order)) - np.searchsorted(sequences, sequences)
     order = order[(rank < places[sequences]) & np.isfinite(totals[order])]
     ends = codes[order] == end
@@ -111,9 +111,9 @@ def _advance(
     for k in order[ends]:
         score = float(totals[k] / length_penalty(length, alpha))
         ended[open_.sequences[rows[k]]].append(Hypothesis(tuple(open_.prefixes[rows[k], 1:].tolist()), score))
-    kept = order[~ends]
-    prefixes = np.concatenate([open_.prefixes[rows[kept]], codes[kept, None]], axis=1)
-    return OpenHypotheses(open_.sequences[rows[kept]], prefixes, totals[kept])
+    still_open = order[~ends]
+    prefixes = np.concatenate([open_.prefixes[rows[still_open]], codes[still_open, None]], axis=1)
+    return OpenHypotheses(open_.sequences[rows[still_open]], prefixes, totals[still_open])
 
 
 def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -137,6 +137,6 @@ def _promising(
 
     A log probability can only fall, and the largest penalty is that of the longest sequence.
     """
-    best = np.array([max((each.score for each in some), default=-np.inf) for some in ended])
+    best = np.array([max((hypothesis.score for hypothesis in hypotheses), default=-np.inf) for hypotheses in ended])
     bound = open_.logs / np.array([length_penalty(limit + 1, alpha) for limit in limits[open_.sequences]])
     return OpenHypotheses(*(array[bound > best[open_.sequences]] for array in open_))

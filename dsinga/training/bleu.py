@@ -59,17 +59,17 @@ def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
     Raises UserError for an empty list.
     """
     words = hypothesis.split()
-    each = [text.split() for text in ([references] if isinstance(references, str) else references)]
-    if not each:
+    texts = [text.split() for text in ([references] if isinstance(references, str) else references)]
+    if not texts:
         raise UserError(f"the translation {hypothesis!r} has an empty list of references; give at least one")
     matches, counts = [], []
     for n in range(1, LONGEST + 1):
-        found, most = _ngrams(words, n), Counter[tuple[str, ...]]()
-        for reference in each:
+        ngrams, most = _ngrams(words, n), Counter[tuple[str, ...]]()
+        for reference in texts:
             most |= _ngrams(reference, n)
-        matches.append((found & most).total())
-        counts.append(found.total())
-    closest = min(map(len, each), key=lambda length: (abs(length - len(words)), length))
+        matches.append((ngrams & most).total())
+        counts.append(ngrams.total())
+    closest = min(map(len, texts), key=lambda length: (abs(length - len(words)), length))
     return BleuCounts(tuple(matches), tuple(counts), len(words), closest)
 
 

@@ -1,4 +1,4 @@
-"""Checks that losses and params are finite; the errors name the step, the layer and where NaN or infinity began."""
+"""Checks that losses and params are finite; an error names the step, the layer and where NaN or infinity began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second set of params that follows a first one, by copies or little by little: the target params of DQN and DDPG."""
+"""Target params of DQN and DDPG: a second set of params that follows the trained ones, by copies or small steps."""
 
 from __future__ import annotations
 

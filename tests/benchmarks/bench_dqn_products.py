@@ -49,7 +49,7 @@ def by_numpy() -> Column:
 
 def by_dsinga() -> Column:
     """Return our kernels."""
-    ops = get_ops().for_worker().for_small_nets()
+    ops = get_ops().for_worker().with_fast_rounding()
     ops.enter()
     ops.set_threads(1)
     x, w, b, dy = numbers(BATCH, INPUTS), numbers(UNITS, INPUTS), numbers(UNITS), numbers(BATCH, UNITS)

@@ -124,19 +124,6 @@ def test_positions_are_sines_and_cosines():
     np.testing.assert_allclose(output.feature, expected, rtol=1e-12)
 
 
-def test_gelu_agrees_with_torch():
-    torch = pytest.importorskip("torch")
-    layer = LayerCase("kActivation", [(BATCH, 40)], {"activation_conf": {"type": "GELU"}}).layer()
-    x = np.random.default_rng(0).normal(0, 3, (BATCH, 40))
-    theirs = torch.tensor(x, requires_grad=True)
-    y = torch.nn.functional.gelu(theirs)
-    y.sum().backward()
-    output = layer.compute_feature([], [x], context(NUMPY))
-    np.testing.assert_allclose(output.feature, y.detach().numpy(), rtol=1e-12)
-    (dx,), _ = layer.compute_gradient([], [x], output, np.ones_like(x), [True], context(NUMPY))
-    np.testing.assert_allclose(dx, theirs.grad.numpy(), rtol=1e-11)
-
-
 def test_lengths_of_other_sequences_are_refused():
     layer, sources = attention(QUERY, KEYS, (BATCH, 4)).layer(), [np.zeros(QUERY), np.zeros(KEYS)]
     with pytest.raises(UserError, match=r"the lengths of 4 keys from the labels of 'source2', which gives 6 a row"):

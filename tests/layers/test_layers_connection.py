@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -26,30 +25,6 @@ BLOB = np.arange(N * M, dtype=np.float32).reshape(N, M)
 
 def make(kind: str, *shapes: tuple[int, ...], **conf: Any) -> Layer:
     return lookup("layer", kind)(LayerConf(name="layer", type=kind, **conf), shapes)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_slices_are_equal_parts_and_their_gradients_make_the_whole(axis: int):
-    layer = make("kSlice", (N, M), slice_conf={"slice_dim": axis, "num_slices": K})
-    output = layer.compute_feature([], [BLOB], WHOLE)
-    for part, expected in zip(output.feature, np.split(BLOB, K, axis), strict=True):
-        assert np.array_equal(part, expected)
-        assert np.shares_memory(part, BLOB)
-    (grad,), _ = layer.compute_gradient([], [BLOB], output, output.feature, [True], WHOLE)
-    assert np.array_equal(grad, BLOB)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_concatenating_undoes_slicing(axis: int):
-    parts = np.split(BLOB, K, axis)
-    layer = make("kConcate", *(part.shape for part in parts), concate_conf={"concate_dim": axis, "num_concates": K})
-    output = layer.compute_feature([], parts, WHOLE)
-    assert layer.shape == (N, M)
-    assert np.array_equal(output.feature, BLOB)
-    needs = [index != 2 for index in range(K)]
-    grads, _ = layer.compute_gradient([], parts, output, BLOB, needs, WHOLE)
-    for grad, expected, need in zip(grads, parts, needs, strict=True):
-        assert np.array_equal(grad, expected) if need else grad is None
 
 
 def test_split_passes_on_the_same_array_and_sums_gradients():

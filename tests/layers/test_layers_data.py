@@ -132,12 +132,6 @@ def test_mnist_pixels_are_divided_then_shifted():
     np.testing.assert_allclose(feature, [[-1, 0, 1]], atol=1e-6)
 
 
-def test_labels_are_also_a_feature():
-    output = make("kLabel", (3,)).compute_feature([], [np.array([4, 0, 9])], TRAIN)
-    assert output.feature.tolist() == output.labels.tolist() == [4, 0, 9]
-    assert output.feature.dtype == np.float32
-
-
 def test_missing_labels_are_refused():
     for kind in ("kLabel", "kSoftmaxLoss"):
         shapes = [(3, 4)] * (1 if kind == "kLabel" else 2)

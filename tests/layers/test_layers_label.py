@@ -59,12 +59,6 @@ def test_only_layers_that_make_labels_declare_it():
     assert not LabelsAsFeature.makes_labels
 
 
-def test_a_source_without_labels_is_refused_by_name():
-    out = LabelsAsFeature(conf("out", "data"), [(BATCH, 2)])
-    with pytest.raises(UserError, match="'data' has no labels"):
-        out.compute_feature([], [None], CTX)
-
-
 ONE_LABEL = "'loss': takes one label a row, but gets 4; .* steps .* per_step: true.* matrix, use kSigmoidCross"
 
 

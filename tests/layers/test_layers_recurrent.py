@@ -80,89 +80,6 @@ def test_recurrent_layers_agree_with_torch(kind: str, bidirectional: bool, with_
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
-def torch_sequence(layer: Layer, params: list[Any], x: Any, backwards: bool) -> Any:
-    """Return the features of one direction by the formulas of the cell, in PyTorch."""
-    import torch
-
-    names = {"SIGMOID": "sigmoid", "TANH": "tanh", "RELU": "relu"}
-    settings = layer.settings
-    gate, candidate = (
-        getattr(torch, names[getattr(settings, f"{part}_activation").name]) for part in ("gate", "candidate")
-    )
-    h, c, features = torch.zeros(BATCH, SIZE, dtype=x.dtype), torch.zeros(BATCH, SIZE, dtype=x.dtype), []
-    for time in reversed(range(TIMES)) if backwards else range(TIMES):
-        step = x[:, time]
-        if layer.cell == "gru":
-            z_x, r_x, c_x, z_h, r_h, c_h, z_b, r_b, c_b = params
-            z, r = gate(step @ z_x.T + h @ z_h.T + z_b), gate(step @ r_x.T + h @ r_h.T + r_b)
-            h = z * h + (1 - z) * candidate(step @ c_x.T + r * (h @ c_h.T) + c_b)
-        else:
-            w_x, w_h, b = params
-            i, f, g, o = (step @ w_x.T + h @ w_h.T + b).split(SIZE, dim=1)
-            c = gate(f) * c + gate(i) * candidate(g)
-            h = gate(o) * (c if settings.cell_activation.name == "IDENTITY" else torch.tanh(c))
-        features.append(h)
-    return torch.stack(features[::-1] if backwards else features, dim=1)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "onednn"])
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("kGRU", {"gate_activation": "SIGMOID", "candidate_activation": "RELU"}),
-        ("kGRU", {"gate_activation": "TANH", "candidate_activation": "SIGMOID"}),
-        ("kLSTM", {"gate_activation": "SIGMOID", "candidate_activation": "RELU"}),
-        ("kLSTM", {"gate_activation": "TANH", "candidate_activation": "SIGMOID", "cell_activation": "IDENTITY"}),
-    ],
-)
-def test_activations_agree_with_formulas_in_torch(backend: str, kind: str, settings: dict[str, str]):
-    torch = pytest.importorskip("torch")
-    ops, dtype, close = BACKENDS[backend](), np.float64, {"rtol": 1e-9, "atol": 1e-12}
-    if backend == "onednn":
-        dtype, close = np.float32, {"rtol": 1e-4, "atol": 1e-5}
-    case = recurrent(kind, SEQUENCES, bidirectional=True, **settings)
-    layer, (params, sources) = case.layer(), case.inputs(ops, dtype)
-    x = torch.tensor(sources[0], requires_grad=True)
-    leaves = [torch.tensor(param, requires_grad=True) for param in params]
-    half = len(leaves) // 2
-    theirs = torch.cat(
-        [torch_sequence(layer, leaves[:half], x, False), torch_sequence(layer, leaves[half:], x, True)], dim=2
-    )
-    output = layer.compute_feature(params, sources, context(ops))
-    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), **close)
-    grad = np.random.default_rng(0).normal(size=layer.shape).astype(dtype)
-    theirs.backward(torch.tensor(grad))
-    (dx,), gradients = layer.compute_gradient(params, sources, output, grad, case.needs(), context(ops))
-    np.testing.assert_allclose(dx, x.grad.numpy(), **close)
-    for leaf, gradient in zip(leaves, gradients, strict=True):
-        np.testing.assert_allclose(gradient, leaf.grad.numpy(), **close)
-
-
-@every_kind
-def test_an_initial_state_and_its_gradient_agree_with_torch(kind: str):
-    torch = pytest.importorskip("torch")
-    width = SIZE * (2 if kind == "kLSTM" else 1)
-    case = LayerCase(
-        kind,
-        (SEQUENCES, (BATCH, TIMES), (BATCH, width)),
-        {FIELDS[kind]: {"dim_hidden": SIZE, "initial_state": True}},
-        classes=3,
-        steps=TIMES,
-    )
-    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
-    peer = Peer(kind, layer, params)
-    begin = torch.tensor(sources[2], requires_grad=True)
-    state = tuple(part.contiguous() for part in begin[None].split(SIZE, dim=2))
-    lengths = (sources[1] >= 0).sum(axis=1)
-    theirs, _ = peer(torch.tensor(sources[0]), lengths, state if kind == "kLSTM" else state[0])
-    output = layer.compute_feature(params, sources, context(NUMPY))
-    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
-    grad = np.random.default_rng(0).normal(size=layer.shape)
-    theirs.backward(torch.tensor(grad))
-    (_, _, dstate), _ = layer.compute_gradient(params, sources, output, grad, case.needs(), context(NUMPY))
-    np.testing.assert_allclose(dstate, begin.grad.numpy(), rtol=1e-9, atol=1e-12)
-
-
 @every_kind
 def test_a_state_is_carried_over(kind: str):
     """Two batches of half sequences, with the state carried over, give the same as one batch of whole sequences."""
@@ -227,21 +144,6 @@ def test_figures_of_singas_unit_test():
     x = np.eye(4, dtype=np.float32)[None, :2]
     feature = layer.compute_feature(params, [x], context(NUMPY)).feature
     np.testing.assert_allclose(feature[0], [[0.204824] * 2, [0.346753] * 2], rtol=1e-5)
-
-
-def test_an_embedding_agrees_with_torch():
-    torch = pytest.importorskip("torch")
-    case = LayerCase("kEmbedding", ((BATCH, 4),), {"embedding_conf": {"vocab_size": 7, "feature_dim": 3}}, codes=7)
-    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
-    codes = np.where(sources[0] < 0, 3, sources[0])
-    weight = torch.tensor(params[0], requires_grad=True)
-    theirs = torch.nn.functional.embedding(torch.tensor(codes), weight)
-    output = layer.compute_feature(params, [codes], context(NUMPY))
-    np.testing.assert_array_equal(output.feature, theirs.detach().numpy())
-    grad = np.random.default_rng(0).normal(size=layer.shape)
-    theirs.backward(torch.tensor(grad))
-    _, (gradient,) = layer.compute_gradient(params, [codes], output, grad, [False], context(NUMPY))
-    np.testing.assert_allclose(gradient, weight.grad.numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])

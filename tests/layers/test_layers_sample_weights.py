@@ -47,33 +47,6 @@ def test_a_weighted_softmax_loss_is_that_of_scikit_learn(scores, labels, weights
     assert mean(output.metrics["accuracy"]) == pytest.approx(hits)
 
 
-@given(
-    scores=scores_of_rows, target=arrays(np.float32, (ROWS, 4), elements=st.floats(-2, 2, width=32)), w=weights_of_rows
-)
-def test_a_weighted_squared_error_is_that_of_scikit_learn(scores, target, w):
-    sklearn = pytest.importorskip("sklearn.metrics")
-    output = make("kEuclideanLoss", (ROWS, 4), (ROWS, 4), (ROWS, 1)).compute_feature(
-        [], [scores, target, w[:, None]], CONTEXT
-    )
-    expected = 4 * sklearn.mean_squared_error(target, scores, sample_weight=w) * w.sum() / ROWS
-    assert mean(output.metrics["loss"]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
-
-
-@given(scores=scores_of_rows, target=arrays(np.int8, (ROWS, 4), elements=st.integers(0, 1)), weights=weights_of_rows)
-def test_a_weighted_cross_entropy_is_that_of_scikit_learn(scores, target, weights):
-    sklearn = pytest.importorskip("sklearn.metrics")
-    loss = make("kSigmoidCrossEntropyLoss", (ROWS, 4), (ROWS, 4), (ROWS,))
-    output = loss.compute_feature([], [scores, target.astype(np.float32), weights], CONTEXT)
-    columns = [
-        sklearn.log_loss(target[:, k], output.feature[:, k], labels=[0, 1], sample_weight=weights, normalize=False)
-        for k in range(4)
-    ]
-    assert mean(output.metrics["loss"]) == pytest.approx(sum(columns) / ROWS, rel=1e-4)
-    repeated = np.repeat(weights, 4)
-    right = sklearn.accuracy_score(target.ravel(), scores.ravel() > 0, sample_weight=repeated)
-    assert mean(output.metrics["accuracy"]) == pytest.approx(right)
-
-
 CASES = {
     "kSoftmaxLoss": {"softmaxloss_conf": {"topk": 2, "scale": 0.5}},
     "kEuclideanLoss": {"euclideanloss_conf": {"scale": 2}},

@@ -37,32 +37,6 @@ def words_of(layer: Layer, labels: np.ndarray, ctx: Any = CTX) -> tuple[np.ndarr
     return layer._words(labels.reshape(-1), places, labels.shape, ctx)
 
 
-@pytest.mark.parametrize("method", ["kNegativeSampling", "kNCE"])
-def test_loss_and_gradients_are_those_of_pytorch(method: str):
-    torch = pytest.importorskip("torch")
-    layer = make(5, 3, INPUTS, method=method, counts=COUNTS, num_samples=6)
-    x, labels, weight, bias = arrays(5, 3, INPUTS)
-    labels[1, 2] = labels[2, 1:] = labels[2, 2] = -1
-    output = layer.compute_feature([weight, bias], [x, labels], CTX)
-    (dx, _), (dweight, dbias) = layer.compute_gradient([weight, bias], [x, labels], output, None, [True, False], CTX)
-    noise = np.array(COUNTS) ** 0.75 / (np.array(COUNTS) ** 0.75).sum()
-    tensors = [torch.tensor(array, requires_grad=True) for array in (x, weight, bias)]
-    words, counted = words_of(layer, np.maximum(labels, 0))
-    picked = torch.tensor(words)
-    scores = (tensors[1][picked] * tensors[0].reshape(-1, 1, INPUTS)).sum(2) + tensors[2][picked]
-    if method == "kNCE":
-        scores = scores - torch.tensor(np.log(6 * noise))[picked]
-    targets = torch.zeros(words.shape, dtype=torch.float64)
-    targets[:, 0] = 1
-    losses = torch.nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="none")
-    real = torch.tensor(counted) & torch.tensor(labels.reshape(-1, 1) >= 0)
-    loss = (losses * real).sum() / 5
-    loss.backward()
-    assert output.metrics["loss"][0] / 5 == pytest.approx(loss.item(), rel=1e-12)
-    for ours, tensor in zip((dx, dweight.dense(), dbias.dense()), tensors, strict=True):
-        np.testing.assert_allclose(ours, tensor.grad.numpy(), rtol=1e-10, atol=1e-14)
-
-
 def test_the_loss_is_that_of_a_loop_over_the_words():
     layer = make(4, INPUTS)
     x, labels, weight, bias = arrays(4, INPUTS)

@@ -43,75 +43,6 @@ def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
             np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "stride", "pad"), [((3, 3), (1, 1), (1, 1)), ((2, 3), (2, 1), (0, 2)), ((5, 4), (3, 3), (2, 0))]
-)
-def test_convolution(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]):
-    conf = dict(
-        zip(("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x"), kernel + stride + pad, strict=True)
-    )
-    case = LayerCase("kConvolution", (IMAGES,), {"convolution_conf": {"num_filters": 4, **conf}})
-    against_torch(
-        case,
-        lambda params, sources: functional.conv2d(
-            sources[0], params[0].reshape(4, 3, *kernel), params[1], stride=stride, padding=pad
-        ),
-    )
-
-
-@pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (4, 3, 2)])
-def test_pooling_rounds_down_and_counts_padding(kernel: int, stride: int, pad: int):
-    conf = {"kernel": kernel, "stride": stride, "pad": pad}
-    against_torch(
-        LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": "MAX", **conf}}),
-        lambda _, sources: functional.max_pool2d(sources[0], kernel, stride, pad),
-    )
-    against_torch(
-        LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": "AVG", **conf}}),
-        lambda _, sources: functional.avg_pool2d(sources[0], kernel, stride, pad, count_include_pad=True),
-    )
-
-
-@pytest.mark.parametrize(
-    ("size", "alpha", "beta", "k"), [(3, 5e-5, 0.75, 1.0), (5, 2.0, 0.5, 2.0), (9, 1.0, 0.75, 1.0)]
-)
-def test_lrn(size: int, alpha: float, beta: float, k: float):
-    conf = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
-    against_torch(
-        LayerCase("kLRN", ((BATCH, 6, 3, 2),), {"lrn_conf": conf}),
-        lambda _, sources: functional.local_response_norm(sources[0], size, alpha, beta, k),
-    )
-
-
-@pytest.mark.parametrize("shape", [IMAGES, ROWS])
-def test_batch_norm_in_training(shape: tuple[int, ...]):
-    case = LayerCase("kBM", (shape,))
-    state: dict[str, Any] = {}
-
-    def peer(params: Any, sources: Any) -> Any:
-        state["mean"], state["variance"] = params[2].detach().clone(), params[3].detach().clone()
-        return functional.batch_norm(
-            sources[0], state["mean"], state["variance"], params[0], params[1], training=True, momentum=0.25, eps=1e-5
-        )
-
-    against_torch(case, peer)
-    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
-    output = layer.compute_feature(params, sources, context(NUMPY, step=3))  # the fourth batch: a share of 1/4
-    for role, value in output.state.items():
-        np.testing.assert_allclose(value, state[role].numpy(), rtol=1e-12)
-
-
-def test_softmax():
-    against_torch(LayerCase("kSoftmax", (ROWS,)), lambda _, sources: sources[0].softmax(1))
-
-
-def test_softmax_loss():
-    against_torch(
-        LayerCase("kSoftmaxLoss", (ROWS, ROWS), {"softmaxloss_conf": {"scale": 0.5}}, classes=12),
-        lambda _, sources: functional.cross_entropy(sources[0], sources[1]) * 0.5,
-    )
-
-
 def test_label_smoothing():
     case = LayerCase("kSoftmaxLoss", (ROWS, (5,)), {"softmaxloss_conf": {"label_smoothing": 0.1}}, classes=12)
     against_torch(case, lambda _, sources: functional.cross_entropy(*sources, label_smoothing=0.1))
@@ -122,20 +53,6 @@ def test_euclidean_loss():
         LayerCase("kEuclideanLoss", (ROWS, ROWS)),
         lambda _, sources: (sources[0] - sources[1]).square().sum() / BATCH,
     )
-
-
-@pytest.mark.parametrize("first", [1, 2, 3])
-def test_layer_norm(first: int):
-    case = LayerCase("kLayerNorm", (IMAGES,), {"layernorm_conf": {"first_axis": first}})
-    against_torch(
-        case,
-        lambda params, sources: functional.layer_norm(sources[0], IMAGES[first:], params[0], params[1], eps=1e-5),
-    )
-
-
-def test_sums_and_products():
-    against_torch(LayerCase("kAdd", (IMAGES,) * 3), lambda _, sources: sum(sources))
-    against_torch(LayerCase("kMultiply", (IMAGES,) * 3), lambda _, sources: torch.stack(sources).prod(dim=0))
 
 
 def test_pooling_of_the_whole_image():

@@ -10,7 +10,7 @@ from dsinga.job import NetConf, Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
-from dsinga.training import bp, forward, initial_values
+from dsinga.training import bp, initial_values
 from tests.support.net_cases import names, sources
 
 STEPS, BATCH, VOCABULARY = 4, 5, 6
@@ -85,19 +85,6 @@ def test_the_merged_language_model_trains_like_its_copies():
     assert_same_training(merged, unrolled, texts())
 
 
-def test_parts_of_a_merged_batch_add_up():
-    net = create_net(conf_of(LANGUAGE_MODEL), Phase.kTrain, INFO)
-    records = texts()
-    metrics, whole = run(net, records)
-    parts = []
-    for rows in (Rows(0, 2, 5), Rows(2, 5, 5)):
-        part_records = {"data": Records(records["data"].data[rows.start : rows.stop])}
-        parts.append(run(net, part_records, rows))
-    assert sum(part["loss"][0] for part, _ in parts) == pytest.approx(metrics["loss"][0], rel=1e-6)
-    for name in whole:
-        np.testing.assert_allclose(parts[0][1][name] + parts[1][1][name], whole[name], rtol=1e-4, atol=1e-6)
-
-
 TAGGER = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 3 } }
 layer { name: "embed" type: kEmbedding srclayers: "words" unroll_len: 4 unroll_conn_type: kUnrollOneToAll
@@ -163,28 +150,6 @@ def test_a_layer_over_sequences_says_why_it_gets_none():
     text = LANGUAGE_MODEL.replace("kGRU", "kLSTM").replace("gru_conf", "lstm_conf")
     with pytest.raises(UserError, match=r"'0#gru': takes whole sequences.*copy by copy, because layer 'top' keeps a"):
         create_net(conf_of(text + 'layer { name: "top" type: kBM srclayers: "gru" }'), Phase.kTrain, INFO)
-
-
-def test_singas_numbers_of_a_gru():
-    """All params 0.5, two units, characters 0 and 1 of four: h1 = 0.204824, h2 = 0.346753 in its unit test."""
-    text = """
-    unroll_len: 2
-    layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 1 unroll_len: 2 } }
-    layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
-      onehot_conf { vocab_size: 4 } }
-    layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 2 } }
-    """
-    ops = get_ops("numpy")
-    features = []
-    for merged in (True, False):
-        net = create_net(conf_of(text), Phase.kTest, {"data": RecordInfo((3,), 1, has_labels=False)}, merged)
-        values = {name: np.full(param.shape, 0.5, np.float32) for name, param in net.params.items()}
-        layer_names = ["gru"] if merged else ["0#gru", "1#gru"]
-        records = {"data": Records(np.array([[0, 1, 2]], np.uint8))}
-        outputs, _ = forward(net, values, records, Context(ops, Phase.kTest, Rows(0, 1, 1)), layer_names)
-        features.append(np.concatenate([outputs[name].feature.reshape(-1) for name in layer_names]))
-    for feature in features:
-        np.testing.assert_allclose(feature, [0.204824, 0.204824, 0.346753, 0.346753], atol=2e-6)
 
 
 def test_params_of_a_merged_net_are_initialised_like_those_of_its_copies():

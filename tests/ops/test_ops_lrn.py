@@ -11,7 +11,7 @@ from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 
 try:
-    from dsinga.ops.onednn import lrn
+    from dsinga.ops.onednn import normalisation
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -25,7 +25,7 @@ def place(values: np.ndarray, channels_last: bool) -> np.ndarray:
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if channels_last else values
 
 
-@pytest.mark.parametrize("block", [1, 40, lrn.BLOCK], ids=["a row", "blocks and a remainder", "all"])
+@pytest.mark.parametrize("block", [1, 40, normalisation.BLOCK], ids=["a row", "blocks and a remainder", "all"])
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize(
     ("channels", "size", "alpha", "beta", "k"),
@@ -38,12 +38,12 @@ def place(values: np.ndarray, channels_last: bool) -> np.ndarray:
     ],
 )
 def test_agrees_with_the_formula_and_its_slope(monkeypatch, block, channels_last, channels, size, alpha, beta, k):
-    monkeypatch.setattr(lrn, "BLOCK", block)
+    monkeypatch.setattr(normalisation, "BLOCK", block)
     x, dy = normal(1, 2, channels, 3, 2), normal(2, 2, channels, 3, 2)
     x_placed, dy_placed = place(x, channels_last), place(dy, channels_last)
-    y, workspace = lrn.forward(x_placed, size, alpha, beta, k)
+    y, workspace = normalisation.forward(x_placed, size, alpha, beta, k)
     assert_close(y, formulas.lrn(x, size, alpha, beta, k), np.float32)
-    dx = lrn.backward(x_placed, workspace, dy_placed, size, alpha, beta)
+    dx = normalisation.backward(x_placed, workspace, dy_placed, size, alpha, beta)
     assert_gradient(lambda x: (formulas.lrn(x, size, alpha, beta, k) * dy).sum(), x, dx, np.float32)
     assert y.transpose(0, 2, 3, 1).flags.c_contiguous
     assert dx.transpose(0, 2, 3, 1).flags.c_contiguous
@@ -54,13 +54,15 @@ def test_agrees_with_plain_numpy_at_the_size_of_a_net():
     x, dy = place(normal(1, *shape), True), place(normal(2, *shape), True)
     plain = NumpyOps()
     expected, norm = plain.lrn(x, *constants, True)
-    y, workspace = lrn.forward(x, *constants)
+    y, workspace = normalisation.forward(x, *constants)
     assert_close(y, expected, np.float32)
-    assert_close(lrn.backward(x, workspace, dy, *constants[:3]), plain.lrn_grad(x, norm, dy, *constants), np.float32)
+    assert_close(
+        normalisation.backward(x, workspace, dy, *constants[:3]), plain.lrn_grad(x, norm, dy, *constants), np.float32
+    )
 
 
 def test_nan_stays_in_its_windows():
     x = place(normal(1, 2, 8, 3, 2), True)
     x[1, 3, 2, 0] = np.nan
-    y, _ = lrn.forward(x, 3, 0.1, 0.75, 1.0)
+    y, _ = normalisation.forward(x, 3, 0.1, 0.75, 1.0)
     assert np.argwhere(np.isnan(y)).tolist() == [[1, channel, 2, 0] for channel in (2, 3, 4)]

@@ -15,7 +15,6 @@ try:
     from dsinga.ops.onednn import (
         convolution,
         library,
-        lrn,
         normalisation,
         pooling,
         products,
@@ -57,7 +56,7 @@ def test_the_library_has_the_kernels_of_image_nets(make, arguments):
 def test_numpy_computes_what_the_library_does_not_support():
     x = np.ones((2, 3, 4, 4), np.float32)
     assert isinstance(onednn.lrn(x.astype(np.float64), 4, 1.0, 0.75, 1.0, True)[1], np.ndarray)
-    assert isinstance(onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)[1], lrn.Workspace)
+    assert isinstance(onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)[1], normalisation.Workspace)
     assert onednn.convolution(x.astype(np.float64), np.ones((1, 3, 1, 1)), None, (1, 1), (0, 0)).dtype == np.float64
     assert isinstance(onednn, NumpyOps)
 
@@ -186,7 +185,7 @@ def test_products_of_small_nets_are_numpys_up_to_a_limit(rows, by_numpy, monkeyp
     x, w, dy = normal(rows, 64), normal(64, 64), normal(rows, 64)
     calls = []
     monkeypatch.setattr(products, "product", lambda a, b, out, add=False: calls.append(1) or np.matmul(a, b, out=out))
-    small = onednn.for_small_nets()
+    small = onednn.with_fast_rounding()
     y, gradients = small.inner_product(x, w, None, True), small.inner_product_grad(x, w, dy, True, False, False)
     np.testing.assert_allclose(y, x @ w, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(gradients[1], x.T @ dy, rtol=1e-5, atol=1e-4)

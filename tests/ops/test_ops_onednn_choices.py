@@ -14,8 +14,8 @@ from tests.support.cpu_instructions import AVX2
 
 try:
     from dsinga.ops.onednn import choices, convolution, library
-    from dsinga.ops.onednn.choices import ANY, NONE, SGEMM, TABLE, choose, choose_kernel, resolve, switched_off
-    from dsinga.ops.onednn.descriptors import Handle, dense, engine, free, image, strided
+    from dsinga.ops.onednn.choices import ANY, NONE, TABLE, choose, choose_kernel, resolve, switched_off
+    from dsinga.ops.onednn.library import Handle, dense, engine, free, image, strided
     from dsinga.ops.onednn.onednn_ops import OnednnOps
     from dsinga.ops.onednn.primitive import attributes, implementation_of
     from dsinga.ops.onednn.thread import thread_state
@@ -85,7 +85,7 @@ def library_names(kernel: str) -> set[str]:
 def test_every_name_of_the_table_exists(name):
     choice = BY_NAME[name]
     assert callable(resolve(choice.implementation))
-    assert choice.instead_of in (NONE, SGEMM, ANY) or choice.instead_of in library_names(choice.kernel)
+    assert choice.instead_of in (NONE, ANY) or choice.instead_of in library_names(choice.kernel)
     assert choice.measured
 
 
@@ -134,10 +134,6 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("relu", "jit:avx2", (16_384, 0, 0.1), None),
         ("relu_grad", "jit:avx2", (16_384, 0, 0.0), "small-relu-gradient"),
         ("lrn", NONE, ((2, 3, 4, 4), 3, 1.0, 0.75, 1.0, True), "lrn-by-shifted-sums"),
-        ("repeated_product", SGEMM, (4,), "packed-weights"),
-        ("repeated_product", SGEMM, (3,), None),
-        ("product_into", SGEMM, (np.ones((9, 7)).T, np.ones((7, 3))), "tall-product-transposed"),
-        ("product_into", SGEMM, (np.ones((7, 9)), np.ones((7, 3))), None),
     ],
 )
 def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
@@ -162,12 +158,11 @@ def test_plain_has_the_first_choice_of_the_library_everywhere(new_thread, monkey
     assert switched_off() == set(BY_NAME)
     special = {choice.implementation.partition(".")[2] for choice in TABLE}
     assert not special & set(new_thread(kernels_of_a_small_net))
-    assert not OnednnOps().factor(np.ones((3, 3), np.float32), [2] * 9).rows
 
 
 def test_a_row_that_is_switched_off_leaves_the_others(monkeypatch):
-    monkeypatch.setattr(choices, "switched_off", lambda: {"packed-weights"})
-    assert choose("repeated_product", SGEMM, 9) is None
+    monkeypatch.setattr(choices, "switched_off", lambda: {"small-tanh"})
+    assert choose("tanh", "jit:avx2", 9) is None
     assert choose("lrn", NONE) is BY_NAME["lrn-by-shifted-sums"]
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from dsinga.ops import BACKENDS
 from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_crf import tagged_sequences
 from dsinga.testing.kernel_formulas import assert_close
 from tests.support import emulated_cupy
 
@@ -79,25 +78,3 @@ def test_pooling_and_normalisation_of_image_nets(backend: KernelBackend, kernel,
         assert_close(result, expected.detach().numpy(), backend.dtype)
         expected.backward(torch.tensor(x if result is normed else dy))
         assert_close(gradient, at.grad.numpy(), backend.dtype)
-
-
-def test_conditional_random_fields(backend: KernelBackend):
-    case = tagged_sequences([40, 1, 17, 17, 39, 2], 40, 20, seed=2)
-    x, transitions, start = (torch.tensor(array, requires_grad=True) for array in (case.x, *case[2:]))
-    tags, total = torch.tensor(case.tags), torch.zeros(())
-    for row, length in enumerate(case.lengths):
-        tags_of_row = tags[row, :length]
-        forward = start + x[row, 0]
-        for t in range(1, length):
-            forward = torch.logsumexp(forward[:, None] + transitions, 0) + x[row, t]
-        path = (
-            start[tags_of_row[0]]
-            + x[row, torch.arange(length), tags_of_row].sum()
-            + transitions[tags_of_row[:-1], tags_of_row[1:]].sum()
-        )
-        total = total + torch.logsumexp(forward, 0) - path
-    total.backward()
-    loss, workspace = backend.run("crf", *case, True)
-    assert_close(loss.sum(), np.float64(total.detach()), backend.dtype, scale=100)
-    for grad, tensor in zip(backend.run("crf_grad", *case, workspace), (x, transitions, start), strict=True):
-        assert_close(grad, tensor.grad.numpy(), backend.dtype, scale=10)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 
 METHODS = ("reshape", "transpose", "astype", "copy", "sum", "min", "max", "repeat", "all", "any", "argmax", "ravel")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsinga.job import LayerConf, NetConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
+from tests.support.training_cases import layer
 
 IMAGES = RecordInfo((3, 8, 8), 4)
 FLAT = RecordInfo((6,), 4)
@@ -22,10 +23,6 @@ def names(net: NeuralNet) -> list[str]:
 
 def sources(net: NeuralNet, name: str) -> list[str]:
     return [net.nodes[source].layer.name for source in net.nodes[net.position(name)].sources]
-
-
-def layer(name: str, kind: str, *srclayers: str, **more: object) -> LayerConf:
-    return LayerConf(name=name, type=kind, srclayers=list(srclayers), **more)
 
 
 def dense(name: str, source: str, outputs: int = 3, **more: object) -> LayerConf:

@@ -11,7 +11,7 @@ from dsinga.job import AlgConf, LayerConf
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.training import algorithm
-from tests.support.training_cases import NUMPY, build, layer
+from tests.support.training_cases import NUMPY, build, gradients, layer
 
 
 def machine(hidden: int, source: str = "data", name: str = "", visible: Any = (), **conf: Any) -> list[LayerConf]:
@@ -47,14 +47,8 @@ def cd(
     net: NeuralNet, values: Mapping[str, Any], data: Any, ctx: Context, steps: int = 1
 ) -> tuple[dict[str, np.ndarray], dict]:
     """Run one iteration of kCD on ``data``; return the gradients that it pushed, and the metrics."""
-    pushed: dict[str, np.ndarray] = {}
-
-    def push(name: str, gradient: np.ndarray) -> None:
-        assert name not in pushed, f"{name} is pushed twice"
-        pushed[name] = gradient
-
     run = algorithm(AlgConf(alg="kCD", cd_conf={"cd_k": steps}))
-    return pushed, run(net, values, {"data": Records(data, None)}, ctx, push)
+    return gradients(net, values, {"data": Records(data, None)}, ctx, run)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dsinga.errors import UserError
 from dsinga.job import ParamConf
-from dsinga.layers import Layer, Output, Records, Rows
+from dsinga.layers import Layer, Output
 from dsinga.registry import register
 from dsinga.training import bp, forward
 from dsinga.training.bp import back_propagate
@@ -66,26 +66,6 @@ def test_gradients_of_a_convnet_are_the_slopes_of_its_loss():
     values, records = values_of(net), records_of(net)
     pushed, _ = gradients(net, values, records)
     assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
-
-
-def test_gradients_of_a_convnet_are_those_of_torch():
-    torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    net = convnet()
-    values, records = values_of(net), records_of(net)
-    pushed, metrics = gradients(net, values, records)
-    p = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-    x = torch.tensor(records["data"].data)
-    x = functional.conv2d(x, p["conv1_weight"].reshape(3, 2, 3, 3), p["conv1_bias"], padding=1)
-    x = functional.local_response_norm(1.7159047 * torch.tanh(0.66666667 * x), 3, alpha=1.0, beta=0.75, k=1.0)
-    x = functional.conv2d(
-        functional.avg_pool2d(x, 3, 2), p["conv2_weight"].reshape(2, 3, 3, 3), p["conv2_bias"], padding=1
-    )
-    x = torch.sigmoid(x).flatten(1) @ p["top_weight"].T + p["top_bias"]
-    loss = functional.cross_entropy(x, torch.tensor(records["data"].labels))
-    loss.backward()
-    assert metrics["loss"] == (pytest.approx(loss.item() * 4), 4)
-    assert_same_gradients(pushed, {name: tensor.grad.numpy() for name, tensor in p.items()})
 
 
 def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_single_layers():
@@ -328,25 +308,6 @@ def test_pushed_gradients_belong_to_the_callee():
     bp(net, values, records, context(net), spoil)
 
 
-def test_the_parts_of_a_batch_add_up_to_the_whole():
-    """Gradients, lasting state and metrics of uneven parts sum to those of the whole batch."""
-    net = build(dense("a", "data"), layer("mean", "Average", "a"), dense("top", "mean"), LOSS, rows=7)
-    values, records = values_of(net), records_of(net)
-    whole, metrics = gradients(net, values, records)
-    data, labels = records["data"]
-    total, sums = dict.fromkeys(whole, 0.0), {}
-    for start, stop in ((0, 1), (1, 5), (5, 7)):
-        part = {"data": Records(data[start:stop], labels[start:stop])}
-        pushed, some = gradients(net, values, part, context(net, Rows(start, stop, 7)))
-        for name in whole:
-            total[name] = total[name] + pushed[name]
-        for name, (value, count) in some.items():
-            sums[name] = (sums.get(name, (0, 0))[0] + value, sums.get(name, (0, 0))[1] + count)
-    assert_same_gradients(total, whole)
-    assert sums["loss"] == (pytest.approx(metrics["loss"][0]), 7)
-    assert sums["accuracy"] == metrics["accuracy"]
-
-
 def test_the_new_state_is_pushed_in_place_of_a_gradient():
     net = build(layer("mean", "Average", "data"), dense("top", "mean"), LOSS)
     records = records_of(net)
@@ -418,12 +379,6 @@ def test_records_need_no_gradient():
     net.layer("top").compute_gradient = watched
     gradients(net, values_of(net), records_of(net))
     assert asked == [(False,)]
-
-
-def test_labels_pass_through_layers_that_make_none():
-    net = build(layer("relu", "kReLU", "data"), dense("top", "relu"), layer("loss", "kSoftmaxLoss", "top", "relu"))
-    _, metrics = gradients(net, values_of(net), records_of(net))
-    assert metrics["loss"][1] == 4
 
 
 @pytest.mark.parametrize("above", ["kDropout", "kBM", "kSTanh"])

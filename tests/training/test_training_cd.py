@@ -12,7 +12,6 @@ from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.rbm import normal
 from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
 from dsinga.training import forward
 from tests.support.rbm_cases import Exact, cd, context, machine, net_of, sigmoid, values_of
 from tests.support.training_cases import NUMPY, build, dense, layer
@@ -64,36 +63,6 @@ def test_without_biases_only_the_weight_has_a_gradient():
     pushed, _ = cd(net, values, data, ctx)
     assert list(pushed) == ["w"]
     np.testing.assert_allclose(pushed["w"], transcription(values, data, ctx, 1)[0]["w"], rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "onednn"])
-def test_float32_differs_by_rounding_only(backend: str):
-    net = net_of(UNITS, HIDDEN, ROWS)
-    ctx = Context(_ops(backend), Phase.kTrain, Rows(0, ROWS, ROWS), seed=3, step=5)
-    values, data = values_of(net), data_of().astype(np.float32)
-    pushed, _ = cd(net, {name: value.astype(np.float32) for name, value in values.items()}, data, ctx)
-    expected, _ = transcription(values, data.astype(np.float64), ctx, 1)
-    for name, gradient in pushed.items():
-        assert gradient.dtype == np.float32
-        np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-def test_the_gradient_is_torchs_of_the_difference_of_free_energies():
-    torch = pytest.importorskip("torch")
-    net = net_of(UNITS, HIDDEN, ROWS)
-    values, data, ctx = values_of(net), data_of(), context(net)
-    pushed, _ = cd(net, values, data, ctx)
-    w, a, b = params = [torch.tensor(values[name], requires_grad=True) for name in ("w", "vis_bias", "hid_bias")]
-
-    def free_energy(v):
-        return -(v @ a) - torch.nn.functional.softplus(v @ w.T + b).sum(dim=1)
-
-    v = torch.tensor(data)
-    sample = (torch.tensor(ctx.uniform("hid", HIDDEN)) < torch.sigmoid(v @ w.T + b)).double()
-    reconstructed = torch.sigmoid(sample @ w + a).detach()
-    (free_energy(v) - free_energy(reconstructed)).mean().backward()
-    for name, param in zip(("w", "vis_bias", "hid_bias"), params, strict=True):
-        np.testing.assert_allclose(pushed[name], param.grad.numpy(), rtol=1e-10, atol=1e-12, err_msg=name)
 
 
 def exact(net: NeuralNet, values: dict[str, np.ndarray]) -> Exact:
@@ -224,10 +193,3 @@ def test_normal_numbers_are_normal_and_belong_to_their_rows():
     assert abs((numbers**4).mean() - 3) < 0.15
     part = Context(NUMPY, Phase.kTrain, Rows(300, 310, 1000), seed=1, step=2)
     np.testing.assert_array_equal(normal(part, "x", 101), numbers[300:310])
-
-
-def _ops(name: str):
-    try:
-        return get_ops(name)
-    except UserError as error:
-        pytest.skip(str(error))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from dsinga import models
-from dsinga.job import Job, LRGenConf, Phase, RMSPropConf, UpdaterConf, UpdaterType, loads
+from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.training import algorithm, create_updater, forward, initial_values
+from dsinga.training import algorithm, forward, initial_values
 from tests.support.device_array import DeviceArray, StubOps
 
 IMAGES = RecordInfo((3, 32, 32), 2)
@@ -114,25 +114,3 @@ def test_a_model_is_tested_on_a_device(name: str):
         values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
         metrics.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
     assert metrics[0] == metrics[1]
-
-
-@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.5}, {"clip_low": -0.1, "clip_high": 0.1}], ids=str)
-@pytest.mark.parametrize("kind", [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater])
-def test_params_are_updated_on_the_device(kind: UpdaterType, clip: dict[str, float]):
-    rate, rho = LRGenConf(type="kFixed", base_lr=0.1), RMSPropConf(rho=0.9)
-    conf = UpdaterConf(type=kind, rmsprop_conf=rho, momentum=0.9, weight_decay=0.01, learning_rate=rate, **clip)
-    updater, ops, rng = create_updater(conf), StubOps(), np.random.default_rng(2)
-    value, gradient = rng.normal(size=(2, 70_000)).astype(np.float32)  # more than one block of a CPU
-    state = updater.create_state(value.size)
-    device_arrays = ops.asarray(value), ops.asarray(gradient)
-    device_state = {name: ops.asarray(array) for name, array in state.items()}
-    for step in range(2):
-        updater.update(step, value, gradient, state)
-        updater.update(step, *device_arrays, device_state)
-    np.testing.assert_allclose(ops.to_numpy(device_arrays[0]), value, rtol=1e-6, atol=1e-7)
-
-    rows = np.array([1, 4])
-    values = rng.normal(size=(2, 10)).astype(np.float32)
-    updater.update(2, value, SparseRows(rows, values, (7_000, 10)), state)
-    updater.update(2, device_arrays[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), device_state)
-    np.testing.assert_allclose(ops.to_numpy(device_arrays[0]), value, rtol=1e-6, atol=1e-7)

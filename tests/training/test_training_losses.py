@@ -66,34 +66,6 @@ def test_gradients_are_those_of_the_total_loss(case: Any) -> None:
         assert gradients[name].reshape(values[name].shape)[place] == pytest.approx(slope, rel=1e-6, abs=1e-9), name
 
 
-def test_pytorch_computes_the_same_losses_and_gradients(case: Any) -> None:
-    torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    net, values, batch = case
-    gradients, metrics = run(net, values, batch)
-    p = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-    labels = torch.tensor(batch["images"].labels)
-
-    def dense(x: Any, name: str) -> Any:
-        return x.flatten(1) @ p[f"{name}_weight"].T + p[f"{name}_bias"]
-
-    images = torch.tensor(batch["images"].data).double()
-    kernel = p["conv_weight"].reshape(4, 3, 3, 3)
-    image_code = dense(functional.conv2d(images, kernel, p["conv_bias"], stride=2), "image_code")
-    hidden = dense(torch.tensor(batch["rows"].data).double(), "hidden")
-    text_code = dense(1.7159047 * torch.tanh(0.66666667 * hidden), "text_code")
-    losses = {
-        "image_label": functional.cross_entropy(dense(image_code, "image_scores"), labels),
-        "text_label": functional.cross_entropy(dense(text_code, "text_scores"), labels),
-        "distance": ((image_code - text_code) ** 2).sum() / 10,
-    }
-    sum(scale * losses[name] for name, scale in LOSSES.items()).backward()
-    for name, scale in LOSSES.items():
-        assert metrics[f"{name}/loss"] == pytest.approx(scale * losses[name].item(), rel=1e-9)
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(gradient.ravel(), p[name].grad.ravel(), rtol=1e-6, atol=1e-9, err_msg=name)
-
-
 @pytest.mark.parametrize("path", ["image", "text"])
 def test_the_euclidean_loss_has_gradients_for_both_codes(case: Any, path: str) -> None:
     net, values, batch = case

@@ -125,45 +125,11 @@ def test_every_updater_clips_by_norm(kind, size, monkeypatch):
     assert np.isclose(np.linalg.norm(scaled), 7.0), "the gradient is left as it is"
 
 
-def test_clipping_by_norm_agrees_with_torch():
-    torch = pytest.importorskip("torch")
-    value, gradient = numbers(0, 50), numbers(1, 50) * 100
-    tensor = torch.nn.Parameter(torch.tensor(value))
-    tensor.grad = torch.tensor(gradient)
-    torch.nn.utils.clip_grad_norm_([tensor], 5.0)
-    torch.optim.SGD([tensor], lr=0.1).step()
-    make_updater("kSGD", clip_norm=5.0).update(0, value, gradient, {})
-    np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=1e-5)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_clipping_does_not_hide_infinite_gradients(bad):
     value = np.zeros(3, np.float32)
     make_updater("kSGD", clip_norm=1.0).update(0, value, np.array([1, bad, 2], np.float32), {})
     assert np.isfinite(value).tolist() == [True, False, True]
-
-
-@given(st.sampled_from(BUILT_IN), st.integers(1, 400), st.data())
-def test_slices_updated_separately_have_the_bits_of_the_whole(kind, size, data):
-    """Servers can cut params anywhere, for any block size and alignment of a slice."""
-    updater = make_updater(kind, weight_decay=0.01, momentum=0.9, clip_low=-1, clip_high=1)
-    cuts = sorted(data.draw(st.sets(st.integers(1, size), max_size=4)) | {0, size})
-    whole, parts = numbers(1, size), numbers(1, size)
-    state = updater.create_state(size)
-    states = [updater.create_state(stop - start) for start, stop in zip(cuts, cuts[1:], strict=False)]
-    block = module.BLOCK
-    for step in range(3):
-        gradient = numbers(step + 7, size)
-        module.BLOCK = data.draw(st.sampled_from([7, 64, block]))
-        try:
-            updater.update(step, whole, gradient.copy(), state)
-        finally:
-            module.BLOCK = block
-        for (start, stop), part_state in zip(zip(cuts, cuts[1:], strict=False), states, strict=True):
-            updater.update(step, parts[start:stop], gradient[start:stop].copy(), part_state)
-    np.testing.assert_array_equal(whole, parts)
-    for slot, array in state.items():
-        np.testing.assert_array_equal(array, np.concatenate([part_state[slot] for part_state in states]))
 
 
 @pytest.mark.parametrize(
@@ -222,11 +188,6 @@ def test_a_gradient_may_be_read_only():
     updater.update(0, numbers(0, 10), gradient, updater.create_state(10))
 
 
-def test_an_empty_param_can_be_updated():
-    updater = make_updater("kAdam")
-    updater.update(0, np.empty(0, np.float32), np.empty(0, np.float32), updater.create_state(0))
-
-
 def test_a_users_updater_is_found_by_name():
     @register("updater", "SignSGD")
     class SignSGD(Updater):
@@ -265,22 +226,6 @@ def test_a_users_updater_is_found_by_name():
 def test_wrong_updater_configurations_are_refused(conf, message):
     with pytest.raises(UserError, match=message):
         create_updater(UpdaterConf(**conf))
-
-
-@pytest.mark.parametrize("kind", BUILT_IN)
-def test_rows_are_updated_as_a_param_of_their_own(kind):
-    updater = make_updater(kind, weight_decay=0.01, momentum=0.9, clip_norm=1.5)
-    value, rows, parts = numbers(0, 15), np.array([0, 3]), numbers(0, 15).reshape(5, 3)[[0, 3]].reshape(-1)
-    before, state, states = value.copy(), updater.create_state(15), updater.create_state(6)
-    for step in range(3):
-        gradient = numbers(step + 1, 6)
-        updater.update(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
-        updater.update(step, parts, gradient, states, 2.0, 3.0)
-    np.testing.assert_array_equal(value.reshape(5, 3)[rows], parts.reshape(2, 3))
-    np.testing.assert_array_equal(np.delete(value.reshape(5, 3), rows, 0), np.delete(before.reshape(5, 3), rows, 0))
-    for slot, array in state.items():
-        np.testing.assert_array_equal(array.reshape(5, 3)[rows], states[slot].reshape(2, 3))
-        assert not np.delete(array.reshape(5, 3), rows, 0).any()
 
 
 def test_an_update_of_no_rows_changes_nothing():

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.kernels import Source
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
 from dsinga.ops.types import Array

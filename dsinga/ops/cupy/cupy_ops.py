@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.cupy.arrays import CupyArrays
-from dsinga.ops.cupy.attention import CupyAttention
-from dsinga.ops.cupy.convolution import CupyConvolution
-from dsinga.ops.cupy.crf import CupyCRF
+from dsinga.ops.cupy.convolution import CupyConvolution, CupyPooling
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
-from dsinga.ops.cupy.elementwise import CupyElementwise
+from dsinga.ops.cupy.elementwise import CupyElementwise, CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
-from dsinga.ops.cupy.lookup import CupyLookup
 from dsinga.ops.cupy.normalisation import CupyNormalisation
-from dsinga.ops.cupy.pooling import CupyPooling
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
+from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
 
 
 class CupyOps(

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
-from dsinga.ops.cupy.channels import ChannelSums, column_sums, source
-from dsinga.ops.cupy.kernels import Source
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import Source, cupy
+from dsinga.ops.cupy.products import ChannelSums, column_sums, source
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops.cupy.channels import column_sums
-from dsinga.ops.cupy.kernels import Source
-from dsinga.ops.cupy.library import cupy
-from dsinga.ops.cupy.products import Blas, operand
+from dsinga.ops.cupy.library import Source, cupy
+from dsinga.ops.cupy.products import Blas, column_sums, operand
 from dsinga.ops.interface import Ops
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, AsyncCopy
 
 
 class Streams:

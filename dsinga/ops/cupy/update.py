@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.kernels import Source
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace

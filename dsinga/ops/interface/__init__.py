@@ -13,18 +13,15 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from dsinga.ops.interface.arrays import ArrayOps
-from dsinga.ops.interface.attention import AttentionOps
 from dsinga.ops.interface.images import ImageOps
-from dsinga.ops.interface.sequences import SequenceOps
-
-__all__ = ["Ops"]
+from dsinga.ops.interface.sequences import AttentionOps, SequenceOps
 
 
 class Ops(ArrayOps, ImageOps, SequenceOps, AttentionOps):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
-    def for_small_nets(self) -> Ops:
-        """Return the backend for nets whose kernels take less time than their calls; the bits may be others."""
+    def with_fast_rounding(self) -> Ops:
+        """Return the backend with the fastest small products; the bits of a row then depend on the batch."""
         return self
 
     @abstractmethod

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.ops.async_copy import AsyncCopy
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation: sums along channels by numpy at the speed of memory, everything else by one pass of the library.
+"""Batch normalisation: sums along channels by numpy, everything else by one pass of oneDNN.
 
 The library's own sums add all rows one after the other in float32, which is inexact, and slow with few channels. Here a
 record is seen as rows of some hundred numbers, several pixels each; numpy adds a few rows in float32 and these sums in
@@ -18,7 +18,6 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
-from dsinga.ops.onednn.descriptors import dense, engine, image
 from dsinga.ops.onednn.library import (
     ADD,
     DST,
@@ -36,6 +35,9 @@ from dsinga.ops.onednn.library import (
     USE_SCALE,
     USE_SHIFT,
     VARIANCE,
+    dense,
+    engine,
+    image,
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel

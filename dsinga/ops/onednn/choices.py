@@ -15,18 +15,15 @@ from typing import Any, NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.ops.onednn import kernel_gradient
-from dsinga.ops.onednn.descriptors import Unsupported
+from dsinga.ops.onednn.library import Unsupported
 from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Pair, Shape
 
 VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
-SGEMM = "sgemm"  # the library's function, which is no primitive with a name
 ANY = "any"  # whichever implementation the library has
 SMALL_ARRAY = 1 << 14  # numbers
-
-Shape = tuple[int, ...]
 
 
 class Choice(NamedTuple):
@@ -73,16 +70,6 @@ def is_small(size: int, *arguments: Any) -> bool:
 def is_small_relu(size: int, algorithm: int, slope: float) -> bool:
     """Whether an array is small, for rectifiers without a slope below 0."""
     return slope == 0.0 and is_small(size)
-
-
-def is_repeated(uses: int) -> bool:
-    """Whether a matrix is multiplied often enough to pay for packing it."""
-    return uses >= 4
-
-
-def is_tall(a: Array, out: Array) -> bool:
-    """Whether a product aᵀ b has a result of few columns, and more than twice as many rows."""
-    return not a.flags.c_contiguous and out.shape[1] < 256 and out.shape[0] > 2 * out.shape[1]
 
 
 def always(*arguments: Any) -> bool:
@@ -168,24 +155,8 @@ TABLE = (
         "lrn",
         NONE,
         always,
-        "lrn.ShiftedSums",
+        "normalisation.ShiftedSums",
         "EPYC, 2026-11: 0.29 of numpy's time forward, 0.18 backward; Xeon with AVX2, 2026-11-22: cifar10-64 0.92",
-    ),
-    Choice(
-        "packed-weights",
-        "repeated_product",
-        SGEMM,
-        is_repeated,
-        "recurrent.PackedProduct",
-        "EPYC, 2026-11: 0.88 of the kernel's time",
-    ),
-    Choice(
-        "tall-product-transposed",
-        "product_into",
-        SGEMM,
-        is_tall,
-        "recurrent.multiply_transposed",
-        "EPYC, 2026-11: 0.44 of the kernel's time",
     ),
 )
 """All special cases; of several rows that apply the first is taken."""

@@ -1,4 +1,4 @@
-"""Convolution on channels-last images; weights are reordered to the layout that the library chooses for each kernel."""
+"""Convolution on channels-last images by oneDNN; weights are reordered to the layout that it chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.descriptors import Unsupported, dense, dims, engine, free, image
 from dsinga.ops.onednn.library import (
     BIAS,
     CONVOLUTION,
@@ -22,13 +21,17 @@ from dsinga.ops.onednn.library import (
     SRC,
     TRAINING,
     WEIGHTS,
+    Unsupported,
+    dense,
+    dims,
+    engine,
+    free,
+    image,
 )
 from dsinga.ops.onednn.primitive import LANES, Primitive, accepts, reorder
 from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import Array, Pair
-
-Shape = tuple[int, ...]
+from dsinga.ops.types import Array, Pair, Shape
 
 
 class ConvolutionForward:

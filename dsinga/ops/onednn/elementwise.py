@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax, on arrays seen as one flat run of numbers whatever their layout."""
+"""Elementwise kernels and softmax by oneDNN, on arrays seen as one flat run of numbers whatever their layout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.numpy_elementwise import NumpyElementwise
-from dsinga.ops.numpy_loss import NumpyLoss
+from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.descriptors import dense, engine
 from dsinga.ops.onednn.library import (
     ADD,
     DIFF_DST,
@@ -29,6 +27,8 @@ from dsinga.ops.onednn.library import (
     SRC_1,
     TANH,
     TRAINING,
+    dense,
+    engine,
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel

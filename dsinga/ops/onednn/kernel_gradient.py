@@ -1,21 +1,122 @@
-"""Gradients of convolution kernels as matrix products, for shapes on which the library's own code is slow.
+"""Gradients of convolution kernels as matrix products, without im2col, for shapes on which oneDNN is slow.
 
 dw[f, c, i, j] = Σ dy[b, f, y, x]·x[b, c, s·y + i - p, t·x + j - q] over b, y, x. One product is what column x of the
-outputs contributes to row i of the kernel, summed over b and y: see :mod:`dsinga.ops.onednn.row_products`.
+outputs contributes to row i of the kernel, summed over b and y: of the F numbers of an output, and of the kw·C numbers
+that the row of the kernel meets there, which are contiguous in channels-last memory. In memory that has rows of the
+images outermost, then records, the numbers of any (y, b) and those of the next are one stride apart: so the images are
+copied once, not kw·kh times as im2col does. Where the kernel overlaps the border, products are of its pixels inside the
+image: nothing is padded, no zeros are multiplied.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import output_sizes
-from dsinga.ops.onednn.row_products import RowProducts, copy_rows
-from dsinga.ops.onednn.thread import sgemm
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.onednn.thread import sgemm, thread_state
+from dsinga.ops.types import Array, Pair, Shape
 
-Shape = tuple[int, ...]
+LINE = 16  # numbers in a line of the cache
+
+
+class RowProduct(NamedTuple):
+    """The product of one row of the kernel and one column of the outputs; offsets are in bytes from the first number.
+
+    ``rows`` are those of the outputs, of all records, that the row of the kernel meets inside the images, ``width`` the
+    numbers that it meets at each. The offsets are those of the first image and output, and of the weights.
+    """
+
+    rows: int
+    width: int
+    image_offset: int
+    output_offset: int
+    kernel_offset: int
+
+
+class RowProducts:
+    """The products of the convolution of some records, at most ``records``, and scratch memory for their operands.
+
+    Images are laid out as (step, ceil(H / step), n, stride): every step-th row, then those after them; of each row W·C
+    numbers, then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
+    """
+
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, records: int):
+        batch, channels, *size = x
+        self.records = min(batch, records)
+        self.filters, _, height, width = w
+        self.channels, self.size, self.window = channels, size, (height, width)
+        self.stride, self.pad, self.outputs = stride, pad, output_sizes(x, w[2:], stride, pad)
+        self.image_stride, self.output_stride = _odd_lines(size[1] * channels), _odd_lines(self.outputs[1] * w[0])
+        self.kernel_shape = height, w[0], width * channels
+        self._scratch = thread_state.packed_weights
+        self._scratch.reserve(4 * sum(map(prod, self._shapes(self.records))))
+        self._products: dict[int, list[RowProduct]] = {}
+
+    def _shapes(self, count: int) -> tuple[Shape, Shape]:
+        step = self.stride[0]
+        images = (step, -(-self.size[0] // step), count, self.image_stride)
+        return images, (1, self.outputs[0], count, self.output_stride)
+
+    def scratch(self, count: int) -> tuple[Array, Array]:
+        """Return memory for the images and the outputs of ``count`` records, valid until the thread's next kernel."""
+        images, outputs = self._shapes(count)
+        middle, end = prod(images), prod(images) + prod(outputs)
+        numbers = self._scratch.array[: 4 * end].view(np.float32)
+        return numbers[:middle].reshape(images), numbers[middle:].reshape(outputs)
+
+    def products(self, count: int) -> list[RowProduct]:
+        """Return the products of ``count`` records."""
+        if count not in self._products:
+            every = (self._product(i, x, count) for x in range(self.outputs[1]) for i in range(self.window[0]))
+            self._products[count] = [product for product in every if product.rows > 0 and product.width > 0]
+        return self._products[count]
+
+    def _product(self, i: int, x: int, count: int) -> RowProduct:
+        """Return the product of row ``i`` of the kernel and column ``x`` of the outputs."""
+        (down, right), (above, beside) = self.stride, self.pad
+        first = max(0, -(-(above - i) // down))
+        last = min(self.outputs[0] - 1, (self.size[0] - 1 + above - i) // down)
+        row = first * down + i - above
+        corner = x * right - beside
+        left, end = max(0, -corner), min(self.window[1], self.size[1] - corner)
+        image_row = row % down * -(-self.size[0] // down) + row // down
+        return RowProduct(
+            rows=(last - first + 1) * count,
+            width=(end - left) * self.channels,
+            image_offset=4 * (image_row * count * self.image_stride + (corner + left) * self.channels),
+            output_offset=4 * (first * count * self.output_stride + x * self.filters),
+            kernel_offset=4 * (i * self.filters * self.window[1] + left) * self.channels,
+        )
+
+
+def copy_rows(rows: Array, scratch: Array) -> int:
+    """Copy (B, H, W, C) ``rows`` to scratch memory; return its address."""
+    for source, target in _row_views(rows, scratch):
+        target[...] = source
+    return address(scratch)
+
+
+def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the rows of each remainder of the stride, (n, B, W·C), and their place in the scratch memory."""
+    step, _, count, _ = scratch.shape
+    numbers = rows[0, 0].size
+    outermost = rows.reshape(count, len(rows[0]), numbers).swapaxes(0, 1)
+    for remainder in range(min(step, len(outermost))):
+        source = outermost[remainder::step]
+        yield source, scratch[remainder, : len(source), :, :numbers]
+
+
+def _odd_lines(numbers: int) -> int:
+    """Round up to an odd number of cache lines: rows a power of two apart would share few sets of the caches."""
+    lines = -(-numbers // LINE)
+    return (lines + 1 - lines % 2) * LINE
+
 
 DEPTH = 512  # terms of the sums of one product: fewer make products many, more take memory
 

@@ -1,4 +1,4 @@
-"""Pooling on channels-last images."""
+"""Pooling on channels-last images by oneDNN."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
-from dsinga.ops.numpy_pooling import NumpyPooling
-from dsinga.ops.onednn.descriptors import Unsupported, dims, engine, image
+from dsinga.ops.numpy_convolution import NumpyPooling
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
     DIFF_DST,
@@ -20,12 +19,14 @@ from dsinga.ops.onednn.library import (
     SRC,
     TRAINING,
     WORKSPACE,
+    Unsupported,
+    dims,
+    engine,
+    image,
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array, Pair
-
-Shape = tuple[int, ...]
+from dsinga.ops.types import Array, Pair, Shape
 
 
 class PoolingForward:

@@ -1,4 +1,4 @@
-"""Primitives: kernels of the library for given shapes and layouts, which run on arrays."""
+"""Primitives: kernels of oneDNN for given shapes and layouts, which run on arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 from typing import Any
 
 from dsinga.ops.buffers import address
-from dsinga.ops.onednn.descriptors import Handle, Unsupported, check, engine
 from dsinga.ops.onednn.library import (
     ARGUMENT,
     DST,
@@ -15,6 +14,10 @@ from dsinga.ops.onednn.library import (
     SCRATCHPAD,
     SRC,
     SRC_1,
+    Handle,
+    Unsupported,
+    check,
+    engine,
     execute,
     lib,
     quick_execute,

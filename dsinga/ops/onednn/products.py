@@ -1,4 +1,4 @@
-"""Matrix products by the library: inner products, and sums over a batch."""
+"""Matrix products by oneDNN: inner products, sums over a batch, and attention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import join_rows
+from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.descriptors import dense, engine, strided
-from dsinga.ops.onednn.library import DST, SRC, WEIGHTS
+from dsinga.ops.onednn.library import DST, LINEAR, SRC, WEIGHTS, dense, engine, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts
-from dsinga.ops.onednn.thread import sgemm
-from dsinga.ops.types import Array
+from dsinga.ops.onednn.thread import get_kernel, sgemm
+from dsinga.ops.types import Array, Shape
 
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
@@ -106,21 +106,21 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 class OnednnProducts(NumpyConvolution):
     """Inner products by the library, or by the implementation that the table of choices has in its place.
 
-    With ``small_by_numpy`` small products are numpy's (EPYC, 2026-11-23: 0.31 of the library's time for 8 x 64 to 64,
+    With ``fast_rounding`` small products are numpy's (EPYC, 2026-11-23: 0.31 of the library's time for 8 x 64 to 64,
     0.65 for 64 x 64 to 64; of the gradients' 0.18 and 0.39). Their bits depend on the number of rows and on where the
     arrays are in memory, those of the library do not.
     """
 
-    small_by_numpy = False
+    fast_rounding = False
 
-    def for_small_nets(self) -> OnednnProducts:
-        """Return the same backend, with small products by numpy."""
+    def with_fast_rounding(self) -> OnednnProducts:
+        """Return the same backend, with small products by numpy, whose rounding depends on the number of rows."""
         ops = copy.copy(self)
-        ops.small_by_numpy = True
+        ops.fast_rounding = True
         return ops
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        if not accepts(x, w, b) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
+        if not accepts(x, w, b) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product(x, w, b, transpose)
         x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
         if not transpose:
@@ -131,10 +131,41 @@ class OnednnProducts(NumpyConvolution):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        if not accepts(x, w, dy) or (self.small_by_numpy and has_few_operations(x.shape[0], *w.shape)):
+        if not accepts(x, w, dy) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
         x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
         left, right = (x, dy) if transpose else (dy, x)
         dw = product(left.T, right, buffers.empty(w.shape))
         dx = self.inner_product(dy, w, None, not transpose) if need_dx else None
         return dx, dw, column_sums(dy) if need_db else None
+
+
+class BatchedProduct:
+    """factor·(a b) for a (B, h, i, j) and b (B, h, j, k), of these shapes and strides in numbers."""
+
+    def __init__(self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], factor: float):
+        rows, depth, columns = a[0][2], a[0][3], b[0][3]
+        self.multiply = Primitive(
+            *("matmul", engine, strided(*a), strided(*b), None, strided(*out)),
+            operands=(SRC, WEIGHTS, DST),
+            post_ops=() if factor == 1 else ((LINEAR, factor, 0.0),),
+            operations=2 * a[0][0] * a[0][1] * rows * depth * columns,
+        )
+
+
+class OnednnAttention(NumpyAttention):
+    """The products of attention by the library, on float32; its softmax and tanh are those of other layers."""
+
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
+        kernel = None
+        if accepts(a, b, out):
+            kernel = get_kernel(BatchedProduct, _strides(a), _strides(b), _strides(out), factor)
+        if kernel is None:
+            super().batched_product(a, b, out, factor)
+        else:
+            kernel.multiply(a, b, out)
+
+
+def _strides(x: Array) -> tuple[Shape, Shape]:
+    """Return the shape of an array and its strides, in numbers."""
+    return x.shape, tuple(stride // x.itemsize for stride in x.strides)

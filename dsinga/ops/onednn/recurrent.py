@@ -1,4 +1,4 @@
-"""Recurrent layers with the library's products, whose weights are packed once for all steps.
+"""Recurrent layers with oneDNN's products, whose weights are packed once for all steps.
 
 The library's own recurrent primitives, which have other layouts of the gates and do not support lengths, are not used.
 """
@@ -13,15 +13,15 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
-from dsinga.ops.onednn import choices
-from dsinga.ops.onednn.choices import SGEMM
-from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
-from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import product
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array
+
+MIN_PRODUCTS = 4  # by one matrix, from which on it is packed
+WIDEST_TRANSPOSED = 256  # columns
 
 
 class PackedProduct:
@@ -55,14 +55,9 @@ class Factor(NamedTuple):
     packed: dict[PackedProduct, Array]
 
 
-def multiply_transposed(a: Array, b: Array, out: Array) -> None:
-    """Compute a b into ``out`` as the transpose of bᵀ aᵀ.
-
-    The library does not pack matrices of few columns, and its kernel for aᵀ b has the long side of the result last.
-    """
-    transposed = buffers.empty(out.shape[::-1])
-    product(b.T, a.T, transposed)
-    out[...] = transposed.T
+def is_tall(a: Array, out: Array) -> bool:
+    """Whether a product aᵀ b has a result of few columns, and more than twice as many rows."""
+    return not a.flags.c_contiguous and out.shape[1] < WIDEST_TRANSPOSED and out.shape[0] > 2 * out.shape[1]
 
 
 class OnednnRecurrent(NumpyRecurrent):
@@ -72,16 +67,17 @@ class OnednnRecurrent(NumpyRecurrent):
         if not accepts(a, b, out):
             super().multiply_into(a, b, out, add)
             return
-        choice = None if add else choices.choose("product_into", SGEMM, a, out)
-        if choice:
-            choices.resolve(choice.implementation)(a, b, out)
-        else:
+        if add or not is_tall(a, out):
             product(a, b, out, add)
+            return
+        # The library does not pack matrices of few columns, and its kernel for aᵀ b is faster with the long side last.
+        transposed = buffers.empty(out.shape[::-1])
+        product(b.T, a.T, transposed)
+        out[...] = transposed.T
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         counts = Counter(rows) if accepts(matrix) else {}
-        packed = [count for count, uses in counts.items() if choices.choose("repeated_product", SGEMM, uses)]
-        return Factor(matrix, frozenset(packed), {})
+        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= MIN_PRODUCTS), {})
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor

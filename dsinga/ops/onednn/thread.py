@@ -1,4 +1,4 @@
-"""The state of each thread: its OpenMP threads, stream, scratch memory and kernels."""
+"""What each thread has for calls of oneDNN: its OpenMP threads, stream, scratch memory and kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.ops.buffers import ALIGNMENT
-from dsinga.ops.onednn.descriptors import Handle, Unsupported, engine
-from dsinga.ops.onednn.library import get_omp_threads, lib, limits_spinning, quick_sgemm, set_omp_threads
+from dsinga.ops.onednn.library import (
+    Handle,
+    Unsupported,
+    engine,
+    get_omp_threads,
+    lib,
+    limits_spinning,
+    quick_sgemm,
+    set_omp_threads,
+)
 from dsinga.ops.onednn.library import sgemm as full_sgemm
 from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
 

@@ -103,7 +103,7 @@ class _Worker:
     def __init__(self, agent: Agent, settings: GroupSettings, ctx: Context):
         self._agent, self._settings = agent, settings
         self._algorithm = cast(ActorCritic, agent.algorithm)
-        self._ops = ctx.ops.for_small_nets()
+        self._ops = ctx.ops.with_fast_rounding()
         self._seed = (ctx.seed + ctx.step * _SEED_OF_STEP) % 2**63
         self._number = ctx.rows.start // (ctx.rows.stop - ctx.rows.start)
         self._batches: Iterator[dict[str, np.ndarray]] = iter(())
