@@ -11,10 +11,10 @@ import dsinga
 from dsinga import models
 from dsinga.data import import_records, open_store, write_store
 from dsinga.errors import UserError
-from dsinga.examples.sample_ratings import write_ratings
-from dsinga.examples.sample_reviews import write_reviews
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.net.describe import describe_parts
+from notebooks.book.sample_ratings import write_ratings
+from notebooks.book.sample_reviews import write_reviews
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 STEPS = {"train_steps": 4, "test_freq": 0, "disp_freq": 1}

@@ -1,4 +1,4 @@
-"""Made images in the files of CIFAR-10, for those who have not downloaded it."""
+"""Generates images of ten shapes in the files of CIFAR-10."""
 
 from __future__ import annotations
 

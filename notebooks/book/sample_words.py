@@ -1,4 +1,4 @@
-"""A made text in which words have families, for those who have not downloaded one."""
+"""Generates a text in which the words of a family stand in the same places of sentences."""
 
 from __future__ import annotations
 

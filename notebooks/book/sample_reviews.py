@@ -1,4 +1,4 @@
-"""Made reviews of films in the files of rt-polarity, for those who have not downloaded these."""
+"""Generates reviews of films in the files of rt-polarity (movie-reviews)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made sentences with names in the columns of CoNLL, for those who have not downloaded WNUT 2017."""
+"""Generates sentences with tagged names in the CoNLL columns of WNUT 2017."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made ratings of films in the files of MovieLens 100k, for those who have not downloaded it."""
+"""Generates ratings of films in the files of MovieLens 100k."""
 
 from __future__ import annotations
 
