@@ -13,10 +13,8 @@ from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets
 from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
-from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.gradients import check_gradient
-from dsinga.worker.meter import Meter
-from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape
+from dsinga.worker.exchange_options import ExchangeOptions, Meter
+from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape, check_gradient
 from dsinga.worker.replicated_params import ReplicatedParams
 from dsinga.worker.server_client import ServerClient
 

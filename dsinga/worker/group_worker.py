@@ -29,12 +29,11 @@ from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
+from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.meter import Meter
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
-from dsinga.worker.send_buffer import open_send_buffer
-from dsinga.worker.server_client import ServerClient, WorkerId
+from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
 
 class GroupWorker:

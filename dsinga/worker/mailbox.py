@@ -17,7 +17,7 @@ from typing import Any
 from dsinga.errors import RunError, WorkerLost
 from dsinga.ops import Array
 from dsinga.transport.interface import POLL_SECONDS, Reply, Transport
-from dsinga.worker.meter import Meter
+from dsinga.worker.exchange_options import Meter
 
 # An array that is up to so many iterations ahead of its receiver is acknowledged at once.
 AHEAD = 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, loads, to_text, training_phases
-from dsinga.worker.epochs import epoch_at, resolve_epochs
+from dsinga.worker.batch_reader import epoch_at, resolve_epochs
 
 
 @pytest.mark.parametrize(("epochs", "groups", "steps"), [(1, 1, 10), (3, 1, 30), (1, 3, 4), (2, 3, 7)])

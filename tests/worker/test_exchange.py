@@ -35,8 +35,7 @@ from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.config import ServerKey
 from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
-from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.meter import Meter
+from dsinga.worker.exchange_options import ExchangeOptions, Meter
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId
 from tests.support.small_job import assert_same

@@ -19,8 +19,8 @@ from dsinga.transport.interface import Ready
 from dsinga.transport.message import flatten, restore
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker import mailbox as mailbox_module
+from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers, Mailbox
-from dsinga.worker.meter import Meter
 
 ARRAY = np.arange(6, dtype=np.float32)
 

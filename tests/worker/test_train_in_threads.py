@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from dsinga import UserError
 from dsinga.api import roots, train
-from dsinga.job import Compression, Job, UpdatePlace
+from dsinga.job import Compression, Job, UpdatePlace, to_text
 from dsinga.training import name_metrics
 from dsinga.transport.endpoints import endpoint_names
-from dsinga.worker.train_in_threads import train_in_threads
 from tests.support.small_job import assert_same, with_topology
+from tests.support.train_in_threads import train_in_threads
 
 
 def cut_by_features(job: Job) -> Job:
@@ -44,22 +43,13 @@ def test_options_of_the_exchange_hold_in_threads(job: Job, threads: Client, chan
     assert_same(train_in_threads(job, roots(job, None)).params, train(job, threads, progress=False).params)
 
 
-def test_several_worker_groups_are_refused(job: Job) -> None:
-    job = with_topology(job, 2, 1).replace(train_steps=2)
-    assert job.cluster is not None
-    with pytest.raises(UserError, match="threads train one worker group"):
-        train_in_threads(job.replace(cluster=job.cluster.replace(nworker_groups=2)), roots(job, None))
-
-
 def test_no_dask_is_imported(job: Job, stores: Path) -> None:
     code = (
-        "import sys; from dsinga.job import load; from dsinga.worker.train_in_threads import train_in_threads; "
+        "import sys; from dsinga.job import load; from tests.support.train_in_threads import train_in_threads; "
         "train_in_threads(load(sys.argv[1]), [sys.argv[2]]); "
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
     )
     path = stores / "threads.conf"
-    from dsinga.job import to_text
-
     path.write_text(to_text(job.replace(train_steps=2)))
     command = [sys.executable, "-c", code, str(path), str(stores)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -30,9 +30,9 @@ from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
+from dsinga.worker.batch_reader import steps_per_epoch
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
-from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
