@@ -59,13 +59,13 @@ class GroupWorker:
         self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
         self.peers = GroupPeers(config.options.timeout, self._meter)
-        nets = [net.locals[key.partition] for net in config.nets.values()]
+        nets = [net.locals[key.worker] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         self._replicated = ReplicatedParams(replicated, config.updater, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
-        worker = WorkerId(key.generation, key.group, key.partition, config.topology.workers)
+        worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
         transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
         self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]
@@ -206,7 +206,7 @@ class GroupWorker:
         first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
         metrics: list[Metrics] = []
         for net, reader, count in [first] if batches else self._config.passes[phase]:
-            local, rows = net.locals[self._key.partition], reader.parts[self._key.partition]
+            local, rows = net.locals[self._key.worker], reader.parts[self._key.worker]
             with Prefetch(self._read_function(local, reader), 0, count) as prefetch:
                 for records in prefetch:
                     batch = len(metrics)
@@ -230,7 +230,7 @@ class GroupWorker:
         self._ops.enter()
         self.exchange.wait_all()
         users = {name: self._config.parts[name].users for name in self._replicated}
-        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
+        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.worker])
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
@@ -243,10 +243,10 @@ class GroupWorker:
 
     def net(self, phase: Phase) -> NeuralNet:
         """Return the partition of the net of a phase that this worker computes."""
-        return self._config.nets[phase].locals[self._key.partition]
+        return self._config.nets[phase].locals[self._key.worker]
 
     def _rows(self, phase: Phase) -> Rows:
-        return self._config.readers[phase].parts[self._key.partition]
+        return self._config.readers[phase].parts[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
         """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
@@ -255,7 +255,7 @@ class GroupWorker:
             for node in net.nodes
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
-        rows = {node.layer.name: node.rows or reader.parts[self._key.partition] for node in inputs}
+        rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
         if not rows:
             return _no_records
         read = functools.partial(reader.read, rows=rows, group=self._key.group)

@@ -63,12 +63,12 @@ def open_send_buffer(
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker: by its group's generation, worker group and partition; ``partitions`` workers in all."""
+    """Identifies a worker: by its group's generation, worker group and number; the group has ``workers`` workers."""
 
     generation: int
     group: int
-    partition: int
-    partitions: int
+    number: int
+    workers: int
 
 
 class ServerClient:
@@ -130,13 +130,13 @@ class ServerClient:
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
         worker = self._worker
-        fields = [kind, key, worker.generation, worker.group, worker.partition, list(range(worker.partitions))]
+        fields = [kind, key, worker.generation, worker.group, worker.number, list(range(worker.workers))]
         return self.transport.call("collective", fields, [array])
 
     def _send(
         self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any
     ) -> Reply:
-        push = Push(self._worker.generation, self._worker.group, step, self._worker.partition, skip)
+        push = Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
         fields = list(push), list(gradients), *fields
         if skip:
             return self.transport.call(method, fields, **options)

@@ -80,8 +80,8 @@ def generations(places: Places) -> dict[str, set[str]]:
 
 SLOW = pytest.mark.slow
 LOSSES = [
-    pytest.param(DOWNPOUR, "1-partition-0", {"servers 0": {"0"}}, id="second group", marks=SLOW),
-    pytest.param(DOWNPOUR, "0-partition-1", {"servers 0": {"0"}}, id="first group", marks=SLOW),
+    pytest.param(DOWNPOUR, "1-worker-0", {"servers 0": {"0"}}, id="second group", marks=SLOW),
+    pytest.param(DOWNPOUR, "0-worker-1", {"servers 0": {"0"}}, id="first group", marks=SLOW),
     pytest.param(HOGWILD, "1-0", {"servers 0": {"0"}, "servers 1": {"1"}}, id="second group and its server"),
     pytest.param(
         HOGWILD | {"nservers_per_group": 2}, "0-0", {"servers 0": {"0", "1"}, "servers 1": {"0"}},

@@ -1,4 +1,4 @@
-"""Updates in a background thread: the last partition to push does not wait for them, and the bits are the same."""
+"""Updates in a background thread: the last worker to push does not wait for them, and the bits are the same."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def gated() -> Iterator[tuple[Shard, GatedUpdater]]:
     shard.close(RunError("the run has ended"))
 
 
-def push(shard: Shard, step: int, partition: int, ids=SIZES, skip: bool = False) -> None:
-    rng = np.random.default_rng([step, partition])
+def push(shard: Shard, step: int, worker: int, ids=SIZES, skip: bool = False) -> None:
+    rng = np.random.default_rng([step, worker])
     gradients = {id: rng.standard_normal(SIZES[id], np.float32) for id in ids}
-    shard.push(Push(0, 0, step, partition, skip), gradients)
+    shard.push(Push(0, 0, step, worker, skip), gradients)
 
 
 def test_the_bits_are_those_of_inline_updates() -> None:
     shards = [make_shard(create_updater(CONF), executor) for executor in (BackgroundExecutor, InlineExecutor)]
     for shard in shards:
         for step in range(3):
-            for partition in (1, 0):
-                push(shard, step, partition)
+            for worker in (1, 0):
+                push(shard, step, worker)
             shard.pull(SIZES, step + 1).result(WAIT)
     background, inline = (shard.snapshot(3, WAIT) for shard in shards)
     for id in SIZES:

@@ -18,7 +18,7 @@ from dsinga.server import (
     Shard,
     Slice,
     SliceSpec,
-    update_blocks,
+    served_slice,
 )
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -31,45 +31,45 @@ STEPS = 4
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Split updates into many blocks."""
-    monkeypatch.setattr(update_blocks, "BLOCK", 64)
+    monkeypatch.setattr(served_slice, "BLOCK", 64)
 
 
-def make_shard(partitions, executor=CooperativeExecutor, updater=None):
+def make_shard(workers, executor=CooperativeExecutor, updater=None):
     conf = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
-    specs = [SliceSpec(Slice(id, f"w{id}", 0, n, 0), contributors=range(partitions)) for id, n in SIZES.items()]
+    specs = [SliceSpec(Slice(id, f"w{id}", 0, n, 0), contributors=range(workers)) for id, n in SIZES.items()]
     shard = Shard(specs, updater or create_updater(conf), executor=executor)
     rng = np.random.default_rng(1)
     shard.put({id: rng.standard_normal(size, np.float32) for id, size in SIZES.items()})
     return shard
 
 
-def gradient(id, step, partition):
-    rng = np.random.default_rng([id, step, partition])
+def gradient(id, step, worker):
+    rng = np.random.default_rng([id, step, worker])
     return rng.standard_normal(SIZES[id], np.float32) * rng.choice(np.float32([1e-3, 1, 1e3]), SIZES[id])
 
 
-def push(shard, step, partition, ids=SIZES):
-    shard.push(Push(0, 0, step, partition), {id: gradient(id, step, partition) for id in ids})
+def push(shard, step, worker, ids=SIZES):
+    shard.push(Push(0, 0, step, worker), {id: gradient(id, step, worker) for id in ids})
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 5])
-def test_the_bits_are_those_of_inline_updates(partitions, restless_threads):
-    shard, inline = make_shard(partitions), make_shard(partitions, executor=InlineExecutor)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_bits_are_those_of_inline_updates(workers, restless_threads):
+    shard, inline = make_shard(workers), make_shard(workers, executor=InlineExecutor)
 
-    def work(partition):
-        shuffle = random.Random(partition).shuffle
+    def work(worker):
+        shuffle = random.Random(worker).shuffle
         for step in range(STEPS):
             order = list(SIZES)
             shuffle(order)
             for id in order:
                 shard.wait(shard.pull([id], step), WAIT)
-                push(shard, step, partition, [id])
+                push(shard, step, worker, [id])
 
-    with ThreadPoolExecutor(partitions) as pool:
-        list(pool.map(work, range(partitions)))
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
     for step in range(STEPS):
-        for partition in range(partitions):
-            push(inline, step, partition)
+        for worker in range(workers):
+            push(inline, step, worker)
     actual, expected = shard.snapshot(STEPS, WAIT), inline.snapshot(STEPS, WAIT)
     for id in SIZES:
         np.testing.assert_array_equal(actual.values[id].view(np.int32), expected.values[id].view(np.int32))
@@ -103,8 +103,8 @@ def test_a_single_partition_runs_all_blocks():
 def test_a_skipped_step_changes_nothing():
     shard = make_shard(2)
     before = shard.snapshot(0, WAIT).values
-    for partition in range(2):
-        shard.push(Push(0, 0, 0, partition, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
+    for worker in range(2):
+        shard.push(Push(0, 0, 0, worker, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
     after = shard.wait(shard.pull(SIZES, 1), WAIT)
     assert all((after[id] == before[id]).all() for id in SIZES)
 

@@ -82,7 +82,7 @@ def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers])
     first, second = by_socket
     second.mailbox.close("the Dask worker tcp://x was lost")
     first.send(1, "a", ARRAY)
-    with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it: the Dask worker tcp://x was"):
+    with pytest.raises(RunError, match="worker 1 was lost while 'a' was sent to it: the Dask worker tcp://x was"):
         first.receive("b")
 
 
@@ -90,7 +90,7 @@ def test_a_lost_peer_is_an_error_at_the_next_receive(by_socket: list[GroupPeers]
     first, _ = by_socket
     first.transports[1].close()
     first.send(1, "a", ARRAY)
-    with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it"):
+    with pytest.raises(RunError, match="worker 1 was lost while 'a' was sent to it"):
         first.receive("b")
 
 
@@ -226,7 +226,7 @@ def test_a_sender_stops_waiting_for_a_reader_after_the_timeout() -> None:
         first.send(1, "a", ARRAY)
         first.finish()
         first.begin(f"step {step + 1}")
-    with pytest.raises(RunError, match=r"waited 0.6 s in step 3: partition 1 is behind and has not taken 'a'"):
+    with pytest.raises(RunError, match=r"waited 0.6 s in step 3: worker 1 is behind and has not taken 'a'"):
         first.finish()
 
 
@@ -277,7 +277,7 @@ def test_a_failed_send_is_an_error_at_the_next_receive_or_the_end(then: str) -> 
     peers.connect([ToLost(), ToLost()])
     peers.begin("step 0")
     peers.send(1, "fc6", ARRAY)
-    with pytest.raises(RunError, match="partition 1 was lost while 'fc6' was sent to it: Unable to contact"):
+    with pytest.raises(RunError, match="worker 1 was lost while 'fc6' was sent to it: Unable to contact"):
         peers.receive("back") if then == "receive" else peers.finish()
 
 

@@ -31,7 +31,7 @@ def test_threads_give_the_bits_of_a_cluster(job: Job, threads: Client, workers: 
     assert_same(run.params, result.params)
     losses = [step["loss"][0] / step["loss"][1] for step in (name_metrics(result.net, raw) for raw in run.metrics)]
     assert losses == list(result.history.phase("train")[:, "loss"])
-    assert not [name for name in endpoint_names() if "partition" in name], "the run is closed"
+    assert not [name for name in endpoint_names() if "-worker-" in name], "the run is closed"
 
 
 @pytest.mark.parametrize(
