@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsinga.planner.other_work import ProcessorTimes, disturbed, read_processor_times
+from dsinga.planner.rate_store import ProcessorTimes, disturbed, read_processor_times
 
 START = ProcessorTimes(100.0, 5000.0, 30.0)
 

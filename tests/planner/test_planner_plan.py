@@ -20,8 +20,8 @@ from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.planner import cost_model, pricing
 from dsinga.planner.barrier import FREE_BARRIER
+from dsinga.planner.plan import format_bytes
 from dsinga.planner.plan_picture import draw_plan
-from dsinga.planner.plan_table import format_bytes
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE
 

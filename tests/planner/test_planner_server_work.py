@@ -6,8 +6,7 @@ import pytest
 
 from dsinga.planner.machine import Rates
 from dsinga.planner.processes import ProcessMap
-from dsinga.planner.program import ServerWork
-from dsinga.planner.program_builder import update_work
+from dsinga.planner.program import ServerWork, update_work
 from dsinga.server import Slice
 
 RATES = Rates(update=2.0, add=1.0, copy=0.0, keep=0.0, update_contended=3.0)
