@@ -32,8 +32,15 @@ from dsinga.checkpoint.metadata import (
     read_metadata,
     write_metadata,
 )
-from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
-from dsinga.checkpoint.tensors import Arrays, Fingerprint, find_integers, read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import (
+    Arrays,
+    Fingerprint,
+    find_integers,
+    insert_arrays,
+    read_safetensors,
+    separate_arrays,
+    write_tensors,
+)
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.training.divergence import first_not_finite

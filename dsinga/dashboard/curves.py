@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dsinga.dashboard.records import RunRecord
-from dsinga.dashboard.series import Series
+from dsinga.dashboard.records import RunRecord, Series
 
 
 class Style(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.arguments import check_whole
 from dsinga.errors import UserError
-from dsinga.monitor.matplotlib_axes import new_axes, single_axes
+from dsinga.monitor.history_plot import new_axes, single_axes
 from dsinga.registry import nearest_or_listed
 
 COLOURS = 3  # channels of an image in colour

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.checkpoint import separate_arrays
-from dsinga.checkpoint.nested_state import insert_arrays
+from dsinga.checkpoint.tensors import insert_arrays
 from dsinga.extensions import AtEnd, Display, Evaluation, EverySteps, Extension, ExtensionRunner, LoopView
 from dsinga.job import Job
 from dsinga.layers.composed_metrics import figures
