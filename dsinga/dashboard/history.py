@@ -67,7 +67,7 @@ class RunHistory(SchedulerPlugin):
 
     def _add(self, event: Event, now: float) -> RunRecord:
         record = self.runs[event["run"]] = RunRecord(event, now, self._free_slot())
-        ended = [run for run, other in self.runs.items() if other.ended is not None]
+        ended = [run for run, record in self.runs.items() if record.ended is not None]
         for run in ended[: max(0, len(self.runs) - MAX_RUNS)]:
             del self.runs[run]
         return record

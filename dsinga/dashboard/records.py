@@ -125,7 +125,7 @@ class RunRecord:
         steps = max(group["steps"], 1)
         for number, seconds in enumerate(zip(*(group[kind] for kind in KINDS), strict=True)):
             self.seconds[group["group"], number] = {
-                kind: each / steps for kind, each in zip(KINDS, seconds, strict=True)
+                kind: total / steps for kind, total in zip(KINDS, seconds, strict=True)
             }
         self.totals["steps"] += group["steps"]
         for kind in (*KINDS, "crossing", "within"):

@@ -202,7 +202,7 @@ def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
 
 
 def resolve_epochs(job: Job, roots: Sequence[str] = ()) -> Job:
-    """Return the job with the ``train_steps`` that its ``epochs`` are, or the job itself if it has no ``epochs``.
+    """Convert a job's ``epochs`` to ``train_steps``; return the job itself if it has no ``epochs``.
 
     An epoch of N records in batches of B rows, those of all worker groups together, is N/B steps; the last of E epochs
     ends with step ceil(E·N/B). Raises UserError where the job also has other ``train_steps``, and for what is wrong

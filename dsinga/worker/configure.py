@@ -45,7 +45,7 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
         for phase in training_phases(job)
     }
     complete = {
-        phase: [(each, create_net(job.neuralnet, phase, each.infos)) for each in readers_of_all_records(reader)]
+        phase: [(part, create_net(job.neuralnet, phase, part.infos)) for part in readers_of_all_records(reader)]
         for phase, reader in readers.items()
         if tests_all_records(job, phase)
     }

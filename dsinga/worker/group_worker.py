@@ -69,7 +69,7 @@ class GroupWorker:
         transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
         self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]
-        self._lent: Mapping[int, Sequence[np.ndarray]] = {}
+        self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
             self._lend_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
@@ -96,14 +96,15 @@ class GroupWorker:
         """
         send_buffer = open_send_buffer(transports, slices, shapes)
         if send_buffer is not None:
-            self._lent = send_buffer.bases
+            self._gradient_memory = send_buffer.bases
             for client in clients:
                 client.lend(send_buffer)
         elif any(transport.crosses_host for transport in transports):
             params = {slice_.param for slice_ in slices if not slice_.width}
             sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
             large = [size for size in sizes if size > buffers.LARGEST]
-            self._lent = {size: [np.empty(size, np.uint8) for _ in range(large.count(size))] for size in set(large)}
+            for size in large:
+                self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
@@ -151,7 +152,7 @@ class GroupWorker:
         if observer is not None:
             self._wait_for_params()
             ctx = replace(ctx, observer=observer)
-        with buffers.use_bases(self._lent):
+        with buffers.use_bases(self._gradient_memory):
             train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
             metrics = train(records, ctx)
         self.peers.finish()

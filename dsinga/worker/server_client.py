@@ -78,7 +78,7 @@ class ServerClient:
         self.transport = transport
         self._worker = worker
         self._send_buffer: SendBuffer | None = None
-        self._lent: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
+        self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
 
     @property
     def crosses_process(self) -> bool:
@@ -110,7 +110,7 @@ class ServerClient:
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
-        return ValuesReply(reply, ids, self._lent)
+        return ValuesReply(reply, ids, self._unreleased)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
         """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
@@ -125,7 +125,7 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
-        return ValuesReply(reply, list(gradients), self._lent)
+        return ValuesReply(reply, list(gradients), self._unreleased)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
@@ -143,15 +143,15 @@ class ServerClient:
         if self._send_buffer is not None:
             for id, gradient in gradients.items():
                 if self._send_buffer.holds(gradient):
-                    self._lent[id] = gradient
+                    self._unreleased[id] = gradient
         return self.transport.call(method, fields, list(gradients.values()), lend=True, **options)
 
 
 class ValuesReply:
     """The reply to a pull: values by slice id. When it has arrived, lent gradients of these slices are released."""
 
-    def __init__(self, reply: Reply, ids: Sequence[int], lent: dict[int, Array]):
-        self._reply, self._ids, self._lent = reply, ids, lent
+    def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
+        self._reply, self._ids, self._unreleased = reply, ids, unreleased
 
     def done(self) -> bool:
         """Whether the values, or an error in their place, have arrived."""
@@ -161,5 +161,5 @@ class ValuesReply:
         """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
         values = self._reply.result(timeout)
         for id in self._ids:
-            self._lent.pop(id, None)
+            self._unreleased.pop(id, None)
         return dict(zip(self._ids, values, strict=True))
