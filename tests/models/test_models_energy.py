@@ -10,33 +10,14 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.data import write_store
-from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
-
-DATASETS = Path(__file__).parents[2] / "datasets" / "mnist"
-SHORT = (784, 400, 100, 2)
-STEPS = {"train_steps": 1200, "test_freq": 600}
-STACK = {
-    **{f"rbm{n}": models.rbm(n, SHORT, name="mnist-rbm", **STEPS) for n in (1, 2, 3)},
-    "autoencoder": models.autoencoder(SHORT, pretrained="mnist-rbm", name="mnist-autoencoder", train_steps=6000),
-}
 
 
 def net_of(job: Job) -> NeuralNet:
     store = job.net.layer[0].store_conf
     return create_net(job.net, Phase.kTrain, {"data": RecordInfo(tuple(store.shape), store.batchsize[0])})
-
-
-@pytest.mark.parametrize("job", [*map(models.rbm, (1, 2, 3, 4)), models.autoencoder()], ids=lambda job: job.name)
-def test_every_job_is_sound_and_can_be_written(job: Job):
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-    assert loads(to_text(job)) == job
-
-
-@pytest.mark.parametrize("name", STACK)
-def test_the_job_files_are_what_the_functions_write(name: str):
-    assert load(DATASETS / f"{name}.conf") == STACK[name]
 
 
 def test_the_last_machine_of_a_stack_is_gaussian_unless_told_otherwise():

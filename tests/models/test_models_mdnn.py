@@ -1,4 +1,4 @@
-"""The multi-modal net: a valid job whose two paths learn similar codes for pairs."""
+"""The two paths of the multi-modal net learn similar codes for pairs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,8 @@ import pytest
 
 import dsinga
 from dsinga.data import write_store
-from dsinga.job import Phase, check, load, loads, to_text
 from dsinga.models import mdnn
 from dsinga.retrieval import chance, mean_average_precision
-
-CONF = Path(__file__).parents[2] / "datasets" / "wikipedia" / "job.conf"
-STORES = {
-    "image_store": {"mean_value": 0.0078, "std_value": 0.0147},
-    "text_store": {"mean_value": 0.1, "std_value": 0.117},
-}
-
-
-def test_it_is_a_sound_job_that_can_be_written() -> None:
-    job = mdnn(image=(8, 6), text=(), code=4, dropout=0.0)
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-    assert loads(to_text(job)) == job
-    assert not any(layer.dropout_conf for layer in job.net.layer)
-
-
-def test_the_job_file_is_what_the_function_writes() -> None:
-    assert load(CONF) == mdnn(name="wikipedia-mdnn", **STORES)
 
 
 @pytest.fixture(scope="module")

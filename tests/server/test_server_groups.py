@@ -224,23 +224,6 @@ def test_collectives_are_separate_for_each_group():
     np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
 
 
-def test_close_fails_pulls_and_collectives():
-    shard = make_shard(specs(1), staleness=0)
-    shard.push(Push(0, 0, 0, 0), {0: ones()})
-    waiting = [
-        shard.pull([0], 1, 0),
-        shard.collective("all_reduce", "k", 1, 0, ones(), (0, 1)),
-        shard.collective("all_gather", "k", 0, 0, ones(), (0, 1)),
-    ]
-    error = RunError("worker 3 was lost")
-    shard.close(error)
-    for future in waiting:
-        assert future.exception(0) is error
-    for call in (lambda: shard.leave(1), lambda: shard.join(1, 3), lambda: shard.snapshot(None, WAIT)):
-        with pytest.raises(RunError, match="worker 3 was lost"):
-            call()
-
-
 def test_a_snapshot_without_a_version_is_between_two_updates(restless_threads):
     steps = 40
     shard = make_shard(specs(2), updater=sgd(momentum=1.0))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from distributed import Client
 
 from dsinga.api import roots, train
-from dsinga.job import Compression, Job, UpdatePlace, to_text
+from dsinga.job import Compression, Job, UpdatePlace
 from dsinga.training import name_metrics
 from dsinga.transport.endpoints import endpoint_names
 from tests.support.small_job import assert_same, with_topology
@@ -41,16 +37,3 @@ def test_options_of_the_exchange_hold_in_threads(job: Job, threads: Client, chan
     job = with_topology(job, 2, 1).replace(train_steps=5)
     job = job.replace(cluster=job.cluster.replace(**changes))
     assert_same(train_in_threads(job, roots(job, None)).params, train(job, threads, progress=False).params)
-
-
-def test_no_dask_is_imported(job: Job, stores: Path) -> None:
-    code = (
-        "import sys; from dsinga.job import load; from tests.support.train_in_threads import train_in_threads; "
-        "train_in_threads(load(sys.argv[1]), [sys.argv[2]]); "
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
-    )
-    path = stores / "threads.conf"
-    path.write_text(to_text(job.replace(train_steps=2)))
-    command = [sys.executable, "-c", code, str(path), str(stores)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert answer.stdout.strip() == "[]"
