@@ -1,7 +1,9 @@
-"""Updates that several threads share: the same bits as inline updates, no block left, no wait without an end."""
+"""Updates in a background thread, and shared by threads: the bits of inline updates, no wait without an end."""
 
+import contextlib
 import gc
 import random
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +21,7 @@ from dsinga.server import (
     Slice,
     SliceSpec,
     served_slice,
+    update_executors,
 )
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -26,12 +29,14 @@ from dsinga.training.updaters import SGD
 WAIT = 10.0  # seconds; only a failing test waits so long
 SIZES = {0: 2500, 1: 7, 2: 300}
 STEPS = 4
+SHARING = [BackgroundExecutor, CooperativeExecutor]
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Split updates into many blocks."""
+    """Split updates into many blocks, and run most of them in the background."""
     monkeypatch.setattr(served_slice, "BLOCK", 64)
+    monkeypatch.setattr(update_executors, "MIN_BACKGROUND_ELEMENTS", 100)
 
 
 def make_shard(workers, executor=CooperativeExecutor, updater=None):
@@ -52,9 +57,10 @@ def push(shard, step, worker, ids=SIZES):
     shard.push(Push(0, 0, step, worker), {id: gradient(id, step, worker) for id in ids})
 
 
+@pytest.mark.parametrize("executor", SHARING)
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_the_bits_are_those_of_inline_updates(workers, restless_threads):
-    shard, inline = make_shard(workers), make_shard(workers, executor=InlineExecutor)
+def test_the_bits_are_those_of_inline_updates(workers, executor, restless_threads):
+    shard, inline = make_shard(workers, executor), make_shard(workers, InlineExecutor)
 
     def work(worker):
         shuffle = random.Random(worker).shuffle
@@ -74,6 +80,7 @@ def test_the_bits_are_those_of_inline_updates(workers, restless_threads):
     for id in SIZES:
         np.testing.assert_array_equal(actual.values[id].view(np.int32), expected.values[id].view(np.int32))
         np.testing.assert_array_equal(actual.state[id]["history"], expected.state[id]["history"])
+    shard.close(RunError("the run has ended"))
 
 
 def test_the_last_push_runs_its_share_of_blocks_and_a_wait_the_rest():
@@ -100,8 +107,9 @@ def test_a_single_partition_runs_all_blocks():
     assert shard.pull(SIZES, 1).done()
 
 
-def test_a_skipped_step_changes_nothing():
-    shard = make_shard(2)
+@pytest.mark.parametrize("executor", SHARING)
+def test_a_skipped_step_changes_nothing(executor):
+    shard = make_shard(2, executor)
     before = shard.snapshot(0, WAIT).values
     for worker in range(2):
         shard.push(Push(0, 0, 0, worker, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
@@ -116,8 +124,9 @@ def test_a_wait_ends_at_its_timeout():
         shard.wait(shard.pull([0], 1), 0.01)
 
 
+@pytest.mark.parametrize("executor", SHARING)
 @pytest.mark.parametrize("broken", ["change", "rate"])
-def test_an_error_of_the_updater_fails_the_push_and_waiting_pulls(broken):
+def test_an_error_of_the_updater_fails_pushes_and_waiting_pulls(broken, executor):
     class Failing(SGD):
         pass
 
@@ -126,13 +135,16 @@ def test_an_error_of_the_updater_fails_the_push_and_waiting_pulls(broken):
 
     updater = Failing(UpdaterConf(type="kSGD"))
     setattr(updater, broken, fail)
-    shard = make_shard(2, updater=updater)
+    shard = make_shard(2, executor, updater)
     waiting = shard.pull([0], 1)
     push(shard, 0, 0)
-    with pytest.raises(ZeroDivisionError):
+    with contextlib.suppress(ZeroDivisionError):  # in the thread that pushes or in that of the server
         push(shard, 0, 1)
-    with pytest.raises(RunError, match="updating slice w.* at step 0 failed: ZeroDivisionError"):
+    failed = "updating slice w.* at step 0 failed: ZeroDivisionError"
+    with pytest.raises(RunError, match=failed):
         shard.wait(waiting, WAIT)
+    with pytest.raises(RunError, match=failed):
+        push(shard, 1, 0)
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
@@ -149,3 +161,46 @@ def test_a_closed_shard_is_freed_without_garbage_collection(executor):
         assert reference() is None
     finally:
         gc.enable()
+
+
+class GatedUpdater(SGD):
+    """Waits before each update until it is allowed to go on."""
+
+    def __init__(self):
+        super().__init__(UpdaterConf(type="kSGD"))
+        self.gate = threading.Event()
+        self.threads = set()
+
+    def change(self, *arguments):
+        self.threads.add(threading.current_thread())
+        assert self.gate.wait(WAIT)
+        super().change(*arguments)
+
+
+def test_the_last_push_returns_before_an_update_in_the_background():
+    updater = GatedUpdater()
+    shard = make_shard(2, BackgroundExecutor, updater)
+    pulled = shard.pull([0], 1)
+    push(shard, 0, 0, [0])
+    push(shard, 0, 1, [0])
+    assert not pulled.done()
+    updater.gate.set()
+    assert pulled.result(WAIT).keys() == {0}
+    push(shard, 0, 0, [1])
+    push(shard, 0, 1, [1])
+    assert shard.pull([1], 1).done(), "a small update is done by the last push"
+    assert threading.current_thread() in updater.threads
+    shard.close(RunError("the run has ended"))
+
+
+def test_the_background_thread_ends_with_the_server():
+    updater = GatedUpdater()
+    shard = make_shard(2, BackgroundExecutor, updater)
+    before = set(threading.enumerate())
+    push(shard, 0, 0, [0])
+    push(shard, 0, 1, [0])
+    (thread,) = set(threading.enumerate()) - before
+    shard.close(RunError("the run has ended"))
+    updater.gate.set()
+    thread.join(WAIT)
+    assert not thread.is_alive()
