@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps, updater
 
 
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
@@ -36,15 +36,9 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         _strongly_decayed(dense("ip1", "pool3", classes, _normal(0.01))),
         loss("ip1"),
     ]
-    steps = {"step": [0, 60000, 65000], "step_lr": [0.001, 0.0001, 0.00001]}
-    updater = {
-        "type": "kSGD",
-        "momentum": 0.9,
-        "weight_decay": 0.004,
-        "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
-    }
+    sgd = sgd_by_steps({0: 0.001, 60000: 0.0001, 65000: 0.00001}, weight_decay=0.004)
     fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
 
 
 def _normal(std: float) -> dict[str, Any]:
@@ -99,6 +93,6 @@ def lenet(
         dense("ip", "relu3", classes),
         loss("ip"),
     ]
-    updater = {"type": "kSGD", "momentum": 0.9, "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    sgd = updater("kSGD", learning_rate, momentum=0.9)
     fields = {"name": "lenet", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records
+from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records, updater
 
 
 def mlp(
@@ -54,9 +54,9 @@ def mlp(
             layers.append(layer(f"drop{number}", "kDropout", source, dropout_conf={"dropout_ratio": dropout}))
             source = f"drop{number}"
     layers += [dense("ip", source, classes, init), loss("ip")]
-    updater = {"type": "kSGD", "momentum": 0.9, "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    sgd = updater("kSGD", learning_rate, momentum=0.9)
     fields = {"name": "mlp", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
 
 
 XAVIER = {"type": "kUniformFanInOut"}
@@ -118,9 +118,9 @@ def mdnn(
     steps = job.get("train_steps", 600)
     rate = {"type": "kStep", "base_lr": learning_rate}
     rate["step_conf"] = {"gamma": 0.2, "change_freq": max(steps * 2 // 3, 1)}
-    updater = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
+    sgd = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
     fields = {"name": "mdnn", "seed": 1, "train_steps": steps, "disp_freq": 50, "test_freq": 200}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
 
 
 def _path(
@@ -174,9 +174,9 @@ def line(
         layer("loss", "kEuclideanLoss", "out", "target"),
         layer("errors", "kRegressionError", "out", "data", exclude=["kTrain"]),
     ]
-    updater = {"type": "kSGD", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    sgd = updater("kSGD", learning_rate)
     fields = {"name": "line", "seed": 1, "train_steps": 600, "disp_freq": 20, "test_freq": 100}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
 
 
 def softmax_regression(
@@ -201,6 +201,6 @@ def softmax_regression(
         job: further fields of the job, such as ``train_steps``.
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
-    updater = {"type": "kSGD", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    sgd = updater("kSGD", learning_rate)
     fields = {"name": "softmax-regression", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))

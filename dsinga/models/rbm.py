@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer, records
+from dsinga.models.blocks import job_fields, layer, records, updater
 
 SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
@@ -73,12 +73,11 @@ def rbm(
         ),
     ]  # fmt: skip
     rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
-    updater = {"type": "kSGD", "momentum": 0.8, "weight_decay": 0.0002}
-    updater["learning_rate"] = {"type": "kFixed", "base_lr": rate}
+    sgd = updater("kSGD", rate, momentum=0.8, weight_decay=0.0002)
     steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500}
     fields = {"name": f"{name}{number}", "seed": 1, "checkpoint_path": workspaces(number - 1, name, folder), **steps}
     algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
-    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=sgd, net={"layer": layers}))
 
 
 def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:
@@ -146,8 +145,7 @@ def autoencoder(
         ]
         source = sigmoid
     layers.append(layer("loss", "kEuclideanLoss", source, "data"))
-    updater = {"type": "kAdaGrad", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
     steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000}
     start = workspaces(depth, pretrained, folder) if pretrained else []
     fields = {"name": "autoencoder", "seed": 1, "checkpoint_path": start, **steps}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=updater("kAdaGrad", learning_rate), net={"layer": layers}))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps
 
 STAGES = (16, 32, 64)  # filters
 VGG_STAGES = ((32, 2), (64, 2), (128, 2))  # filters and number of convolutions
@@ -48,11 +48,10 @@ def resnet(
     blocks, rest = divmod(depth - 2, 6)
     if blocks < 1 or rest:
         raise UserError(f"a residual net has 6n + 2 layers, such as 8, 14 or 20, not {depth}")
-    image = {"pad": 4, "cropsize": size, "mirror": True}
+    images = read_images(data, batchsize, size, augment)
     layers = [
-        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
-        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
-        *normalised("conv1", "image" if augment else "data", STAGES[0]),
+        *images,
+        *normalised("conv1", images[-1].name, STAGES[0]),
         relu("relu1", "conv1_bn"),
     ]
     source, channels = "relu1", STAGES[0]
@@ -66,15 +65,18 @@ def resnet(
         dense("ip", "pool", classes),
         loss("ip"),
     ]
-    steps = {"step": [0, 32000, 48000], "step_lr": [0.1, 0.01, 0.001]}
-    updater = {
-        "type": "kSGD",
-        "momentum": 0.9,
-        "weight_decay": 0.0001,
-        "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
-    }
+    sgd = sgd_by_steps({0: 0.1, 32000: 0.01, 48000: 0.001}, weight_decay=0.0001)
     fields = {"name": f"resnet{depth}", "seed": 1, "train_steps": 64000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+
+
+def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[LayerConf]:
+    """Return the layers that read images and subtract the mean; with ``augment``, crop and mirror them at random."""
+    image = {"pad": 4, "cropsize": size, "mirror": True}
+    return [
+        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
+        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
+    ]
 
 
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
@@ -138,12 +140,8 @@ def vgg(
             f"{len(stages)} stages halve an image {len(stages)} times, which {size} pixels cannot be; "
             "give from one to fewer stages, or another size"
         )
-    image = {"pad": 4, "cropsize": size, "mirror": True}
-    layers = [
-        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
-        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
-    ]
-    source = "image" if augment else "data"
+    layers = read_images(data, batchsize, size, augment)
+    source = layers[-1].name
     for stage, (filters, count) in enumerate(stages, 1):
         for number in range(1, count + 1):
             name = f"conv{stage}_{number}"
@@ -158,14 +156,6 @@ def vgg(
         dense("ip", "drop", classes),
         loss("ip"),
     ]
-    updater = {
-        "type": "kSGD",
-        "momentum": 0.9,
-        "weight_decay": 0.0005,
-        "learning_rate": {
-            "type": "kFixedStep",
-            "fixedstep_conf": {"step": [0, 4000, 6000], "step_lr": [0.05, 0.01, 0.001]},
-        },
-    }
+    sgd = sgd_by_steps({0: 0.05, 4000: 0.01, 6000: 0.001}, weight_decay=0.0005)
     fields = {"name": "vgg", "seed": 1, "train_steps": 7000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))

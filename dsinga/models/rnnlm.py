@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import job_fields, layer
+from dsinga.models.blocks import job_fields, layer, updater
 
 UNIFORM = {"init": {"type": "kUniform", "low": -0.1, "high": 0.1}}
 CHARACTERS_UNIFORM = {"init": {"type": "kUniform", "low": -0.08, "high": 0.08}}
@@ -60,10 +60,9 @@ def rnnlm(
         layer("hidden", "kRNN", "embedding", rnn_conf={"dim_hidden": hidden}, param=[UNIFORM, UNIFORM]),
         layer("loss", "kClassSoftmaxLoss", "hidden", "next", classsoftmaxloss_conf=factored, param=[UNIFORM, UNIFORM]),
     ]  # fmt: skip
-    rate = {"type": "kFixed", "base_lr": learning_rate}
     fields = {"name": "rnnlm", "seed": 1, "epochs": 5, "train_one_batch": {"alg": "kBPTT"}}
-    updater = {"type": "kSGD", "clip_norm": 5.0, "learning_rate": rate}
-    return Job(**job_fields(job, **fields, updater=updater, net={"unroll_len": steps, "layer": layers}))
+    sgd = updater("kSGD", learning_rate, clip_norm=5.0)
+    return Job(**job_fields(job, **fields, updater=sgd, net={"unroll_len": steps, "layer": layers}))
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
@@ -131,9 +130,9 @@ def char_rnn(
         layer("loss", "kSoftmaxLoss", "ip1", "label"),
     ]
     rate = {"type": "kStep", "base_lr": 0.002, "step_conf": {"gamma": 0.97, "change_freq": 2000}}
-    updater = {
+    rmsprop = {
         "type": "kRMSProp", "rmsprop_conf": {"rho": 0.95}, "learning_rate": rate, "clip_low": -5.0, "clip_high": 5.0,
     }  # fmt: skip
     often = {"train_steps": 20000, "disp_freq": 100, "test_freq": 1000, "test_steps": 20, "checkpoint_freq": 1000}
     fields = {"name": "char-rnn", "seed": 1, "train_one_batch": {"alg": "kBPTT"}, **often}
-    return Job(**job_fields(job, **fields, updater=updater, net={"unroll_len": steps, "layer": net}))
+    return Job(**job_fields(job, **fields, updater=rmsprop, net={"unroll_len": steps, "layer": net}))
