@@ -167,9 +167,9 @@ def _box(total: int, num: int) -> tuple[int, int]:
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
     """Return the lengths and servers of the slices of each param: whole params if as even, else as SINGA does."""
-    boxes = _whole_boxes(sizes, servers)
-    if boxes:
-        return {param: [(size, boxes[param])] for param, size in sizes.items()}
+    whole = _whole_boxes(sizes, servers)
+    if whole:
+        return {param: [(size, whole[param])] for param, size in sizes.items()}
     # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can distribute them evenly.
     lengths = slice_params(sizes, servers, units)
     boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
