@@ -20,7 +20,7 @@ def add(collectives, key, worker, array, contributors=2):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_the_sum_is_in_the_order_of_the_partitions(order):
+def test_the_sum_is_in_the_order_of_the_workers(order):
     collectives = Collectives()
     futures = [add(collectives, "a", worker, PARTS[worker], 3) for worker in order]
     for future in futures:
@@ -54,7 +54,7 @@ def test_a_repeated_call_counts_once_and_gets_the_same_answer():
     np.testing.assert_array_equal(result, PARTS[0] + PARTS[1])
 
 
-def test_a_result_is_freed_when_all_partitions_have_begun_the_next():
+def test_a_result_is_freed_when_all_workers_have_begun_the_next():
     collectives = Collectives()
     first = weakref.ref(add(collectives, "a", 0, PARTS[0]))
     add(collectives, "a", 1, PARTS[1])
@@ -66,7 +66,7 @@ def test_a_result_is_freed_when_all_partitions_have_begun_the_next():
     assert first() is None
 
 
-def test_arrays_of_different_shapes_fail_all_partitions():
+def test_arrays_of_different_shapes_fail_all_workers():
     collectives = Collectives()
     early = add(collectives, "a", 0, np.zeros(2))
     late = add(collectives, "a", 1, np.zeros(3))
@@ -83,7 +83,7 @@ def test_close_keeps_finished_results():
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_rows_are_joined_in_the_order_of_the_partitions(order):
+def test_rows_are_joined_in_the_order_of_the_workers(order):
     collectives = Collectives()
     rows = [np.full((count, 2), count) for count in (1, 3, 2)]
     futures = [collectives.add("all_gather", "a", worker, rows[worker], range(3)) for worker in order]

@@ -121,7 +121,7 @@ def test_each_group_has_its_own_step_for_the_learning_rate():
     np.testing.assert_array_equal(value_of(shard), ones(1 + 10 + 1 + 100 + 10))
 
 
-def test_contributions_of_a_group_are_one_update_in_the_order_of_the_partitions():
+def test_contributions_of_a_group_are_one_update_in_the_order_of_the_workers():
     shard = make_shard(specs(1, contributors=(0, 1, 2)), updater=sgd(momentum=0.5))
     parts = [ones(1e8), ones(-1e8), ones(-1)]
     for worker in (2, 0):
@@ -201,7 +201,7 @@ def test_a_group_may_begin_later():
     assert shard.pull([0], 10, 0).done()
 
 
-def test_pending_names_the_group_and_the_missing_partitions():
+def test_pending_names_the_group_and_the_missing_workers():
     shard = make_shard(specs(1, contributors=(0, 1)))
     shard.push(Push(0, 1, 0, 1), {0: ones()})
     shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))

@@ -101,7 +101,7 @@ def test_a_snapshot_runs_the_remaining_blocks():
     assert all((actual.values[id] == expected.values[id]).all() for id in SIZES)
 
 
-def test_a_single_partition_runs_all_blocks():
+def test_a_single_worker_runs_all_blocks():
     shard = make_shard(1)
     push(shard, 0, 0)
     assert shard.pull(SIZES, 1).done()
@@ -124,7 +124,7 @@ def test_a_wait_ends_at_its_timeout():
         shard.wait(shard.pull([0], 1), 0.01)
 
 
-@pytest.mark.parametrize("executor", SHARING)
+@pytest.mark.parametrize("executor", [InlineExecutor, *SHARING])
 @pytest.mark.parametrize("broken", ["change", "rate"])
 def test_an_error_of_the_updater_fails_pushes_and_waiting_pulls(broken, executor):
     class Failing(SGD):
@@ -147,7 +147,7 @@ def test_an_error_of_the_updater_fails_pushes_and_waiting_pulls(broken, executor
         push(shard, 1, 0)
 
 
-@pytest.mark.parametrize("executor", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
+@pytest.mark.parametrize("executor", [InlineExecutor, *SHARING])
 def test_a_closed_shard_is_freed_without_garbage_collection(executor):
     """Its arrays are large, so they must not wait in a reference cycle for the garbage collector."""
     gc.disable()

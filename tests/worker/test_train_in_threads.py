@@ -6,7 +6,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import roots, train
-from dsinga.job import Compression, Job, UpdatePlace
+from dsinga.job import Job
 from dsinga.training import name_metrics
 from dsinga.transport.endpoints import endpoint_names
 from tests.support.small_job import assert_same, with_topology
@@ -28,12 +28,3 @@ def test_threads_give_the_bits_of_a_cluster(job: Job, threads: Client, workers: 
     losses = [step["loss"][0] / step["loss"][1] for step in (name_metrics(result.net, raw) for raw in run.metrics)]
     assert losses == list(result.history.phase("train")[:, "loss"])
     assert not [name for name in endpoint_names() if "-worker-" in name], "the run is closed"
-
-
-@pytest.mark.parametrize(
-    "changes", [{"update": UpdatePlace.kWorker}, {"compression": Compression.kOneBit}, {"fullc_gather": True}]
-)
-def test_options_of_the_exchange_hold_in_threads(job: Job, threads: Client, changes: dict) -> None:
-    job = with_topology(job, 2, 1).replace(train_steps=5)
-    job = job.replace(cluster=job.cluster.replace(**changes))
-    assert_same(train_in_threads(job, roots(job, None)).params, train(job, threads, progress=False).params)
