@@ -1,20 +1,14 @@
-"""Finding checkpoints (a job's ``checkpoint_path``), loading their params into a net, and exporting params.
-
-A SINGA 0.x checkpoint has a ``BlobProtos`` message (common.proto) in each file ``step<N>-worker<id>``.
-"""
+"""Finding checkpoints (a job's ``checkpoint_path``), loading their params into a net, and exporting params."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
@@ -23,48 +17,6 @@ from dsinga.data.filesystem import is_url
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact
-from dsinga.regular_files import open_regular
-
-MOST_BYTES = (1 << 31) - 1  # of a protobuf message
-
-
-def read_singa(path: Path) -> dict[str, np.ndarray]:
-    """Return the params of a SINGA checkpoint by name, float32 arrays in the shapes given in the file.
-
-    Raises UserError, naming the file, if it is truncated or not a SINGA checkpoint.
-    """
-    protos = _blob_protos()()
-    try:
-        with open_regular(path, MOST_BYTES) as file:
-            protos.ParseFromString(file.read())
-        if not protos.name or len(protos.name) != len(protos.blob):
-            raise ValueError(f"it has {len(protos.name)} names for {len(protos.blob)} params")
-        return {
-            name: np.frombuffer(blob.data, "<f4").reshape(tuple(blob.shape)).astype(np.float32)
-            for name, blob in zip(protos.name, protos.blob, strict=True)
-        }
-    except (OSError, ValueError, message.DecodeError) as error:
-        raise UserError(f"{path} cannot be read as a checkpoint of SINGA: {error}") from error
-
-
-@functools.cache
-def _blob_protos() -> Any:
-    """Return the message class BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}; other fields are not needed."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="dsinga/blobs.proto", package="dsinga.singa", syntax="proto2")
-    blob = file.message_type.add(name="Blob")
-    blob.field.add(name="shape", number=1, type=field.TYPE_INT32, label=field.LABEL_REPEATED)
-    # Packed floats and a byte string have the same encoding; declared as bytes, numpy reads them without a Python loop.
-    blob.field.add(name="data", number=2, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
-    protos = file.message_type.add(name="Blobs")
-    protos.field.add(name="name", number=4, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
-    protos.field.add(
-        name="blob", number=5, type=field.TYPE_MESSAGE, type_name=".dsinga.singa.Blob", label=field.LABEL_REPEATED
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("dsinga.singa.Blobs"))
-
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +128,6 @@ def _read(path: Path) -> Arrays:
         if fault := find_integers(params):
             raise UserError(f"{path}: {fault}; write it as float32")
         return params
-    from dsinga.checkpoint.port import read_singa  # imported here, since only this reader needs protobuf
+    from dsinga.checkpoint.singa import read_singa  # imported here, since only this reader needs protobuf
 
     return read_singa(path)

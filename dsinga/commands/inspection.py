@@ -129,8 +129,8 @@ def plan(
 
     from dsinga import api
     from dsinga.job import load
-    from dsinga.planner.plan import print_plan
     from dsinga.planner.plan_picture import draw_plan
+    from dsinga.planner.plan_table import print_plan
 
     job = load(conf, options["overrides"])
     plan = api.plan(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from dsinga.monitor.axes import YAxis
 from dsinga.monitor.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, Point, draw_frame, draw_panel
-from dsinga.planner.plan import Alternative, Plan, format_bytes
+from dsinga.planner.plan import Alternative, Plan
+from dsinga.planner.plan_table import format_bytes
 
 ROW_HEIGHT, BAR_HEIGHT = 22, 13  # pixels
 TITLE_HEIGHT = 46

@@ -51,7 +51,7 @@ class Killer(Recorder):
 def names_here() -> list[str]:
     """Return the names of the workers and servers in this process: run, generation, group and number."""
     workers = {key.name for key in WORKERS}
-    return [name for name in endpoint_names() if name in workers or "partition" not in name]
+    return [name for name in endpoint_names() if name in workers or "-worker-" not in name]
 
 
 def train(job: Job, figures: dict[str, Any], victim: str) -> Killer:
@@ -74,7 +74,7 @@ def generations(places: Places) -> dict[str, set[str]]:
     for names in places.values():
         for name in names:
             _, generation, group, number, *_ = name.split("-")
-            found.setdefault(("workers " if number == "partition" else "servers ") + group, set()).add(generation)
+            found.setdefault(("workers " if number == "worker" else "servers ") + group, set()).add(generation)
     return found
 
 
