@@ -27,7 +27,7 @@ from dsinga.loop.local_run import train_here
 from dsinga.loop.running import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.registry import nearest
-from dsinga.worker.epochs import resolve_epochs
+from dsinga.worker.batch_reader import resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

@@ -78,7 +78,7 @@ def plan(
     """
     from dask.system import CPU_COUNT
 
-    from dsinga.planner.network import parse_network
+    from dsinga.planner.link import parse_network
     from dsinga.planner.pricing import make_plan
     from dsinga.settings import read_setting
 

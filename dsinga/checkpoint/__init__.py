@@ -10,8 +10,8 @@ from dsinga.checkpoint.directory import (
     remove_old_checkpoints,
     write_checkpoint,
 )
-from dsinga.checkpoint.nested_state import separate_arrays
 from dsinga.checkpoint.port import export_safetensors, port, read_params
+from dsinga.checkpoint.tensors import separate_arrays
 
 __all__ = [
     "Checkpoint",

@@ -32,8 +32,15 @@ from dsinga.checkpoint.metadata import (
     read_metadata,
     write_metadata,
 )
-from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
-from dsinga.checkpoint.tensors import Arrays, Fingerprint, find_integers, read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import (
+    Arrays,
+    Fingerprint,
+    find_integers,
+    insert_arrays,
+    read_safetensors,
+    separate_arrays,
+    write_tensors,
+)
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.training.divergence import first_not_finite
@@ -211,7 +218,7 @@ def _read_arrays(file: Path, expected: Fingerprint) -> Arrays:
 def _another(path: Path) -> str:
     """Return advice for a checkpoint that cannot be read: the newest one of an earlier step beside it."""
     match = STEP.fullmatch(path.name)
-    earlier = [each for each in _complete(path.parent).items() if match and each[0] < int(match[1])]
+    earlier = [pair for pair in _complete(path.parent).items() if match and pair[0] < int(match[1])]
     return f"the checkpoint before it is {max(earlier)[1]}" if earlier else "there is no earlier checkpoint beside it"
 
 

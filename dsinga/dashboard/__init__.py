@@ -34,7 +34,7 @@ def install(scheduler: Any) -> RunHistory:
     history.replay(scheduler.get_events(TOPIC))
     scheduler.add_plugin(history, name=history.name)
     if scheduler.http_application.applications:
-        from dsinga.dashboard.installation import add_pages  # where bokeh is missing, Dask has no dashboard either
+        from dsinga.dashboard.pages import add_pages  # where bokeh is missing, Dask has no dashboard either
 
         add_pages(scheduler, history)
     if importlib.util.find_spec("prometheus_client"):

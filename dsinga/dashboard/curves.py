@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dsinga.dashboard.records import RunRecord
-from dsinga.dashboard.series import Series
+from dsinga.dashboard.records import RunRecord, Series
 
 
 class Style(NamedTuple):
@@ -85,7 +84,7 @@ def _over_time(kind: str, series: Series) -> Curve:
     if not times:
         return Curve(kind, times, values)
     first = bokeh_time(times[0])
-    return Curve(kind, [first + 1e3 * (each - times[0]) for each in times], values)
+    return Curve(kind, [first + 1e3 * (time - times[0]) for time in times], values)
 
 
 def bokeh_time(seconds: float) -> float:

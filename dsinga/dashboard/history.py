@@ -1,4 +1,4 @@
-"""The history of the runs on a cluster: a plugin of Dask's scheduler that reads their events."""
+"""The history of the runs on a cluster: a plugin of Dask's scheduler that reads their events; its queue of runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RunHistory(SchedulerPlugin):
 
     def _add(self, event: Event, now: float) -> RunRecord:
         record = self.runs[event["run"]] = RunRecord(event, now, self._free_slot())
-        ended = [run for run, other in self.runs.items() if other.ended is not None]
+        ended = [run for run, record in self.runs.items() if record.ended is not None]
         for run in ended[: max(0, len(self.runs) - MAX_RUNS)]:
             del self.runs[run]
         return record
@@ -95,3 +95,12 @@ def labels(records: list[RunRecord]) -> dict[str, str]:
 def shortened(label: str, letters: int) -> str:
     """Return a label of at most so many letters, without its middle, so that the name of the run at its end stays."""
     return label if len(label) <= letters else f"{label[: letters - 6]}…{label[-5:]}"
+
+
+# The name of the plugin (:class:`dsinga.cluster.queue.run_queue.RunQueue`).
+QUEUE = "dsinga-queue"
+
+
+def queued_runs(scheduler: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the records of the runs that wait for Dask workers or hold some, by name, the oldest first."""
+    return dict(getattr(scheduler.plugins.get(QUEUE), "runs", {}))

@@ -1,4 +1,4 @@
-"""The pages of the dashboard: one for each panel, and one with all of them."""
+"""The pages of the dashboard, one for each panel and one with all of them, and adding them to a running scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bokeh.models import Column, Row
+from bokeh.server.tornado import BokehTornado
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+from distributed.dashboard.core import BokehApplication
+from distributed.dashboard.scheduler import template_variables
+from tornado.ioloop import IOLoop
 
 from dsinga.dashboard.curves import byte_curves, loss_curves, metric_curves, speed_curves, staleness_curves
 from dsinga.dashboard.history import RunHistory
@@ -122,3 +126,23 @@ def _update(panel: weakref.ref[DashboardPanel]) -> None:
     alive = panel()
     if alive is not None:
         alive.update()
+
+
+def add_pages(scheduler: Any, history: RunHistory) -> bool:
+    """Add the pages to a scheduler's dashboard, and to its menu; return False where it has no dashboard."""
+    dashboard = next((app for app in scheduler.http_application.applications if isinstance(app, BokehTornado)), None)
+    if dashboard is None:
+        return False
+    pages = {f"/individual-dsinga-{name}": functools.partial(panel_page, name, history) for name in PANELS}
+    pages["/dsinga"] = functools.partial(all_page, history)
+    variables = template_variables(scheduler)
+    application = BokehApplication(pages, scheduler, prefix=dashboard.prefix, template_variables=variables)
+    scheduler.http_application.add_application(application)
+    application.initialize(IOLoop.current())
+    application.start()
+    # Dask's list of panels, which JupyterLab's extension reads, has the paths of the first application only.
+    dashboard._applications.update(application._applications)
+    variables["pages"].append("dsinga")
+    variables["plots"] += [{"url": f"individual-dsinga-{name}", "name": f"dsinga {name}"} for name in PANELS]
+    variables["plots"].sort(key=lambda plot: str(plot["name"]).lower())
+    return True

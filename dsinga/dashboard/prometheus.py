@@ -11,8 +11,7 @@ import prometheus_client
 from distributed.core import Status
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dsinga.dashboard.history import RunHistory
-from dsinga.dashboard.queue_state import queued_runs
+from dsinga.dashboard.history import RunHistory, queued_runs
 from dsinga.dashboard.records import KINDS, RunRecord
 
 # Seconds after its end that a run has metrics: long enough for the last values to be read, short enough that the number

@@ -8,9 +8,8 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource, CustomJS, DataTable, HTMLTemplateFormatter, TableColumn
 
-from dsinga.dashboard.history import RunHistory
+from dsinga.dashboard.history import RunHistory, queued_runs
 from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, DashboardPanel
-from dsinga.dashboard.queue_state import queued_runs
 from dsinga.dashboard.records import RunRecord
 from dsinga.monitor.progress import duration
 

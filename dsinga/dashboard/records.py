@@ -1,12 +1,51 @@
-"""The dashboard's data of a run: figures over its steps and over time, and figures of its workers."""
+"""What the dashboard knows of one run, in bounded memory: figures over its steps and over time, and of its workers."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dsinga.dashboard.series import Series
+# The largest number of points that a series keeps: more than a panel has pixels.
+MAX_POINTS = 1000
+
+
+class Series:
+    """Points (x, y) in the order of their arrival, evenly thinned out where they are too many; the last one is kept."""
+
+    def __init__(self, most: int = MAX_POINTS):
+        self._most = most
+        self._kept: list[tuple[float, float]] = []
+        self._last: tuple[float, float] | None = None
+        self._stride, self._count = 1, 0
+
+    def add(self, x: float, y: float) -> None:
+        """Add a point; drop every second one, of this and of later ones, where there are too many."""
+        self._last = (x, y)
+        if self._count % self._stride == 0:
+            self._kept.append(self._last)
+        self._count += 1
+        if len(self._kept) > self._most:
+            self._kept, self._stride = self._kept[::2], 2 * self._stride
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        yield from self._kept
+        if self._last is not None and self._kept[-1] is not self._last:
+            yield self._last
+
+    def __len__(self) -> int:
+        return len(self._kept) + (self._last is not None and self._kept[-1] is not self._last)
+
+    @property
+    def last(self) -> float | None:
+        """The y of the last point, None of an empty series."""
+        return None if self._last is None else self._last[1]
+
+    def columns(self) -> tuple[list[float], list[float]]:
+        """Return the x and the y of all points."""
+        points = list(self)
+        return [x for x, _ in points], [y for _, y in points]
+
 
 # Columns of rows of the history that are no metrics.
 NOT_METRICS = frozenset({"step", "phase", "time", "epoch"})
@@ -86,7 +125,7 @@ class RunRecord:
         steps = max(group["steps"], 1)
         for number, seconds in enumerate(zip(*(group[kind] for kind in KINDS), strict=True)):
             self.seconds[group["group"], number] = {
-                kind: each / steps for kind, each in zip(KINDS, seconds, strict=True)
+                kind: total / steps for kind, total in zip(KINDS, seconds, strict=True)
             }
         self.totals["steps"] += group["steps"]
         for kind in (*KINDS, "crossing", "within"):

@@ -20,9 +20,8 @@ from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
 from dsinga.worker.all_records import count_batches
-from dsinga.worker.batch_reader import BatchReader
+from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
-from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from dsinga.ops import SparseRows
 from dsinga.ops.types import is_plain
 from dsinga.training import check_patterns, create_updater
 from dsinga.training.updater import Updater
-from dsinga.worker.gradients import check_gradient
+from dsinga.worker.param_homes import check_gradient
 
 LARGEST = 1 << 14  # numbers of a joined param; a call takes as long as an update of about so many
 

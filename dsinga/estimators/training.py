@@ -19,7 +19,7 @@ from dsinga.job import Job, Phase
 from dsinga.loop.local_run import train_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.worker.epochs import resolve_epochs
+from dsinga.worker.batch_reader import resolve_epochs
 from dsinga.worker.nets import build_net
 from dsinga.worker.param_slices import Arrays
 

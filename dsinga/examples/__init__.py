@@ -1,1 +1,1 @@
-"""Examples that come with the package: a job with its data, and made raw files for the chapters of the Book."""
+"""Examples that come with the package, each a folder with a job and its data, for ``dsinga example NAME``."""

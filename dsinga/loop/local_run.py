@@ -20,7 +20,7 @@ from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, Workspace, run_to_end
-from dsinga.worker.epochs import steps_per_epoch
+from dsinga.worker.batch_reader import steps_per_epoch
 
 
 def train_here(

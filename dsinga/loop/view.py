@@ -20,7 +20,7 @@ from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
-from dsinga.worker.epochs import epoch_at
+from dsinga.worker.batch_reader import epoch_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)

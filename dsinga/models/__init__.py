@@ -5,22 +5,16 @@ the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return s
 """
 
 from dsinga.models.alexnet import alexnet
-from dsinga.models.autoencoder import autoencoder
 from dsinga.models.bigru_crf import bigru_crf
-from dsinga.models.char_rnn import char_rnn
-from dsinga.models.convnet import convnet
-from dsinga.models.lenet import lenet
-from dsinga.models.line import line, softmax_regression
-from dsinga.models.mdnn import mdnn
-from dsinga.models.mlp import mlp
-from dsinga.models.rbm import rbm
+from dsinga.models.convnet import convnet, lenet
+from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
+from dsinga.models.rbm import autoencoder, rbm
 from dsinga.models.recommender import recommender
-from dsinga.models.resnet import resnet
-from dsinga.models.rnnlm import rnnlm
+from dsinga.models.resnet import resnet, vgg
+from dsinga.models.rnnlm import char_rnn, rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.transformer import transformer
 from dsinga.models.translation import gru_translator
-from dsinga.models.vgg import vgg
 from dsinga.models.words import skip_gram, word_ngram
 
 __all__ = [

@@ -5,13 +5,12 @@ The net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer
+from dsinga.job import Job
+from dsinga.models.blocks import embedding, job_fields, layer, read_phases, updater
 
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
@@ -50,8 +49,8 @@ def bigru_crf(
         raise UserError(f"vocabulary needs 'words' and may have others of {', '.join(FEATURES)}, not {[*vocabulary]}")
     embedded = [f"{name}_embedding" for name in vocabulary]
     layers = [
-        *(conf for name in vocabulary for conf in _read(name, data, batchsize)),
-        *(_embed(name, size) for name, size in vocabulary.items()),
+        *(conf for name in vocabulary for conf in read_phases(name, data, batchsize, 32)),
+        *(embedding(f"{name}_embedding", name, size, FEATURES[name]) for name, size in vocabulary.items()),
         layer("embedding", "kConcate", *embedded, concate_conf={"concate_dim": 2}),
         layer("drop1", "kDropout", "embedding", dropout_conf={"dropout_ratio": dropout}),
         layer(
@@ -65,26 +64,5 @@ def bigru_crf(
         layer("tags", "kCRF" if crf else "kSoftmaxLoss", "scores", "words", per_step=not crf),
         layer("entities", "kEntityF1", "tags", "words", exclude=["kTrain"]),
     ]  # fmt: skip
-    updater = {"type": "kAdam", "clip_norm": 5.0, "learning_rate": {"type": "kFixed", "base_lr": 0.002}}
-    return Job(**job_fields(job, name="bigru-crf", seed=1, epochs=10, updater=updater, net={"layer": layers}))
-
-
-def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
-    """Return the layers that read one store of each phase."""
-    parts = {"train": ("kTrain", batchsize), "val": ("kVal", 32), "test": ("kTest", 32)}
-    return [
-        layer(
-            name,
-            "kRecordInput",
-            include=[phase],
-            store_conf={"path": posixpath.join(folder, part, f"{name}.zarr"), "batchsize": size},
-        )  # fmt: skip
-        for part, (phase, size) in parts.items()
-    ]
-
-
-def _embed(name: str, size: int) -> LayerConf:
-    """Return the embedding of the codes of one store."""
-    settings = {"vocab_size": size, "feature_dim": FEATURES[name]}
-    init = {"init": {"type": "kGaussian", "std": 0.1}}
-    return layer(f"{name}_embedding", "kEmbedding", name, embedding_conf=settings, param=[init])
+    adam = updater("kAdam", 0.002, clip_norm=5.0)
+    return Job(**job_fields(job, name="bigru-crf", seed=1, epochs=10, updater=adam, net={"layer": layers}))

@@ -49,6 +49,22 @@ def records(
     return [data("train", batchsize, ["kTrain"]), data("test", test_batchsize, ["kVal", "kTest"])]
 
 
+def read_phases(name: str, folder: str, batchsize: int, test_batchsize: int) -> list[LayerConf]:
+    """Return the input layers that read <name>.zarr in the folders train, val and test of ``folder``, one a phase."""
+    parts = {"train": ("kTrain", batchsize), "val": ("kVal", test_batchsize), "test": ("kTest", test_batchsize)}
+    paths = {part: posixpath.join(folder, part, f"{name}.zarr") for part in parts}
+    return [
+        layer(name, "kRecordInput", include=[phase], store_conf={"path": paths[part], "batchsize": size})
+        for part, (phase, size) in parts.items()
+    ]
+
+
+def embedding(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
+    """Return a kEmbedding layer, whose weight begins with normal numbers, or with zeros if ``std`` is 0."""
+    init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
+    return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
+
+
 def dense(name: str, source: str, outputs: int, init: Init = HE, **conf: Any) -> LayerConf:
     """Return a kInnerProduct layer; ``init`` initialises its weight."""
     return layer(
@@ -75,3 +91,14 @@ def relu(name: str, source: str) -> LayerConf:
 def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
     """Return a kSoftmaxLoss layer that takes the labels of "data"."""
     return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)
+
+
+def updater(type: str, rate: float, **settings: Any) -> dict[str, Any]:
+    """Return an updater with a fixed learning rate, and further settings such as ``momentum``."""
+    return {"type": type, **settings, "learning_rate": {"type": "kFixed", "base_lr": rate}}
+
+
+def sgd_by_steps(rates: Mapping[int, float], weight_decay: float) -> dict[str, Any]:
+    """Return SGD with momentum 0.9; ``rates`` maps the first step of each learning rate to that rate."""
+    rate = {"type": "kFixedStep", "fixedstep_conf": {"step": [*rates], "step_lr": [*rates.values()]}}
+    return {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}

@@ -1,12 +1,16 @@
-"""Multi-layer perceptrons: nets of fully connected layers."""
+"""Fully connected nets: linear and softmax regression, multi-layer perceptrons, and multi-modal ones.
+
+A multi-modal net maps images and texts to codes that can be compared.
+"""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.job import Job
-from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records, updater
 
 
 def mlp(
@@ -50,6 +54,153 @@ def mlp(
             layers.append(layer(f"drop{number}", "kDropout", source, dropout_conf={"dropout_ratio": dropout}))
             source = f"drop{number}"
     layers += [dense("ip", source, classes, init), loss("ip")]
-    updater = {"type": "kSGD", "momentum": 0.9, "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    sgd = updater("kSGD", learning_rate, momentum=0.9)
     fields = {"name": "mlp", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+
+
+XAVIER = {"type": "kUniformFanInOut"}
+
+
+def mdnn(
+    image: Sequence[int] = (256,),
+    text: Sequence[int] = (64,),
+    code: int = 32,
+    classes: int = 10,
+    data: str = "",
+    *,
+    image_scale: float = 1.0,
+    text_scale: float = 1.0,
+    distance_scale: float = 0.05,
+    dropout: float = 0.5,
+    batchsize: int = 100,
+    test_batchsize: int = 99,
+    learning_rate: float = 0.05,
+    weight_decay: float = 0.005,
+    text_decay: float = 0.2,
+    image_store: dict[str, Any] | None = None,
+    text_store: dict[str, Any] | None = None,
+    **job: Any,
+) -> Job:
+    """Return the job of a net with two paths, which map the image and the text of a pair to codes of one length.
+
+    The loss is a weighted sum of three: those of predicting the label from either code, and the squared distance
+    between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal
+    2016; SINGA's Figure 7). Records are feature vectors. For images of pixels replace the layers from "image" to
+    "image_code" by those of a convolutional net.
+
+    Args:
+        image: the number of units of each hidden layer between image and code.
+        text: the same for texts.
+        code: the length of the codes, "image_code" and "text_code".
+        classes: number of different labels.
+        data: folder of the stores I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and
+            testing); by default the folder of the job file.
+        image_scale: weight of the images' label loss.
+        text_scale: weight of the texts' label loss.
+        distance_scale: weight of the distance loss.
+        dropout: fraction of hidden units to drop in training.
+        batchsize: pairs of an iteration.
+        test_batchsize: pairs of an iteration in tests.
+        learning_rate: learning rate of SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
+        weight_decay: weight decay of the updater.
+        text_decay: factor of the weight decay for the texts' path (wd_scale); their few features need less.
+        image_store: further fields of the store_conf of images, such as mean_value and std_value.
+        text_store: the same for texts.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    sizes = batchsize, test_batchsize
+    layers = [
+        *_path("image", "I", image, code, classes, data, sizes, dropout, image_scale, 1.0, image_store or {}),
+        *_path("text", "T", text, code, classes, data, sizes, dropout, text_scale, text_decay, text_store or {}),
+        layer("distance", "kEuclideanLoss", "image_code", "text_code", euclideanloss_conf={"scale": distance_scale}),
+    ]
+    steps = job.get("train_steps", 600)
+    rate = {"type": "kStep", "base_lr": learning_rate}
+    rate["step_conf"] = {"gamma": 0.2, "change_freq": max(steps * 2 // 3, 1)}
+    sgd = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
+    fields = {"name": "mdnn", "seed": 1, "train_steps": steps, "disp_freq": 50, "test_freq": 200}
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+
+
+def _path(
+    name: str, letter: str, hidden: Sequence[int], code: int, classes: int, data: str, sizes: tuple[int, int],
+    dropout: float, scale: float, decay: float, store: dict[str, Any],
+) -> list[LayerConf]:  # fmt: skip
+    """Return the layers of one modality, from its records to its label loss."""
+    layers = []
+    for part, size, phases in (("tr", sizes[0], ["kTrain"]), ("te", sizes[1], ["kVal", "kTest"])):
+        conf = {"path": posixpath.join(data, f"{letter}_{part}.zarr"), "batchsize": size, **store}
+        layers.append(layer(name, "kRecordInput", include=phases, store_conf=conf))
+    source = name
+    for number, outputs in enumerate(hidden, 1):
+        fc, act, drop = (f"{name}_{kind}{number}" for kind in ("fc", "relu", "drop"))
+        layers += [dense(fc, source, outputs), layer(act, "kReLU", fc)]
+        source = act
+        if dropout:
+            layers.append(layer(drop, "kDropout", act, dropout_conf={"dropout_ratio": dropout}))
+            source = drop
+    layers += [
+        dense(f"{name}_linear", source, code, XAVIER),
+        layer(f"{name}_code", "kSTanh", f"{name}_linear"),
+        dense(f"{name}_scores", f"{name}_code", classes, XAVIER),
+        layer(f"{name}_loss", "kSoftmaxLoss", f"{name}_scores", name, softmaxloss_conf={"scale": scale}),
+    ]
+    for weight in (param for conf in layers for param in conf.param):
+        weight.wd_scale = decay
+    return layers
+
+
+ZERO = {"type": "kConstant", "value": 0.0}
+
+
+def line(
+    inputs: int = 10, outputs: int = 1, data: str = "", *, batchsize: int = 64, learning_rate: float = 0.05, **job: Any
+) -> Job:
+    """Return the job of linear regression, x·w + b, with the squared error as its loss; w and b begin at 0.
+
+    Args:
+        inputs: numbers of a record.
+        outputs: numbers to predict, the labels of a record.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        batchsize: records of an iteration.
+        learning_rate: learning rate of SGD.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    layers = [
+        *records(data, batchsize, [inputs]),
+        dense("out", "data", outputs, ZERO),
+        layer("target", "kLabel", "data"),
+        layer("loss", "kEuclideanLoss", "out", "target"),
+        layer("errors", "kRegressionError", "out", "data", exclude=["kTrain"]),
+    ]
+    sgd = updater("kSGD", learning_rate)
+    fields = {"name": "line", "seed": 1, "train_steps": 600, "disp_freq": 20, "test_freq": 100}
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+
+
+def softmax_regression(
+    shape: Sequence[int] = (784,),
+    classes: int = 10,
+    data: str = "",
+    *,
+    batchsize: int = 64,
+    learning_rate: float = 0.1,
+    scale: float = 255.0,
+    **job: Any,
+) -> Job:
+    """Return the job of softmax regression: a score x·w + b for each class, and probabilities by the softmax.
+
+    Args:
+        shape: the shape of a record.
+        classes: number of different labels.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        batchsize: records of an iteration.
+        learning_rate: learning rate of SGD.
+        scale: what the numbers of a record are divided by.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
+    sgd = updater("kSGD", learning_rate)
+    fields = {"name": "softmax-regression", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))

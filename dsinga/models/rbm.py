@@ -1,4 +1,4 @@
-"""Stacks of restricted Boltzmann machines, trained one after the other, as in deep belief nets."""
+"""Stacks of restricted Boltzmann machines, trained one after the other, and the auto-encoders that they unfold into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer, records
+from dsinga.models.blocks import job_fields, layer, records, updater
 
 SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
@@ -73,12 +73,11 @@ def rbm(
         ),
     ]  # fmt: skip
     rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
-    updater = {"type": "kSGD", "momentum": 0.8, "weight_decay": 0.0002}
-    updater["learning_rate"] = {"type": "kFixed", "base_lr": rate}
+    sgd = updater("kSGD", rate, momentum=0.8, weight_decay=0.0002)
     steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500}
     fields = {"name": f"{name}{number}", "seed": 1, "checkpoint_path": workspaces(number - 1, name, folder), **steps}
     algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
-    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=sgd, net={"layer": layers}))
 
 
 def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:
@@ -104,3 +103,49 @@ def connected(name: str, source: str, outputs: int, weight: str, bias: str, shar
 def workspaces(count: int, name: str, folder: str) -> list[str]:
     """Return the workspaces of the first ``count`` jobs of a stack, the last job first."""
     return [posixpath.join(folder, f"{name}{number}-workspace") for number in range(count, 0, -1)]
+
+
+def autoencoder(
+    sizes: Sequence[int] = SIZES,
+    data: str = "",
+    *,
+    pretrained: str = "rbm",
+    folder: str = "",
+    highest: float = 255,
+    batchsize: int = 100,
+    learning_rate: float = 0.01,
+    **job: Any,
+) -> Job:
+    """Return the job of the auto-encoder that a stack of machines (:func:`dsinga.models.rbm`) unfolds into.
+
+    The encoder computes a linear code, ``Inner<n>``; the decoder computes the record from it with the same weights,
+    transposed. The loss is the squared distance between the record and the decoder's last sigmoid. Hinton and
+    Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks (Science 2006); hyperparameters of SINGA's
+    examples/rbm.
+
+    Args:
+        sizes: number of units of each layer, from the record to the code.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        pretrained: name of the jobs of the machines, without their number; "" starts from random weights.
+        folder: folder of their workspaces; by default the working directory.
+        highest: largest number in a record; records are divided by it.
+        batchsize: records of an iteration.
+        learning_rate: learning rate of AdaGrad.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    depth = len(sizes) - 1
+    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *encoder(sizes, depth)[:-1]]
+    source = layers[-1].name
+    for number in range(depth, 0, -1):
+        up = 2 * depth + 1 - number
+        inner, sigmoid = f"Inner{up}", f"Sigmoid{up}"
+        layers += [
+            connected(inner, source, sizes[number - 1], f"w{up}", f"b{number}1", shared=f"w{number}"),
+            layer(sigmoid, "kSigmoid", inner),
+        ]
+        source = sigmoid
+    layers.append(layer("loss", "kEuclideanLoss", source, "data"))
+    steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000}
+    start = workspaces(depth, pretrained, folder) if pretrained else []
+    fields = {"name": "autoencoder", "seed": 1, "checkpoint_path": start, **steps}
+    return Job(**job_fields(job, **fields, updater=updater("kAdaGrad", learning_rate), net={"layer": layers}))

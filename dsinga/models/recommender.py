@@ -7,7 +7,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import dense, job_fields, layer
+from dsinga.models.blocks import dense, embedding, job_fields, layer, updater
 
 FAN_IN = {"type": "kUniformSqrtFanIn"}
 SIMILARITIES = ("cosine", "product")
@@ -57,15 +57,15 @@ def recommender(
         *_user(users, width, dropout),
         *_film(films, words, width, dropout),
         *_similarity(similarity, scale),
-        _embed("user_mean", "users", users, 1, 0.0),
-        _embed("film_mean", "films", films, 1, 0.0),
+        embedding("user_mean", "users", users, 1, 0.0),
+        embedding("film_mean", "films", films, 1, 0.0),
         layer("score", "kAdd", "similarity", "user_mean", "film_mean"),
         layer("rating", "kLabel", "users"),
         layer("loss", "kEuclideanLoss", "score", "rating"),
         layer("error", "kRegressionError", "score", "users", exclude=["kTrain"]),
     ]
-    updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": 0.002}}
-    return Job(**job_fields(job, name="recommender", seed=1, epochs=7, updater=updater, net={"layer": layers}))
+    adam = updater("kAdam", 0.002)
+    return Job(**job_fields(job, name="recommender", seed=1, epochs=7, updater=adam, net={"layer": layers}))
 
 
 def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
@@ -82,11 +82,6 @@ def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
     ]
 
 
-def _embed(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
-    init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
-    return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
-
-
 def _drop(name: str, source: str, dropout: float) -> LayerConf:
     return layer(name, "kDropout", source, dropout_conf={"dropout_ratio": dropout})
 
@@ -94,7 +89,7 @@ def _drop(name: str, source: str, dropout: float) -> LayerConf:
 def _user(users: int, width: int, dropout: float) -> list[LayerConf]:
     """Return the layers that give the vector of a user."""
     return [
-        _embed("user_embedding", "users", users, width),
+        embedding("user_embedding", "users", users, width),
         _drop("user_drop", "user_embedding", dropout),
         dense("user", "user_drop", width, FAN_IN),
     ]
@@ -104,9 +99,9 @@ def _film(films: int, words: int, width: int, dropout: float) -> list[LayerConf]
     """Return the layers that give the vector of a film."""
     convolution = {"num_filters": width, "kernel": 3, "same": True}
     return [
-        _embed("film_embedding", "films", films, width),
+        embedding("film_embedding", "films", films, width),
         layer("lengths", "kSequenceLength", "titles"),
-        _embed("word_embedding", "titles", words, width),
+        embedding("word_embedding", "titles", words, width),
         layer(
             "title_conv",
             "kConvolution1D",

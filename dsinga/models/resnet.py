@@ -1,14 +1,20 @@
-"""Residual nets for small images: He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition (2016), 4.2."""
+"""Deep convolutional nets for small images: residual nets and VGG.
+
+He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition (2016), 4.2; Simonyan and Zisserman, Very Deep
+Convolutional Networks (2015).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps
 
 STAGES = (16, 32, 64)  # filters
+VGG_STAGES = ((32, 2), (64, 2), (128, 2))  # filters and number of convolutions
 
 
 def resnet(
@@ -42,11 +48,10 @@ def resnet(
     blocks, rest = divmod(depth - 2, 6)
     if blocks < 1 or rest:
         raise UserError(f"a residual net has 6n + 2 layers, such as 8, 14 or 20, not {depth}")
-    image = {"pad": 4, "cropsize": size, "mirror": True}
+    images = read_images(data, batchsize, size, augment)
     layers = [
-        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
-        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
-        *normalised("conv1", "image" if augment else "data", STAGES[0]),
+        *images,
+        *normalised("conv1", images[-1].name, STAGES[0]),
         relu("relu1", "conv1_bn"),
     ]
     source, channels = "relu1", STAGES[0]
@@ -60,15 +65,18 @@ def resnet(
         dense("ip", "pool", classes),
         loss("ip"),
     ]
-    steps = {"step": [0, 32000, 48000], "step_lr": [0.1, 0.01, 0.001]}
-    updater = {
-        "type": "kSGD",
-        "momentum": 0.9,
-        "weight_decay": 0.0001,
-        "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
-    }
+    sgd = sgd_by_steps({0: 0.1, 32000: 0.01, 48000: 0.001}, weight_decay=0.0001)
     fields = {"name": f"resnet{depth}", "seed": 1, "train_steps": 64000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+
+
+def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[LayerConf]:
+    """Return the layers that read images and subtract the mean; with ``augment``, crop and mirror them at random."""
+    image = {"pad": 4, "cropsize": size, "mirror": True}
+    return [
+        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
+        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
+    ]
 
 
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
@@ -93,3 +101,61 @@ def normalised(name: str, source: str, filters: int, kernel: int = 3, stride: in
         conv(name, source, filters, kernel, stride=stride, pad=kernel // 2, bias_term=False),
         layer(f"{name}_bn", "kBM", name),
     ]
+
+
+def vgg(
+    stages: Sequence[tuple[int, int]] = VGG_STAGES,
+    classes: int = 10,
+    data: str = "",
+    *,
+    size: int = 32,
+    hidden: int = 256,
+    dropout: float = 0.5,
+    batchsize: int = 128,
+    augment: bool = True,
+    **job: Any,
+) -> Job:
+    """Return the job of a VGG net: stages of 3 x 3 convolutions, each followed by a pooling that halves the image.
+
+    Each convolution has batch normalisation (Ioffe and Szegedy 2015), which the paper did not have yet. Above the
+    stages are one fully connected layer with dropout, and the classifier.
+
+    Args:
+        stages: filters and number of convolutions of each stage; the paper's net D has
+            ``((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))``.
+        classes: number of different labels.
+        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
+        size: height and width of an image, in pixels.
+        hidden: units of the fully connected layer.
+        dropout: share of these units that are 0 in a training step.
+        batchsize: records of an iteration.
+        augment: whether training images are cropped and mirrored at random.
+        job: further fields of the job, such as ``train_steps``.
+
+    Raises:
+        UserError: an image of ``size`` cannot be halved as often as there are stages.
+    """
+    if not stages or size % 2 ** len(stages):
+        raise UserError(
+            f"{len(stages)} stages halve an image {len(stages)} times, which {size} pixels cannot be; "
+            "give from one to fewer stages, or another size"
+        )
+    layers = read_images(data, batchsize, size, augment)
+    source = layers[-1].name
+    for stage, (filters, count) in enumerate(stages, 1):
+        for number in range(1, count + 1):
+            name = f"conv{stage}_{number}"
+            layers += [*normalised(name, source, filters), relu(f"{name}_relu", f"{name}_bn")]
+            source = f"{name}_relu"
+        layers.append(pool(f"pool{stage}", source, kernel=2))
+        source = f"pool{stage}"
+    layers += [
+        dense("hidden", source, hidden),
+        relu("hidden_relu", "hidden"),
+        layer("drop", "kDropout", "hidden_relu", dropout_conf={"dropout_ratio": dropout}),
+        dense("ip", "drop", classes),
+        loss("ip"),
+    ]
+    sgd = sgd_by_steps({0: 0.05, 4000: 0.01, 6000: 0.001}, weight_decay=0.0005)
+    fields = {"name": "vgg", "seed": 1, "train_steps": 7000, "disp_freq": 100, "test_freq": 1000}
+    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))

@@ -1,7 +1,7 @@
-"""A language model of words: a simple recurrent layer and a softmax that is factored by classes of words.
+"""Language models: of words, with a softmax that is factored by classes of words; of characters, SINGA's char-rnn.
 
-Mikolov et al., Extensions of recurrent neural network language model (2011); the net of SINGA's rnnlm example, over
-streams of text instead of one sentence at a time.
+The model of words is that of SINGA's rnnlm example, over streams of text instead of one sentence at a time: Mikolov et
+al., Extensions of recurrent neural network language model (2011).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import job_fields, layer
+from dsinga.models.blocks import job_fields, layer, updater
 
 UNIFORM = {"init": {"type": "kUniform", "low": -0.1, "high": 0.1}}
+CHARACTERS_UNIFORM = {"init": {"type": "kUniform", "low": -0.08, "high": 0.08}}
 
 
 def rnnlm(
@@ -59,10 +60,9 @@ def rnnlm(
         layer("hidden", "kRNN", "embedding", rnn_conf={"dim_hidden": hidden}, param=[UNIFORM, UNIFORM]),
         layer("loss", "kClassSoftmaxLoss", "hidden", "next", classsoftmaxloss_conf=factored, param=[UNIFORM, UNIFORM]),
     ]  # fmt: skip
-    rate = {"type": "kFixed", "base_lr": learning_rate}
     fields = {"name": "rnnlm", "seed": 1, "epochs": 5, "train_one_batch": {"alg": "kBPTT"}}
-    updater = {"type": "kSGD", "clip_norm": 5.0, "learning_rate": rate}
-    return Job(**job_fields(job, **fields, updater=updater, net={"unroll_len": steps, "layer": layers}))
+    sgd = updater("kSGD", learning_rate, clip_norm=5.0)
+    return Job(**job_fields(job, **fields, updater=sgd, net={"unroll_len": steps, "layer": layers}))
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
@@ -78,3 +78,61 @@ def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
             number += 1
             starts.append(word + 1)
     return starts
+
+
+def char_rnn(
+    vocabulary: int = 101,
+    data: str = "",
+    *,
+    hidden: int = 512,
+    layers: int = 1,
+    cell: str = "kGRU",
+    steps: int = 50,
+    batchsize: int = 50,
+    **job: Any,
+) -> Job:
+    """Return the job of a net that predicts the next character of a text, with the settings of SINGA's example.
+
+    Args:
+        vocabulary: number of different characters in the text; ``dsinga data info`` shows it.
+        data: folder of train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; by default
+            the folder of the job file.
+        hidden: number of units of each recurrent layer.
+        layers: number of recurrent layers, one above the other.
+        cell: kGRU, kLSTM or kRNN.
+        steps: number of characters through which a gradient goes back.
+        batchsize: number of positions of the text that are read at once.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    kind = cell.removeprefix("k").lower()
+    params = [CHARACTERS_UNIFORM] * (9 if cell == "kGRU" else 3)
+
+    def read(part: str, phases: list[str]) -> Any:
+        text = {"path": posixpath.join(data, f"{part}_data.zarr"), "batchsize": batchsize, "unroll_len": steps}
+        return layer("data", "kCharRNN", include=phases, unroll_len=1, char_rnn_conf=text)
+
+    one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
+    net = [
+        read("train", ["kTrain"]),
+        read("test", ["kVal", "kTest"]),
+        layer("onehot", "kOneHot", "data", onehot_conf={"vocab_size": vocabulary}, **one_to_all),
+        layer("label", "kRNNLabel", "data", **one_to_all),
+    ]
+    source = "onehot"
+    for number in range(1, layers + 1):
+        name = f"{kind}{number}"
+        net.append(layer(name, cell, source, param=params, **{f"{kind}_conf": {"dim_hidden": hidden}}))
+        source = name
+    net += [
+        layer(
+            "ip1", "kInnerProduct", source, innerproduct_conf={"num_output": vocabulary}, param=[CHARACTERS_UNIFORM] * 2
+        ),
+        layer("loss", "kSoftmaxLoss", "ip1", "label"),
+    ]
+    rate = {"type": "kStep", "base_lr": 0.002, "step_conf": {"gamma": 0.97, "change_freq": 2000}}
+    rmsprop = {
+        "type": "kRMSProp", "rmsprop_conf": {"rho": 0.95}, "learning_rate": rate, "clip_low": -5.0, "clip_high": 5.0,
+    }  # fmt: skip
+    often = {"train_steps": 20000, "disp_freq": 100, "test_freq": 1000, "test_steps": 20, "checkpoint_freq": 1000}
+    fields = {"name": "char-rnn", "seed": 1, "train_one_batch": {"alg": "kBPTT"}, **often}
+    return Job(**job_fields(job, **fields, updater=rmsprop, net={"unroll_len": steps, "layer": net}))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
+from dsinga.models import blocks
 from dsinga.models.blocks import dense, job_fields, layer, loss, records
 
 FAN_IN = {"init": {"type": "kUniformSqrtFanIn"}}
@@ -95,12 +96,10 @@ def sentiment_lstm(
 
 def _words(vocabulary: int, data: str, embedding: int, batchsize: int, std: float) -> list[LayerConf]:
     """Return the layers that read words, tell where each sentence ends, and look up the words."""
-    init = {"init": {"type": "kGaussian", "std": std}}
-    settings = {"vocab_size": vocabulary, "feature_dim": embedding}
     return [
         *records(data, batchsize, ()),
         layer("lengths", "kSequenceLength", "data"),
-        layer("embedding", "kEmbedding", "data", embedding_conf=settings, param=[init]),
+        blocks.embedding("embedding", "data", vocabulary, embedding, std),
     ]
 
 
@@ -114,5 +113,5 @@ def _classify(source: str, classes: int, dropout: float) -> list[LayerConf]:
 
 
 def _job(job: dict[str, Any], name: str, epochs: int, rate: float, layers: list[LayerConf]) -> Job:
-    updater = {"type": "kAdam", "clip_norm": 5.0, "learning_rate": {"type": "kFixed", "base_lr": rate}}
-    return Job(**job_fields(job, name=name, seed=1, epochs=epochs, updater=updater, net={"layer": layers}))
+    adam = blocks.updater("kAdam", rate, clip_norm=5.0)
+    return Job(**job_fields(job, name=name, seed=1, epochs=epochs, updater=adam, net={"layer": layers}))

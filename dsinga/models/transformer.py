@@ -7,11 +7,10 @@ Layer Normalization in the Transformer Architecture, 2020): it then trains witho
 from __future__ import annotations
 
 import math
-import posixpath
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer
+from dsinga.models.blocks import job_fields, layer, read_phases, updater
 
 GLOROT = {"init": {"type": "kUniformFanInOut", "value": 1.0, "low": -1.0, "high": 1.0}}
 """Uniform numbers of variance 2/(inputs + outputs): Glorot and Bengio (2010)."""
@@ -55,12 +54,11 @@ def transformer(
         test_batchsize: sentences of an iteration in validation and test.
         job: further fields of the job, such as ``train_steps``.
     """
-    sizes = {"kTrain": batchsize, "kVal": test_batchsize, "kTest": test_batchsize}
     embedding = {"init": {"type": "kGaussian", "std": width**-0.5}}
     scores = {"share_from": "target_embedding_weight"} if tie_weights else GLOROT
     net = [
-        *read("source", data, sizes),
-        *read("target", data, sizes),
+        *read_phases("source", data, batchsize, test_batchsize),
+        *read_phases("target", data, batchsize, test_batchsize),
         layer("source_steps", "kSequenceLength", "source"),
         *embed("source", "source_steps", source_words, width, dropout, embedding),
         *encoder("source_input", "source_steps", blocks, width, heads, hidden, dropout),
@@ -75,23 +73,8 @@ def transformer(
             softmaxloss_conf={"label_smoothing": label_smoothing},
         ),
     ]  # fmt: skip
-    adam = {"type": "kAdam", "adam_conf": {"beta2": 0.98, "bias_correction": True}, "clip_norm": 5.0}
-    updater = {**adam, "learning_rate": {"type": "kFixed", "base_lr": 0.0005}}
-    return Job(**job_fields(job, name="transformer", seed=1, epochs=10, updater=updater, net={"layer": net}))
-
-
-def read(name: str, folder: str, sizes: dict[str, int]) -> Layers:
-    """Return the input layers of a language, one for each phase."""
-    parts = {"kTrain": "train", "kVal": "val", "kTest": "test"}
-    return [
-        layer(
-            name,
-            "kRecordInput",
-            include=[phase],
-            store_conf={"path": posixpath.join(folder, parts[phase], f"{name}.zarr"), "batchsize": size},
-        )
-        for phase, size in sizes.items()
-    ]
+    adam = updater("kAdam", 0.0005, adam_conf={"beta2": 0.98, "bias_correction": True}, clip_norm=5.0)
+    return Job(**job_fields(job, name="transformer", seed=1, epochs=10, updater=adam, net={"layer": net}))
 
 
 def embed(name: str, codes: str, words: int, width: int, dropout: float, init: dict[str, Any]) -> Layers:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import dense, job_fields, layer
-from dsinga.models.transformer import read
+from dsinga.models import blocks
+from dsinga.models.blocks import dense, job_fields, layer, read_phases, updater
 
 UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
 GRU_PARAMS = [*[UNIFORM] * 6, {}, {}, {}]
@@ -44,11 +44,10 @@ def gru_translator(
         test_batchsize: sentences of an iteration in validation and test.
         job: further fields of the job, such as ``train_steps``.
     """
-    sizes = {"kTrain": batchsize, "kVal": test_batchsize, "kTest": test_batchsize}
     gru = {"dim_hidden": hidden}
     net = [
-        *read("source", data, sizes),
-        *read("target", data, sizes),
+        *read_phases("source", data, batchsize, test_batchsize),
+        *read_phases("target", data, batchsize, test_batchsize),
         *_embed("source", source_words, embedding, dropout),
         layer(
             "encoder", "kGRU", "source_drop", "source_steps", gru_conf={**gru, "bidirectional": True},
@@ -78,22 +77,17 @@ def gru_translator(
             exclude=["kTrain", "kVal"],
         ),
     ]  # fmt: skip
-    adam = {"type": "kAdam", "clip_norm": 5.0, "adam_conf": {"bias_correction": True}}
-    updater = {**adam, "learning_rate": {"type": "kFixed", "base_lr": 0.001}}
-    return Job(**job_fields(job, name="gru-translator", seed=1, epochs=10, updater=updater, net={"layer": net}))
+    adam = updater("kAdam", 0.001, clip_norm=5.0, adam_conf={"bias_correction": True})
+    return Job(**job_fields(job, name="gru-translator", seed=1, epochs=10, updater=adam, net={"layer": net}))
 
 
 def _embed(name: str, words: int, width: int, dropout: float) -> list[LayerConf]:
     """Return the embedding of the words of a language, and the layer that tells where its sentences end."""
-    init = {"init": {"type": "kGaussian", "std": 0.1}}
     return [
         layer(f"{name}_steps", "kSequenceLength", name),
-        layer(
-            f"{name}_embedding", "kEmbedding", name, embedding_conf={"vocab_size": words, "feature_dim": width},
-            param=[init],
-        ),
+        blocks.embedding(f"{name}_embedding", name, words, width),
         layer(f"{name}_drop", "kDropout", f"{name}_embedding", dropout_conf={"dropout_ratio": dropout}),
-    ]  # fmt: skip
+    ]
 
 
 def _dense_steps(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
+from dsinga.models import blocks
 from dsinga.models.blocks import job_fields, layer, loss, records
 
 FAN_IN = {"init": {"type": "kUniformSqrtFanIn"}}
@@ -36,7 +37,7 @@ def word_ngram(
     """
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
-        _vectors(vocabulary, embedding, 0.1),
+        blocks.embedding("vectors", "data", vocabulary, embedding),
         layer("hidden", "kInnerProduct", "vectors", innerproduct_conf={"num_output": hidden}, param=[FAN_IN]),
         layer("tanh", "kActivation", "hidden", activation_conf={"type": "TANH"}),
         layer("scores", "kInnerProduct", "tanh", innerproduct_conf={"num_output": vocabulary}, param=[FAN_IN]),
@@ -70,7 +71,7 @@ def skip_gram(
     settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
     layers = [
         *records(data, batchsize, [], test_batchsize=500),
-        _vectors(len(counts), embedding, 0.1),
+        blocks.embedding("vectors", "data", len(counts), embedding),
         layer(
             "loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings
         ),  # params begin at 0, as in word2vec
@@ -78,14 +79,6 @@ def skip_gram(
     return _job(job, "skip-gram", learning_rate, layers)
 
 
-def _vectors(vocabulary: int, embedding: int, std: float) -> LayerConf:
-    """Return the embedding of the words of "data"."""
-    settings = {"vocab_size": vocabulary, "feature_dim": embedding}
-    init = {"init": {"type": "kGaussian", "std": std}}
-    return layer("vectors", "kEmbedding", "data", embedding_conf=settings, param=[init])
-
-
 def _job(job: dict[str, Any], name: str, learning_rate: float, layers: list[LayerConf]) -> Job:
-    updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
     fields = {"name": name, "seed": 1, "epochs": 2, "disp_freq": 200, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, **fields, updater=blocks.updater("kAdam", learning_rate), net={"layer": layers}))

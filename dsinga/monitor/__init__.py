@@ -1,13 +1,11 @@
 """Reporting on a run: its history as rows, in a metrics file, as a progress display and as curves."""
 
-from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import History
-from dsinga.monitor.import_progress import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.panels import Line, Panel, draw_panels
-from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.progress import Progress, show_import, show_progress
 from dsinga.monitor.rate_search import RateSearch, has_diverged
-from dsinga.monitor.rows import NOT_METRICS, RECOVERY, Row
+from dsinga.monitor.rows import NOT_METRICS, RECOVERY, Row, draw_curves
 from dsinga.monitor.run_monitor import RunMonitor
 from dsinga.monitor.search_progress import SearchProgress, show_search
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history_plot import plot_history
-from dsinga.monitor.rows import NOT_METRICS, Row, rows_of_metrics
+from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves, rows_of_metrics
 from dsinga.registry import listed, nearest
 
 

@@ -8,10 +8,32 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.monitor.curve import NAMES, lines_by_phase
-from dsinga.monitor.matplotlib_axes import new_axes, single_axes
-from dsinga.monitor.rows import metric_names
+from dsinga.monitor.rows import NAMES, lines_by_phase, metric_names
 from dsinga.registry import listed, nearest
+
+
+def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
+    """Return a new figure's axes (rows, columns), as many rows as ``count`` axes need; those left over are not drawn.
+
+    ``width`` and ``height`` are the inches of each of the axes. Raises UserError where Matplotlib is not installed.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise UserError(f"drawing needs Matplotlib ({error}): pip install 'dsinga[plot]'") from None
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    size = (width * columns, height * rows)
+    _, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return axes
+
+
+def single_axes(ax: Any, width: float, height: float) -> Any:
+    """Return the axes ``ax``, or new ones of so many inches if it is None."""
+    return new_axes(1, 1, width, height)[0, 0] if ax is None else ax
+
 
 COLUMNS, WIDTH, HEIGHT = 3, 4.0, 3.0  # axes in a row, and inches of each of the axes
 FEW_POINTS = 40  # of a line: then each has a dot, because a line of one point would not be seen

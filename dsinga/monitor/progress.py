@@ -1,18 +1,18 @@
-"""Progress displays of a run: a live line in a terminal, plain lines in a log, a picture in a notebook."""
+"""Progress displays of a run (a line in a terminal, lines in a log, a picture in a notebook) and of an import."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import TextIO
 
 from dsinga.advice import in_notebook
-from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.rows import NOT_METRICS, Row
+from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves
 
 # Columns of a row that are shown as a speed, with their units.
 SPEEDS = {"samples_per_second": "samples/s", "env_steps_per_second": "env steps/s"}
@@ -197,3 +197,22 @@ def duration(seconds: float) -> str:
     """Return a duration as hours, minutes and seconds: 3725 is "1:02:05"."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
+
+
+@contextlib.contextmanager
+def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Return a context that shows a progress bar titled ``name`` if ``out`` (standard error by default) is a terminal.
+
+    It yields a function to call with the amount done and the total (0 if unknown), in any unit.
+    """
+    out = out or sys.stderr
+    if not out.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=out), redirect_stdout=False) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)

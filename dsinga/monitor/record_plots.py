@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.arguments import check_whole
 from dsinga.errors import UserError
-from dsinga.monitor.matplotlib_axes import new_axes, single_axes
+from dsinga.monitor.history_plot import new_axes, single_axes
 from dsinga.registry import nearest_or_listed
 
 COLOURS = 3  # channels of an image in colour
@@ -97,7 +97,7 @@ def plot_wrong_predictions(
 
 
 def plot_confusion_matrix(labels: Any, predicted: Any, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
-    """Draw how often records of each class (row) were taken for each class (column).
+    """Draw the counts of records by true class (row) and predicted class (column).
 
     The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
 

@@ -19,8 +19,16 @@ from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
-from dsinga.planner.program import AllToAll, Compute, GroupProgram, Receive, Send
-from dsinga.planner.program_builder import ProgramBuilder, slices_by_param, update_work
+from dsinga.planner.program import (
+    AllToAll,
+    Compute,
+    GroupProgram,
+    ProgramBuilder,
+    Receive,
+    Send,
+    slices_by_param,
+    update_work,
+)
 from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
 

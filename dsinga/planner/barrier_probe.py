@@ -12,8 +12,8 @@ from dsinga.planner.barrier import BarrierCost, barrier_cost, time_barriers
 from dsinga.planner.link import INSIDE
 from dsinga.transport.direct import DirectTransport
 from dsinga.transport.interface import Transport
+from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.meter import Meter
 
 TIMEOUT_SECONDS = 30.0  # for two participants to wait for each other
 

@@ -82,8 +82,8 @@ def _cheapest(
     one_worker: bool = True,
 ) -> PricedCuts:
     """Return the cheapest of the candidates and of the partitioning that the search finds."""
-    found = model.search(fixed).cuts(workers)
-    more = [] if one_worker and _is_on_one_worker(found) else [predict(model, found, workers)]
+    cheapest = model.search(fixed).cuts(workers)
+    more = [] if one_worker and _is_on_one_worker(cheapest) else [predict(model, cheapest, workers)]
     return min([*candidates, *more], key=lambda choice: choice.prediction.seconds)
 
 

@@ -10,8 +10,7 @@ from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
-from dsinga.planner.program import Compute, GroupProgram, Receive, Send
-from dsinga.planner.program_builder import ProgramBuilder, slices_by_param, update_work
+from dsinga.planner.program import Compute, GroupProgram, ProgramBuilder, Receive, Send, slices_by_param, update_work
 
 
 def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:

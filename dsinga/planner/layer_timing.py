@@ -144,8 +144,8 @@ def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> 
 def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:
     layer = work.layer
     if index == layer.label_source:
-        each = layer.source_shapes[index][1:2] if layer.over_steps else layer.source_shapes[index][1:]
-        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *each))
+        record = layer.source_shapes[index][1:2] if layer.over_steps else layer.source_shapes[index][1:]
+        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *record))
     if isinstance(layer, SequenceLength):
         return np.zeros(work.sources[index], np.int64)
     if isinstance(layer, CodesLayer):

@@ -15,10 +15,9 @@ from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
-from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.memory import snapshot_memory, worker_memory
-from dsinga.planner.network import GIGABIT
 from dsinga.planner.plan import Alternative, Plan
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file

@@ -1,10 +1,20 @@
-"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator."""
+"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator.
+
+The builder adds the operations for params: waiting for values, pushing gradients, and the servers' work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from dsinga.layers.base import Shape
+from dsinga.net.layer_cost import FLOAT_BYTES
+from dsinga.planner.machine import Rates
+from dsinga.planner.processes import ProcessMap
+from dsinga.server import Slice, fill_buckets
 
 
 class Compute(NamedTuple):
@@ -126,3 +136,100 @@ class GroupProgram(NamedTuple):
     worker_processes: Sequence[int]
     server_processes: Sequence[int]
     server_work: dict[Hashable, ServerWork]
+
+
+class ProgramBuilder:
+    """Writes the program of one worker.
+
+    Args:
+        params: the shapes of the params, or parts of params, that the worker uses, in the order of their first use.
+        slices: the slices of each of them.
+        process: the process of the worker.
+        processes: the processes of workers and servers.
+        rates: those of this machine.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Shape],
+        slices: Mapping[str, Sequence[Slice]],
+        process: int,
+        processes: ProcessMap,
+        rates: Rates,
+    ):
+        self._params, self._rates, self.process = params, rates, process
+        used_slices = {name: slices[name] for name in params}
+        limit = processes.piece_bytes(sum(map(math.prod, params.values())))
+        self._joins = limit is None  # pieces arrive where they are used
+        buckets = fill_buckets(used_slices, len(processes.servers), limit) if used_slices else []
+        self.program = WorkerProgram(packets=[_packet(bucket.server, bucket.slices, rates) for bucket in buckets])
+        self._buckets_of: dict[str, list[int]] = {name: [] for name in used_slices}
+        for number, bucket in enumerate(buckets):
+            for slice_ in bucket.slices:
+                self._buckets_of[slice_.param].append(number)
+        self._missing = [len(bucket.slices) for bucket in buckets]
+        self._awaited: set[int] = set()
+
+    def add(self, operation: Operation) -> None:
+        """Append an operation."""
+        self.program.add(operation)
+
+    def await_values(self, names: Iterable[str]) -> None:
+        """Wait for the values of params before their first use, and join a param that comes in several slices."""
+        for name in names:
+            buckets = [number for number in dict.fromkeys(self._buckets_of[name]) if number not in self._awaited]
+            self._awaited.update(buckets)
+            for number in buckets:
+                self.add(AwaitReply(number, before=1))
+            if self._joins and buckets and len(self._buckets_of[name]) > 1:
+                self.add(Compute(self._rates.keep * FLOAT_BYTES * math.prod(self._params[name])))
+
+    def push(self, names: Iterable[str]) -> None:
+        """Mark the gradients of params as computed; send each bucket that is complete by now."""
+        for number in (number for name in names for number in self._buckets_of[name]):
+            self._missing[number] -= 1
+            if not self._missing[number]:
+                self.add(PushGradients(number))
+
+    def all_reduce(self, key: str, size: int, workers: int, server_work: MutableMapping[Any, ServerWork]) -> None:
+        """Ask the first server for a sum of ``size`` bytes over the workers' parts of a batch, and wait for it."""
+        server_work[key] = ServerWork(workers, 0.0)
+        self.program.packets.append(Packet(0, (key,), size))
+        number = len(self.program.packets) - 1
+        self.add(PushGradients(number))
+        self.add(AwaitReply(number))
+
+
+def update_work(
+    slices: Iterable[Slice], users: Mapping[str, int], processes: ProcessMap, rates: Rates
+) -> dict[Any, ServerWork]:
+    """Return the servers' work for each slice: add the gradients of all users of its param, and update it.
+
+    A slice with several users is updated by the last one that pushes, while the others go on; where the whole group are
+    threads of the server's process, by all of them together. A slice with one user is updated by that user, while
+    other workers of its process update other parts of the same layer.
+    """
+
+    def work(slice_: Slice) -> ServerWork:
+        count = users[slice_.param]
+        if count == 1:
+            return ServerWork(1, slice_.size * rates.update_contended)
+        if processes.shares_updates(slice_.server):
+            share = slice_.size * (rates.update_contended / count + rates.add * (count - 1) / count)
+            return ServerWork(count, 0.0, share=share)
+        return ServerWork(count, slice_.size * (rates.update + rates.add * (count - 1)))
+
+    return {slice_.id: work(slice_) for slice_ in slices}
+
+
+def slices_by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, list[Slice]]:
+    """Return the slices of each param, by name."""
+    by_param: dict[str, list[Slice]] = {name: [] for name in names}
+    for slice_ in slices:
+        by_param[slice_.param].append(slice_)
+    return by_param
+
+
+def _packet(server: int, slices: Sequence[Slice], rates: Rates) -> Packet:
+    size = FLOAT_BYTES * sum(slice_.size for slice_ in slices)
+    return Packet(server, tuple(slice_.id for slice_ in slices), size, rates.copy * size if len(slices) > 1 else 0.0)

@@ -4,15 +4,17 @@ A row is relevant to a query if it has the query's label. The measures are those
 to cross-modal multimedia retrieval, ACM Multimedia 2010.
 """
 
-from dsinga.retrieval.measures import (
+from dsinga.retrieval.ranking import (
+    DISTANCES,
     average_precision,
     chance,
+    compare_stores,
     mean_average_precision,
+    nearest,
     precision_at,
     precision_at_recall,
+    ranked_relevance,
 )
-from dsinga.retrieval.ranking import DISTANCES, nearest, ranked_relevance
-from dsinga.retrieval.stores import compare_stores
 
 __all__ = [
     "DISTANCES",

@@ -1,4 +1,7 @@
-"""Ranking the rows of a database by their distance from queries."""
+"""Ranks the rows of a database by their distance from queries, and measures how good the rankings are.
+
+The measures are average precision, its mean over queries (MAP), and precision at a rank and at a recall.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data import open_store
 from dsinga.errors import UserError
 
 DISTANCES = ("cosine", "euclidean")
@@ -87,3 +91,76 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     """Return the rows scaled to a length of 1; a row of zeros stays as it is."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths, lengths, 1)
+
+
+def average_precision(relevant: np.ndarray) -> np.ndarray:
+    """Return the mean of the precisions at the ranks of relevant rows: (Q,) from (Q, N) by rank."""
+    precision = relevant.cumsum(axis=1) / np.arange(1, relevant.shape[1] + 1)
+    return (precision * relevant).sum(axis=1) / relevant.sum(axis=1)
+
+
+def precision_at(relevant: np.ndarray, k: int) -> np.ndarray:
+    """Return the share of relevant rows among the first ``k``: (Q,) from (Q, N) by rank."""
+    return relevant[:, :k].mean(axis=1)
+
+
+def precision_at_recall(relevant: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return the highest precision of each query at any recall of at least each of ``levels``: (Q, levels)."""
+    counts = relevant.cumsum(axis=1)
+    precision = counts / np.arange(1, relevant.shape[1] + 1)
+    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # at this rank or any later one
+    needed = np.maximum(np.ceil(np.asarray(levels) * counts[:, -1:] - 1e-9), 1)
+    ranks = [(counts < needed[:, [level]]).sum(axis=1) for level in range(needed.shape[1])]
+    return np.take_along_axis(best, np.stack(ranks, axis=1), axis=1)
+
+
+def mean_average_precision(
+    queries: Any, database: Any, query_labels: Any, database_labels: Any, distance: str = "cosine"
+) -> float:
+    """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
+
+    Arguments and errors are those of :func:`dsinga.retrieval.ranking.ranked_relevance`.
+    """
+    blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
+    return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
+
+
+def chance(query_labels: Any, database_labels: Any) -> float:
+    """Return the expected MAP of random rankings.
+
+    Of N rows, R are relevant. Rank r is relevant with probability R/N, and then on average (r - 1)·(R - 1)/(N - 1) of
+    the r - 1 ranks before it are relevant.
+    """
+    query_labels, database_labels = np.asarray(query_labels), np.asarray(database_labels)
+    count = len(database_labels)
+    relevant = (database_labels == query_labels[:, None]).sum(axis=1)
+    relevant = relevant[relevant > 0]
+    inverse = (1 / np.arange(1, count + 1)).sum()  # Σ 1/r
+    return float((inverse + (count - inverse) * (relevant - 1) / max(count - 1, 1)).mean() / count)
+
+
+def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
+    """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
+
+    Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
+    :func:`dsinga.retrieval.ranking.ranked_relevance` does.
+    """
+    (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
+    check_count(k, len(rows))
+    averages, firsts = [], []
+    for relevant in ranked_relevance(query_rows, rows, query_labels, labels, distance):
+        averages.append(average_precision(relevant))
+        firsts.append(precision_at(relevant, k))
+    return {
+        "mean average precision": float(np.concatenate(averages).mean()),
+        f"precision at {k}": float(np.concatenate(firsts).mean()),
+        "MAP of chance": chance(query_labels, labels),
+    }
+
+
+def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
+    store = open_store(location)
+    data, labels = store.read(range(len(store)))
+    if labels is None:
+        raise UserError(f"{location} has no labels, which decide what is relevant; predict from records with labels")
+    return data, labels

@@ -1,12 +1,11 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, with no idea where they run."""
 
-from dsinga.server.buckets import Bucket, fill_buckets
 from dsinga.server.compression import Codec, create_codec
-from dsinga.server.messages import Push, Snapshot
+from dsinga.server.gradient_accumulator import Push
 from dsinga.server.routes import Route, Routes, routes
-from dsinga.server.served_slice import SliceSpec
+from dsinga.server.served_slice import SliceSpec, Snapshot
 from dsinga.server.shard import Shard
-from dsinga.server.slicing import Slice, cut_into_pieces, slice_for_servers
+from dsinga.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers
 from dsinga.server.staleness_meter import GroupStaleness
 from dsinga.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 

@@ -1,4 +1,4 @@
-"""Collectives over the partitions of a worker group, by way of a server: sums and joined rows, in partition order."""
+"""Collectives over the workers of a group, by way of a server: sums and joined rows, in the order of the workers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _Collective:
         self.combine = KINDS[kind]
         self.arrays: dict[int, np.ndarray] = {}
         self.future: Future[np.ndarray] = Future()
-        self.future.set_running_or_notify_cancel()  # all partitions share it: none may cancel it
-        self.departures = 0  # partitions that have gone on to another collective
+        self.future.set_running_or_notify_cancel()  # all workers share it: none may cancel it
+        self.departures = 0  # workers that have gone on to another collective
 
     @property
     def complete(self) -> bool:
@@ -42,17 +42,17 @@ class _Collective:
 
     def resolve(self) -> None:
         try:
-            result = self.combine([self.arrays[partition] for partition in self.contributors]).view()
+            result = self.combine([self.arrays[worker] for worker in self.contributors]).view()
             result.flags.writeable = False
             self.future.set_result(result)
-        except Exception as error:  # such as shapes that do not fit: all partitions get it, not only the last one
+        except Exception as error:  # such as shapes that do not fit: all workers get it, not only the last one
             self.future.set_exception(error)
 
 
 class Collectives:
     """Combines arrays by key, one from each contributor. Thread-safe.
 
-    A partition takes part in one collective at a time. So it has received the result when it asks for the next one,
+    A worker takes part in one collective at a time. So it has received the result when it asks for the next one,
     and a key is forgotten when each of its contributors has gone on; until then a repeated call gets the same answer.
     """
 
@@ -63,11 +63,11 @@ class Collectives:
         self._error: BaseException | None = None
 
     def add(
-        self, kind: str, key: str, partition: int, array: np.ndarray, contributors: Sequence[int]
+        self, kind: str, key: str, worker: int, array: np.ndarray, contributors: Sequence[int]
     ) -> Future[np.ndarray]:
-        """Take the array of ``partition``; the future resolves to the combination of all, in their order.
+        """Take the array of ``worker``; the future resolves to the combination of all, in their order.
 
-        The result is one read-only array, shared by all partitions. ``kind``, one of :data:`KINDS`, and
+        The result is one read-only array, shared by all workers. ``kind``, one of :data:`KINDS`, and
         ``contributors`` are the same in all calls for one key.
         """
         with self._lock:
@@ -75,20 +75,20 @@ class Collectives:
                 failed: Future[np.ndarray] = Future()
                 failed.set_exception(self._error)
                 return failed
-            self._leave(partition, key)
+            self._leave(worker, key)
             collective = self._collectives.setdefault(key, _Collective(kind, contributors))
-            if partition in collective.arrays:
+            if worker in collective.arrays:
                 return collective.future
-            assert partition in collective.contributors, (key, partition, collective.contributors)
-            collective.arrays[partition] = array
+            assert worker in collective.contributors, (key, worker, collective.contributors)
+            collective.arrays[worker] = array
             complete = collective.complete  # read under the lock, so that it is true in one call only
         if complete:
             collective.resolve()
         return collective.future
 
-    def _leave(self, partition: int, key: str) -> None:
-        last = self._last.get(partition, key)
-        self._last[partition] = key
+    def _leave(self, worker: int, key: str) -> None:
+        last = self._last.get(worker, key)
+        self._last[worker] = key
         if last != key:
             self._collectives[last].departures += 1
             if self._collectives[last].departures == len(self._collectives[last].contributors):
@@ -105,7 +105,7 @@ class Collectives:
             future.set_exception(error)
 
     def pending(self) -> list[str]:
-        """Return texts that say which keys wait, and for which partitions."""
+        """Return texts that say which keys wait, and for which workers."""
         with self._lock:
             return [
                 f"{key!r}: {describe_arrivals(collective.arrays, collective.contributors)}"

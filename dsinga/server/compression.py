@@ -1,4 +1,4 @@
-"""Compression of the gradients that a partition sends to a server, with error feedback.
+"""Compression of the gradients that a worker sends to a server, with error feedback.
 
 A codec adds the residual, which it has left out of a slice's gradient, to the next gradient of that slice. Codecs are
 deterministic. The server decodes the payloads to gradients, and adds them up and applies them like any others.
@@ -17,7 +17,7 @@ Payload = np.ndarray  # uint8, 1-d
 
 
 class Codec(ABC):
-    """Encodes the gradients of one partition to payloads of bytes, and decodes payloads to gradients.
+    """Encodes the gradients of one worker to payloads of bytes, and decodes payloads to gradients.
 
     ``residuals`` are the parts of the gradients that have not been sent yet, float32 (size,), by slice id.
     """

@@ -1,17 +1,58 @@
-"""Collecting the gradients of one slice from the partitions of a worker group, and adding them in partition order."""
+"""Collects the gradients of one slice from the workers of a group, and adds them in the order of the workers.
+
+A push has a header; pushes of an earlier generation of a group are refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.errors import RunError
 from dsinga.ops import SparseRows, buffers
 from dsinga.ops.sparse import add_up
 
 
+class Push(NamedTuple):
+    """The header of a push: which worker of which group computed the gradients, in which step.
+
+    With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group
+    skip a step or none.
+    """
+
+    generation: int
+    group: int
+    step: int
+    worker: int
+    skip: bool = False
+
+
+class Generations:
+    """The generation of each group from which messages are accepted, at first ``generation`` for all.
+
+    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. Not
+    thread-safe: the shard holds its lock.
+    """
+
+    def __init__(self, generation: int):
+        self._first = generation
+        self._generations: dict[int, int] = {}
+
+    def set(self, group: int, generation: int) -> None:
+        """Accept messages of this generation of a group only."""
+        self._generations[group] = generation
+
+    def check(self, group: int, generation: int, message: str) -> None:
+        """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
+        current = self._generations.get(group, self._first)
+        if generation != current:
+            raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
+
+
 class GradientAccumulator:
-    """The gradients of one slice from the partitions of one worker group, for the group's step ``version``.
+    """The gradients of one slice from the workers of one group, for the group's step ``version``.
 
     Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`. These need no lock, since
     they run after the last gradient of a step has arrived and before the version changes, when no thread adds any.
@@ -26,35 +67,35 @@ class GradientAccumulator:
         self._contributors = contributors
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
 
-    def add(self, step: int, partition: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add the gradient of ``partition`` for ``step``; return whether it was the last missing one.
+    def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
+        """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
 
-        A repeated gradient is dropped. None means that the step is skipped, as it must be by all partitions.
+        A repeated gradient is dropped. None means that the step is skipped, as it must be by all workers.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
-        assert partition in self._contributors, f"a push of partition {partition}, not one of {self._contributors}"
-        if step < self.version or partition in self._parts:
+        assert worker in self._contributors, f"a push of worker {worker}, not one of {self._contributors}"
+        if step < self.version or worker in self._parts:
             return False
-        self._parts[partition] = gradient
+        self._parts[worker] = gradient
         return len(self._parts) == len(self._contributors)
 
     @property
     def complete(self) -> bool:
-        """Whether all partitions have contributed, so that an update of the value may be running."""
+        """Whether all workers have contributed, so that an update of the value may be running."""
         return len(self._parts) == len(self._contributors)
 
     @property
     def idle(self) -> bool:
-        """Whether no partition has contributed to this step yet."""
+        """Whether no worker has contributed to this step yet."""
         return not self._parts
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the partitions; an empty list if the step is skipped.
+        """The gradients in the order of the workers; an empty list if the step is skipped.
 
-        Asserts that either all partitions skip the step or none.
+        Asserts that either all workers skip the step or none.
         """
-        parts = [part for partition in self._contributors if (part := self._parts[partition]) is not None]
+        parts = [part for worker in self._contributors if (part := self._parts[worker]) is not None]
         assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
         return parts
 
@@ -95,19 +136,19 @@ class GradientAccumulator:
             self.advance()
 
     def pending(self) -> str:
-        """Return a text that says which partitions are missing."""
+        """Return a text that says which workers are missing."""
         return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
-    """Return a text that says which partitions have contributed: "partitions 0, 2 have come, 1 is missing"."""
-    names = [str(partition) for partition in sorted(arrivals)]
-    missing = [str(partition) for partition in contributors if str(partition) not in names]
+    """Return a text that says which workers have contributed: "workers 0, 2 have come, 1 is missing"."""
+    names = [str(worker) for worker in sorted(arrivals)]
+    missing = [str(worker) for worker in contributors if str(worker) not in names]
     if not missing:
-        return "all partitions have come, the update is running"
+        return "all workers have come, the update is running"
     rest = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     if not names:
-        return f"no partition has come, {rest}"
+        return f"no worker has come, {rest}"
     if len(names) == 1:
-        return f"partition {names[0]} has come, {rest}"
-    return f"partitions {', '.join(names)} have come, {rest}"
+        return f"worker {names[0]} has come, {rest}"
+    return f"workers {', '.join(names)} have come, {rest}"

@@ -5,18 +5,46 @@ from __future__ import annotations
 import collections
 import functools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.ops import SparseRows
+from dsinga.ops import Array, SparseRows, Update, buffers
+from dsinga.ops.update import BLOCK  # so large that computing a block takes much longer than taking it from a queue
 from dsinga.server.gradient_accumulator import GradientAccumulator
 from dsinga.server.slicing import Slice
 from dsinga.server.staleness_meter import StalenessMeter
-from dsinga.server.update_blocks import UpdateBlock, split_update
 from dsinga.training import Updater
+
+
+class UpdateBlock(NamedTuple):
+    """A block of an update: its number of elements, and the function that computes it, called once by any thread."""
+
+    elements: int
+    do: Callable[[], None]
+
+
+def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock]:
+    """Return the blocks of an update by the sum of ``gradients``, which are added in their order.
+
+    ``update.gradient`` is not used. The blocks write to the value and the state only.
+    """
+    bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
+    return [
+        UpdateBlock(stop - start, functools.partial(_change, update, gradients, start, stop)) for start, stop in bounds
+    ]
+
+
+def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
+    block = slice(start, stop)
+    change, spare = buffers.empty((2, BLOCK))[:, : stop - start]  # shorter blocks reuse the buffer of full ones
+    total = gradients[0][block]
+    for gradient in gradients[1:]:
+        total = np.add(total, gradient[block], out=change)
+    update.formula(update.value[block], total, [array[block] for array in update.state], change, spare)
+
 
 # The number of steps for which a slice remembers the rows that they changed.
 CHANGES_KEPT = 8
@@ -25,7 +53,7 @@ CHANGES_KEPT = 8
 class SliceSpec(NamedTuple):
     """A slice and how it is updated; a slice that is not trainable is replaced by the sum of what is pushed.
 
-    ``contributors`` are the partitions that push it in every step, in rising order, the same in each worker group.
+    ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group.
     ``whole_param`` is the name of the param, of which the slice may be a part: settings of the updater depend on it.
     """
 
@@ -35,6 +63,13 @@ class SliceSpec(NamedTuple):
     wd_scale: float = 1.0
     contributors: Sequence[int] = (0,)
     whole_param: str = ""
+
+
+class Snapshot(NamedTuple):
+    """A copy of a shard: by slice id the value, float32 (size,), and the updater's state arrays by name."""
+
+    values: dict[int, np.ndarray]
+    state: dict[int, dict[str, np.ndarray]]
 
 
 class ServedSlice:
@@ -91,23 +126,23 @@ class ServedSlice:
             )
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
-    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add a partition's gradient for a step of its group; return whether it was the last missing one.
+    def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
+        """Add a worker's gradient for a step of its group; return whether it was the last missing one.
 
         None skips the step. Slices that have a width also take sparse rows.
         """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None:
-            return self.accumulators[group].add(step, partition, None)
+            return self.accumulators[group].add(step, worker, None)
         value = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
         assert gradient.shape == value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
-        return self.accumulators[group].add(step, partition, gradient)
+        return self.accumulators[group].add(step, worker, gradient)
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
 
-        Called once per step, when all partitions of the group have contributed. The learning rate's schedule uses the
+        Called once per step, when all workers of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version like any other.
         """
         blocks = self._update_blocks(group, updater)
@@ -166,9 +201,9 @@ class ServedSlice:
         return view
 
     def copy_for(self, group: int) -> np.ndarray:
-        """Return a read-only copy of the value, the same for all partitions of a group.
+        """Return a read-only copy of the value, the same for all workers of a group.
 
-        It is made when the first partition asks for it, so that it is recent, and dropped at the group's next update.
+        It is made when the first worker asks for it, so that it is recent, and dropped at the group's next update.
         """
         accumulator = self.accumulators[group]
         with self.lock:

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.errors import RunError
 from dsinga.ops import Array, SparseRows
 from dsinga.server.compression import Codec
-from dsinga.server.messages import Push
+from dsinga.server.gradient_accumulator import Push
 from dsinga.server.shard import Shard
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
@@ -50,7 +50,7 @@ class ShardService:
         changed rows only.
         ``push`` (push, ids): add gradients of slices; see :class:`Push`. A skipped step has no gradients.
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
-        ``collective`` (kind, key, generation, group, partition, contributors): return the arrays of some partitions of
+        ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of
         a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
         ``receive`` (route, ids, sender, generation): add the changes of slices that the server group ``sender`` sends.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
@@ -107,10 +107,10 @@ class ShardService:
         return self._pull((), ids, identity.step + 1, identity.group, since)
 
     def _collective(
-        self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, partition: int,
+        self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, worker: int,
         contributors: Sequence[int],
     ) -> PendingAnswer:  # fmt: skip
-        future = self.shard.collective(kind, key, group, partition, items[0], contributors, generation)
+        future = self.shard.collective(kind, key, group, worker, items[0], contributors, generation)
         return PendingAnswer(self.shard, future, lambda array: [array])
 
     def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:

@@ -1,11 +1,11 @@
-"""The shard of a server: slices of params, updated once all partitions of a worker group have pushed gradients.
+"""The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
 
 With one worker group values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
-only after *every* contributor to s has pushed its gradient for step v. A partition pushes it after its last use of the
+only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of the
 value at version v, and does not read s again until a pull for version v + 1 resolves, which is after the change. So no
 thread reads a value while another one writes it. Readers that are not contributors (a checkpoint) call ``snapshot``.
 
-Several worker groups are asynchronous: each has its own versions and changes a slice when its own partitions have all
+Several worker groups are asynchronous: each has its own versions and changes a slice when its own workers have all
 pushed, independently of the other groups. So pulls return copies.
 """
 
@@ -22,12 +22,10 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.server.collectives import Collectives
-from dsinga.server.generations import Generations
-from dsinga.server.messages import Push, Snapshot
-from dsinga.server.pending_pulls import PendingPulls, Pull
+from dsinga.server.gradient_accumulator import Generations, Push
+from dsinga.server.pending_pulls import PendingPulls, Pull, StalenessBound
 from dsinga.server.routes import Routes
-from dsinga.server.served_slice import ServedSlice, SliceSpec
-from dsinga.server.staleness import StalenessBound
+from dsinga.server.served_slice import ServedSlice, SliceSpec, Snapshot
 from dsinga.server.staleness_meter import GroupStaleness, StalenessMeter
 from dsinga.server.synchronisation import Send, Synchronisation
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
@@ -37,15 +35,15 @@ from dsinga.training import Updater
 class Shard:
     """The slices of params on one server. Thread-safe; no method but :meth:`snapshot` blocks.
 
-    In each step of each worker group, beginning with step ``start``, each slice is pushed by the partitions that its
+    In each step of each worker group, beginning with step ``start``, each slice is pushed by the workers that its
     spec names. Each slice has a version for each group, the number of the group's next step for it, so that gradients
-    may arrive layer by layer and in any grouping. Gradients are added in the order of the partitions, not of arrival,
+    may arrive layer by layer and in any grouping. Gradients are added in the order of the workers, not of arrival,
     so that a run gives the same bits every time. With ``staleness``, no group gets values for a step that is more than
     so many steps ahead of the slowest group's. A shard serves one generation of each group, and refuses
     messages of others; :meth:`restart` begins the next one.
 
     ``executor`` is the class of the executor that runs updates (:mod:`dsinga.server.update_executors`). Sums that must
-    be complete before the update, as for ``clip_norm``, are computed by the last partition to push.
+    be complete before the update, as for ``clip_norm``, are computed by the last worker to push.
     """
 
     def __init__(
@@ -134,19 +132,19 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
 
-        Gradients of slices that have a width may be sparse rows; if those of all partitions are, only these rows are
+        Gradients of slices that have a width may be sparse rows; if those of all workers are, only these rows are
         updated. The arrays belong to the shard from now on and may be overwritten. A push counts once for each slice; a
         repeated one is dropped. Raises RunError if the push is of another generation, and the error of :meth:`close` if
         the shard is closed.
         """
         with self._lock:
             self._check_open()
-            message = f"a push of partition {push.partition} of group {push.group} at step {push.step}"
+            message = f"a push of worker {push.worker} of group {push.group} at step {push.step}"
             self._generations.check(push.group, push.generation, message)
             complete = [
                 self._slices[id]
                 for id, gradient in gradients.items()
-                if self._slices[id].contribute(push.group, push.step, push.partition, None if push.skip else gradient)
+                if self._slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
             ]
         updates = [self._create_update(served_slice, push.group) for served_slice in complete]
         self._executor.add(updates, [self._slices[id] for id in gradients])
@@ -181,7 +179,7 @@ class Shard:
 
         It resolves when the group's own updates before that step have been applied to all of the slices, and the
         slowest group is within the staleness. The arrays are float32 (size,), read-only, and do not change until the
-        caller has pushed: the shard's own arrays if there is one group, else copies that all partitions of a group
+        caller has pushed: the shard's own arrays if there is one group, else copies that all workers of a group
         share.
         """
         if self._copies:
@@ -204,7 +202,7 @@ class Shard:
         """Return, by slice id, the width and the rows that have changed since the version ``since[id]``, if known.
 
         The rows are known for the last steps if there is one worker group and one server group. To be called by a
-        partition that has pulled ``version`` of the slices and has not pushed to them since.
+        worker that has pulled ``version`` of the slices and has not pushed to them since.
         """
         if self._copies:
             return {}
@@ -213,9 +211,9 @@ class Shard:
         return {id: (slices[id].spec.slice.width, rows) for id, rows in changes.items() if rows is not None}
 
     def refresh(self, group: int) -> None:
-        """Drop the copies that the partitions of a group share, so that their next pulls return the present values.
+        """Drop the copies that the workers of a group share, so that their next pulls return the present values.
 
-        No partition of the group may be pulling meanwhile.
+        No worker of the group may be pulling meanwhile.
         """
         for served_slice in self._slices.values():
             with served_slice.lock:
@@ -319,18 +317,18 @@ class Shard:
         return self._synchronisation.flush(self._slices.values())
 
     def collective(
-        self, kind: str, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int],
+        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
         generation: int = 0,
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Return a future of the arrays of the partitions ``contributors`` of a group, combined in their order.
+        """Return a future of the arrays of the workers ``contributors`` of a group, combined in their order.
 
         ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
-        group. A partition takes part in one collective at a time. Raises RunError for another generation of the group.
+        group. A worker takes part in one collective at a time. Raises RunError for another generation of the group.
         """
         with self._lock:
-            self._generations.check(group, generation, f"a collective of partition {partition} of group {group}")
+            self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
             collectives = self._collectives[group]
-        return collectives.add(kind, key, partition, array, contributors)
+        return collectives.add(kind, key, worker, array, contributors)
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
         """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
@@ -397,7 +395,7 @@ class Shard:
             pull.future.set_exception(error)
 
     def pending(self) -> str:
-        """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no partition has come"."""
+        """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = self._pulls.pending()
         for group, collectives in self._collectives.items():
@@ -405,7 +403,7 @@ class Shard:
             lines += [f"collective{of} {line}" for line in collectives.pending()]
         if self._synchronisation is not None:
             lines += self._synchronisation.pending()
-        if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same partition
+        if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 

@@ -1,4 +1,4 @@
-"""Cutting params into slices and assigning the slices to servers.
+"""Cuts params into slices, assigns the slices to servers, and groups them into buckets, which are sent in one message.
 
 There are two methods. SINGA's fills boxes of about equal size in the order of the params, overfills them by at most a
 tenth, and cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them
@@ -9,6 +9,7 @@ cut if the boxes can be filled as evenly with whole params, the largest first.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -46,7 +47,7 @@ def slice_for_servers(
     sizes: Mapping[str, int],
     servers: int,
     method: SlicingMethod = SlicingMethod.kSinga,
-    homes: Mapping[str, int] | None = None,
+    preferred: Mapping[str, int] | None = None,
     widths: Mapping[str, int] | None = None,
     whole: bool = False,
     block_size: int | None = None,
@@ -61,7 +62,7 @@ def slice_for_servers(
         sizes: the number of elements of each param.
         servers: the number of servers.
         method: how params are cut and distributed.
-        homes: params that are not cut, with their server, which is beside their only user; ignored for the others.
+        preferred: params that are not cut, with their server, which is beside their only user; ignored for the others.
         widths: the length of a row for params whose gradients may be sparse rows; they are cut between rows only.
         whole: whether no param is cut at all.
         block_size: the number of elements of a block of kBlock; None for PaddlePaddle's formula.
@@ -69,9 +70,9 @@ def slice_for_servers(
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
-    homes = homes or {}
-    assert all(param in sizes and 0 <= server < servers for param, server in homes.items()), homes
-    others = {param: size for param, size in sizes.items() if param not in homes}
+    preferred = preferred or {}
+    assert all(param in sizes and 0 <= server < servers for param, server in preferred.items()), preferred
+    others = {param: size for param, size in sizes.items() if param not in preferred}
     widths = widths or {}
     units = others if whole else widths
     if method is SlicingMethod.kBlock:
@@ -81,7 +82,7 @@ def slice_for_servers(
     slices: list[Slice] = []
     for param, size in sizes.items():
         start = 0
-        for length, server in [(size, homes[param])] if param in homes else cuts[param]:
+        for length, server in [(size, preferred[param])] if param in preferred else cuts[param]:
             slices.append(Slice(len(slices), param, start, start + length, server, widths.get(param, 0)))
             start += length
     return slices
@@ -166,9 +167,9 @@ def _box(total: int, num: int) -> tuple[int, int]:
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
     """Return the lengths and servers of the slices of each param: whole params if as even, else as SINGA does."""
-    homes = _whole_boxes(sizes, servers)
-    if homes:
-        return {param: [(size, homes[param])] for param, size in sizes.items()}
+    whole = _whole_boxes(sizes, servers)
+    if whole:
+        return {param: [(size, whole[param])] for param, size in sizes.items()}
     # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can distribute them evenly.
     lengths = slice_params(sizes, servers, units)
     boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
@@ -199,3 +200,49 @@ def _deal_blocks(
         starts = enumerate(range(0, size, length), first)
         blocks[param] = [(min(length, size - start), number % servers) for number, start in starts]
     return blocks
+
+
+# The number of buckets for each server: several, so that most are sent while the lower layers still compute. Buckets
+# have at least MIN_BUCKET_BYTES, since sending a message costs as much as sending these bytes.
+BUCKETS = 8
+MIN_BUCKET_BYTES = 1 << 17
+
+
+class Bucket(NamedTuple):
+    """Slices of one server that are sent in one message."""
+
+    server: int
+    slices: list[Slice]
+
+
+def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int | None = None) -> list[Bucket]:
+    """Return the buckets in the order in which the backward pass fills them, top params first.
+
+    ``slices`` are the slices of each param, with the params in the order of the forward pass. A bucket is complete as
+    soon as it has ``limit`` bytes; by default there are ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``.
+    The pieces of a param go to its servers in turn, so that all of them receive at the same time.
+    """
+    if limit is None:
+        limit = 4 * sum(slice_.size for param in slices.values() for slice_ in param) // (BUCKETS * servers)
+        limit = max(MIN_BUCKET_BYTES, limit)
+    buckets: list[Bucket] = []
+    open_buckets: dict[int, tuple[list[Slice], int]] = {}
+    for name in reversed(list(slices)):
+        for slice_ in _in_turn(slices[name]):
+            contents, size = open_buckets.get(slice_.server, ([], limit))
+            if size >= limit:
+                contents, size = [], 0
+                buckets.append(Bucket(slice_.server, contents))
+            contents.append(slice_)
+            open_buckets[slice_.server] = (contents, size + 4 * slice_.size)
+    return buckets
+
+
+def _in_turn(slices: Sequence[Slice]) -> list[Slice]:
+    """Return the slices of a param: the first one of each server, then the second one of each, and so on."""
+    counts: Counter[int] = Counter()
+    turns = []
+    for slice_ in slices:
+        turns.append(counts[slice_.server])
+        counts[slice_.server] += 1
+    return [slice_ for _, slice_ in sorted(zip(turns, slices, strict=True), key=lambda pair: pair[0])]

@@ -10,8 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dsinga.serial_executor import SerialExecutor
-from dsinga.server.served_slice import ServedSlice
-from dsinga.server.update_blocks import UpdateBlock
+from dsinga.server.served_slice import ServedSlice, UpdateBlock
 
 # Smaller updates are done sooner by the calling thread than another thread can begin with them.
 MIN_BACKGROUND_ELEMENTS = 1 << 16
@@ -64,9 +63,9 @@ class InlineExecutor:
 
 
 class BackgroundExecutor(InlineExecutor):
-    """Runs large updates in a background thread; for servers to which partitions in several processes push.
+    """Runs large updates in a background thread; for servers to which workers in several processes push.
 
-    Without it the slowest partition would run all updates, become slower still, and leave the others' cores idle.
+    Without it the slowest worker would run all updates, become slower still, and leave the others' cores idle.
     """
 
     requires_single_group = True
@@ -87,11 +86,11 @@ class BackgroundExecutor(InlineExecutor):
 
 
 class CooperativeExecutor(InlineExecutor):
-    """Shares the blocks of updates among the partitions of a worker group; for partitions that are threads.
+    """Shares the blocks of updates among the workers of a group; for workers that are threads.
 
-    A partition runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while
-    it waits. So a partition must wait by :meth:`wait`, or blocks might be left. A value needs no lock during its
-    update, since all partitions wait for its next version.
+    A worker runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while
+    it waits. So a worker must wait by :meth:`wait`, or blocks might be left. A value needs no lock during its
+    update, since all workers wait for its next version.
     """
 
     requires_single_group = True

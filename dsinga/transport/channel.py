@@ -147,13 +147,11 @@ class Channel:
             if isinstance(place, bytes):
                 yield place
                 continue
-            memory, start = (parcel, place) if isinstance(place, int) else (self._lent(), place[0])
+            published = None if self._peer_buffer is None else self._peer_buffer.array
+            memory, start = (parcel, place) if isinstance(place, int) else (published, place[0])
             if memory is None or not 0 <= start <= memory.size - size:
                 raise ValueError("an array outside of the shared memory")
             yield memory[start : start + size]
-
-    def _lent(self) -> np.ndarray | None:
-        return None if self._peer_buffer is None else self._peer_buffer.array
 
     def end(self) -> None:
         """End the connection: both ends receive nothing more. Any thread may call it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -94,6 +95,33 @@ class Ready:
     def result(self, timeout: float | None = None) -> Items:
         """Return the arrays."""
         return self._items
+
+
+def serve(
+    service: Service, method: str, fields: Sequence[Any], items: Items,
+    reply: Callable[[Items, BaseException | None], None],
+) -> None:  # fmt: skip
+    """Call a method of a service, and pass the arrays of its answer, or its error, to ``reply``, now or when known."""
+    try:
+        answer = service.handle(method, fields, items)
+    except RunError as error:
+        reply((), error)
+    except Exception as error:
+        reply((), RunError(f"{method} failed: {error!r}"))
+    else:
+        if answer is None or isinstance(answer, Sequence):
+            reply(answer or (), None)
+        else:
+            answer.add_done_callback(functools.partial(_pass_on, reply))
+
+
+def _pass_on(reply: Callable[[Items, BaseException | None], None], answer: Pending) -> None:
+    try:
+        items = answer.result(0) or ()
+    except BaseException as error:  # a future may have been cancelled
+        reply((), error)
+    else:
+        reply(items, None)
 
 
 def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:

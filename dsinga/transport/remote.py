@@ -15,7 +15,7 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.serial_executor import SerialExecutor
-from dsinga.transport.interface import URGENT, Items, Pending, Service
+from dsinga.transport.interface import URGENT, Items, Service, serve
 from dsinga.transport.message import describe_error, restore_error
 from dsinga.transport.stream import Stream
 
@@ -120,27 +120,9 @@ class RemoteCaller:
 
     def _handle(self, values: Any, items: Items) -> None:
         number, priority, method, fields = values
-        try:
-            answer = self._service.handle(method, fields, items)
-        except RunError as error:
-            self._reply(number, priority, error=error)
-        except Exception as error:
-            self._reply(number, priority, error=RunError(f"{method} failed: {error!r}"))
-        else:
-            if answer is None or isinstance(answer, Sequence):
-                self._reply(number, priority, answer or ())
-            else:
-                answer.add_done_callback(functools.partial(self._finish, number, priority))
+        serve(self._service, method, fields, items, functools.partial(self._reply, number, priority))
 
-    def _finish(self, number: int, priority: int, answer: Pending) -> None:
-        try:
-            items = answer.result(0) or ()
-        except BaseException as error:  # a future may have been cancelled
-            self._reply(number, priority, error=error)
-        else:
-            self._reply(number, priority, items)
-
-    def _reply(self, number: int, priority: int, items: Items = (), error: BaseException | None = None) -> None:
+    def _reply(self, number: int, priority: int, items: Items, error: BaseException | None) -> None:
         with contextlib.suppress(OSError):  # the caller is gone
             self._stream.send([number, None if error is None else describe_error(error)], items, priority)
 

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import RunError
 from dsinga.transport.channel import Channel
 from dsinga.transport.handshake import PROCESS_SECRET, Handshake, Secret, process_of, shake_hands
-from dsinga.transport.interface import URGENT, Items, Pending, Service
+from dsinga.transport.interface import URGENT, Items, Service, serve
 from dsinga.transport.message import describe_error, restore_error
 from dsinga.transport.shared_buffer import SharedBuffer
 
@@ -271,17 +270,7 @@ class SharedMemoryServer:
             return False
         if not isinstance(number, int) or not isinstance(method, str) or not isinstance(fields, list):
             return False
-        try:
-            answer = self._service.handle(method, fields, message.items)
-        except RunError as error:
-            _answer(channel, number, error=error)
-        except Exception as error:
-            _answer(channel, number, error=RunError(f"{method} failed: {error!r}"))
-        else:
-            if answer is None or isinstance(answer, Sequence):
-                _answer(channel, number, answer or ())
-            else:
-                answer.add_done_callback(functools.partial(_answer_when_done, channel, number))
+        serve(self._service, method, fields, message.items, functools.partial(_answer, channel, number))
         return True
 
 
@@ -308,16 +297,7 @@ def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryT
     return None
 
 
-def _answer_when_done(channel: Channel, number: int, answer: Pending) -> None:
-    try:
-        items = answer.result(0) or ()
-    except BaseException as error:  # a future may have been cancelled
-        _answer(channel, number, error=error)
-    else:
-        _answer(channel, number, items)
-
-
-def _answer(channel: Channel, number: int, items: Items = (), error: BaseException | None = None) -> None:
+def _answer(channel: Channel, number: int, items: Items, error: BaseException | None) -> None:
     """Send a reply. A client that takes none has its connection ended, so that it does not wait for a lost reply."""
     try:
         channel.send([number, None if error is None else describe_error(error)], items, lend=True)

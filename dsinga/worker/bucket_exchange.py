@@ -12,8 +12,7 @@ from dsinga.ops import Array, SparseRows
 from dsinga.server import Bucket, Codec, Slice
 from dsinga.server.service import NO_GRADIENT
 from dsinga.transport.interface import URGENT, Reply, wait_for
-from dsinga.worker.exchange_options import ExchangeOptions, encode
-from dsinga.worker.meter import Meter
+from dsinga.worker.exchange_options import ExchangeOptions, Meter, encode
 from dsinga.worker.param_homes import ParamHome, ReplicatedHome
 from dsinga.worker.server_client import ServerClient
 

@@ -94,7 +94,7 @@ class ServerKey(NamedTuple):
 
 
 class WorkerKey(NamedTuple):
-    """Identifies a worker: by run, generation, worker group, partition and address of its Dask worker.
+    """Identifies a worker: by run, generation, worker group, number in the group and address of its Dask worker.
 
     It has the secret of the run.
     """
@@ -102,17 +102,17 @@ class WorkerKey(NamedTuple):
     run: str
     generation: int
     group: int
-    partition: int
+    worker: int
     address: str
     secret: Secret = PROCESS_SECRET
 
     @property
     def name(self) -> str:
         """The name under which the worker's mailbox is found on its host."""
-        return f"{self.run}-{self.generation}-{self.group}-partition-{self.partition}"
+        return f"{self.run}-{self.generation}-{self.group}-worker-{self.worker}"
 
     def __str__(self) -> str:
-        return f"partition {self.partition} of group {self.group}"
+        return f"worker {self.worker} of group {self.group}"
 
 
 class Timing(NamedTuple):

@@ -22,7 +22,7 @@ from dsinga.worker.nets import check_same_names, check_same_params, cut_like
 from dsinga.worker.processor import PRECISIONS
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
-FindHomes = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
+FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 
 
 class OpenedJob(NamedTuple):
@@ -45,7 +45,7 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
         for phase in training_phases(job)
     }
     complete = {
-        phase: [(each, create_net(job.neuralnet, phase, each.infos)) for each in readers_of_all_records(reader)]
+        phase: [(part, create_net(job.neuralnet, phase, part.infos)) for part in readers_of_all_records(reader)]
         for phase, reader in readers.items()
         if tests_all_records(job, phase)
     }
@@ -89,7 +89,7 @@ def configure(
     passes: Mapping[Phase, Sequence[EvaluationPass]] | None = None,
     run: str,
     served: bool = True,
-    find_homes: FindHomes = lambda parts: {},
+    find_preferred_servers: FindPreferredServers = lambda parts: {},
     overlap: bool = True,
     timeout: float = 300.0,
     piece_bytes: int | None = None,
@@ -105,7 +105,7 @@ def configure(
         passes: the passes over all records of the phases that are evaluated over all of them.
         run: the name of the run, which no other run has.
         served: whether servers keep params; otherwise the only worker keeps all of them.
-        find_homes: chooses servers for parts that should stay whole; by default for none.
+        find_preferred_servers: chooses servers for parts that should stay whole; by default for none.
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
         piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
@@ -119,7 +119,7 @@ def configure(
         sizes,
         topology.servers,
         topology.slicing,
-        find_homes({name: parts[name] for name in sizes}),
+        find_preferred_servers({name: parts[name] for name in sizes}),
         widths,
         job.updater.clips_norms,
         topology.block_size,

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsinga.ops import Array, AsyncCopy, Ops, SparseRows
 from dsinga.worker.exchange import Exchange
-from dsinga.worker.meter import Meter
+from dsinga.worker.exchange_options import Meter
 
 T = TypeVar("T")
 

@@ -13,10 +13,8 @@ from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets
 from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
-from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.gradients import check_gradient
-from dsinga.worker.meter import Meter
-from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape
+from dsinga.worker.exchange_options import ExchangeOptions, Meter
+from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape, check_gradient
 from dsinga.worker.replicated_params import ReplicatedParams
 from dsinga.worker.server_client import ServerClient
 
@@ -162,12 +160,12 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def all_reduce(self, key: str, array: Array) -> Array:
-        """Return the sum of the workers' arrays, in the order of their partitions. A key is used once in a run."""
-        return self._collective("all_reduce", key, array, f"the sum {key!r} over the partitions")
+        """Return the sum of the workers' arrays, in their order. A key is used once in a run."""
+        return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
 
     def all_gather(self, key: str, array: Array) -> Array:
-        """Return the rows of all workers, joined in the order of their partitions. A key is used once in a run."""
-        return self._collective("all_gather", key, array, f"the rows {key!r} of all partitions")
+        """Return the rows of all workers, joined in their order. A key is used once in a run."""
+        return self._collective("all_gather", key, array, f"the rows {key!r} of all workers")
 
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
         started = time.perf_counter()

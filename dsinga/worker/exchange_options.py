@@ -1,4 +1,4 @@
-"""Options of the exchange of values and gradients between a worker and the servers."""
+"""Options of the exchange between a worker and the servers, and the meter that counts its seconds and bytes."""
 
 from __future__ import annotations
 
@@ -53,3 +53,23 @@ def encode(
         payload = codec.encode(id, gradient)
         encoded[id] = payload if crosses_process else codec.decode(payload, gradient.size)
     return encoded
+
+
+class Meter:
+    """Counts, for the running iteration, seconds of waiting for servers and workers, and bytes sent and received."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin an iteration: set all counts to zero."""
+        self.waited = 0.0
+        self.crossing = 0  # bytes sent to or received from another process
+        self.within = 0  # bytes handed over in this process, without a copy
+
+    def count(self, crosses: bool, nbytes: int) -> None:
+        """Add bytes that have moved."""
+        if crosses:
+            self.crossing += nbytes
+        else:
+            self.within += nbytes

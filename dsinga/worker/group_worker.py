@@ -29,12 +29,11 @@ from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
+from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.meter import Meter
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
-from dsinga.worker.send_buffer import open_send_buffer
-from dsinga.worker.server_client import ServerClient, WorkerId
+from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
 
 class GroupWorker:
@@ -60,17 +59,17 @@ class GroupWorker:
         self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
         self.peers = GroupPeers(config.options.timeout, self._meter)
-        nets = [net.locals[key.partition] for net in config.nets.values()]
+        nets = [net.locals[key.worker] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         self._replicated = ReplicatedParams(replicated, config.updater, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
-        worker = WorkerId(key.generation, key.group, key.partition, config.topology.workers)
+        worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
         transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
         self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]
-        self._lent: Mapping[int, Sequence[np.ndarray]] = {}
+        self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
             self._lend_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
@@ -97,14 +96,15 @@ class GroupWorker:
         """
         send_buffer = open_send_buffer(transports, slices, shapes)
         if send_buffer is not None:
-            self._lent = send_buffer.bases
+            self._gradient_memory = send_buffer.bases
             for client in clients:
                 client.lend(send_buffer)
         elif any(transport.crosses_host for transport in transports):
             params = {slice_.param for slice_ in slices if not slice_.width}
             sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
             large = [size for size in sizes if size > buffers.LARGEST]
-            self._lent = {size: [np.empty(size, np.uint8) for _ in range(large.count(size))] for size in set(large)}
+            for size in large:
+                self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
@@ -152,7 +152,7 @@ class GroupWorker:
         if observer is not None:
             self._wait_for_params()
             ctx = replace(ctx, observer=observer)
-        with buffers.use_bases(self._lent):
+        with buffers.use_bases(self._gradient_memory):
             train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
             metrics = train(records, ctx)
         self.peers.finish()
@@ -207,7 +207,7 @@ class GroupWorker:
         first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
         metrics: list[Metrics] = []
         for net, reader, count in [first] if batches else self._config.passes[phase]:
-            local, rows = net.locals[self._key.partition], reader.parts[self._key.partition]
+            local, rows = net.locals[self._key.worker], reader.parts[self._key.worker]
             with Prefetch(self._read_function(local, reader), 0, count) as prefetch:
                 for records in prefetch:
                     batch = len(metrics)
@@ -231,7 +231,7 @@ class GroupWorker:
         self._ops.enter()
         self.exchange.wait_all()
         users = {name: self._config.parts[name].users for name in self._replicated}
-        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
+        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.worker])
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
@@ -244,10 +244,10 @@ class GroupWorker:
 
     def net(self, phase: Phase) -> NeuralNet:
         """Return the partition of the net of a phase that this worker computes."""
-        return self._config.nets[phase].locals[self._key.partition]
+        return self._config.nets[phase].locals[self._key.worker]
 
     def _rows(self, phase: Phase) -> Rows:
-        return self._config.readers[phase].parts[self._key.partition]
+        return self._config.readers[phase].parts[self._key.worker]
 
     def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
         """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
@@ -256,7 +256,7 @@ class GroupWorker:
             for node in net.nodes
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
-        rows = {node.layer.name: node.rows or reader.parts[self._key.partition] for node in inputs}
+        rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
         if not rows:
             return _no_records
         read = functools.partial(reader.read, rows=rows, group=self._key.group)

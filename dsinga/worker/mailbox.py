@@ -17,7 +17,7 @@ from typing import Any
 from dsinga.errors import RunError, WorkerLost
 from dsinga.ops import Array
 from dsinga.transport.interface import POLL_SECONDS, Reply, Transport
-from dsinga.worker.meter import Meter
+from dsinga.worker.exchange_options import Meter
 
 # An array that is up to so many iterations ahead of its receiver is acknowledged at once.
 AHEAD = 1
@@ -108,13 +108,13 @@ class GroupPeers:
         self.mailbox = Mailbox()
         self._timeout = timeout
         self._meter = meter
-        self.transports: Sequence[Transport] = ()  # by the number of the partition
+        self.transports: Sequence[Transport] = ()  # by the number of the worker
         self._iteration = 0
         self._name = ""
         self._sent: list[tuple[int, int, str, Reply]] = []
 
     def connect(self, transports: Sequence[Transport]) -> None:
-        """Set the transports to the mailboxes of the group's workers, by the number of their partition."""
+        """Set the transports to the mailboxes of the group's workers, by their numbers."""
         self.transports = transports
 
     def begin(self, name: str) -> None:
@@ -124,7 +124,7 @@ class GroupPeers:
         self.mailbox.begin(self._iteration)
 
     def send(self, location: int, key: str, array: Array) -> None:
-        """Send an array, which must not be changed afterwards, to the worker of partition ``location``."""
+        """Send an array, which must not be changed afterwards, to the worker ``location``."""
         started = time.perf_counter()
         transport = self.transports[location]
         self._meter.count(transport.crosses_process, array.nbytes)
@@ -164,11 +164,11 @@ class GroupPeers:
                     self.mailbox.check()
                     if time.perf_counter() - started > self._timeout:
                         raise RunError(
-                            f"waited {self._timeout:g} s in {self._name}: partition {location} is behind and has "
+                            f"waited {self._timeout:g} s in {self._name}: worker {location} is behind and has "
                             f"not taken {key!r}"
                         ) from None
                 except Exception:
-                    break  # _check_sent raises it with the name of the partition
+                    break  # _check_sent raises it with the number of the worker
         self._check_sent()
         self._meter.waited += time.perf_counter() - started
 
@@ -184,5 +184,5 @@ class GroupPeers:
                 reply.result(0)
             except Exception as error:
                 self.mailbox.check()
-                raise WorkerLost(f"partition {location} was lost while {key!r} was sent to it: {error}") from error
+                raise WorkerLost(f"worker {location} was lost while {key!r} was sent to it: {error}") from error
         self._sent = waiting

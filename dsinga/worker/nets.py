@@ -28,8 +28,8 @@ def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[
     """
     phases = list(dict.fromkeys([Phase.kTrain, phase]))
     check(job, phases)
-    readers = {each: open_batch_reader(job, each, workers, roots) for each in phases}
-    nets = {each: create_net(job.neuralnet, each, reader.infos) for each, reader in readers.items()}
+    readers = {name: open_batch_reader(job, name, workers, roots) for name in phases}
+    nets = {name: create_net(job.neuralnet, name, reader.infos) for name, reader in readers.items()}
     check_same_params(nets)
     return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]
 

@@ -16,7 +16,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
-    """Return for each slice how it is updated and which partitions of a worker group push its gradients.
+    """Return for each slice how it is updated and which workers of a group push its gradients.
 
     For replicated params a server only adds up the gradients.
     """

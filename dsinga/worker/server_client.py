@@ -1,25 +1,74 @@
-"""A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives."""
+"""A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
+
+Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
+the pool of result arrays (:mod:`dsinga.ops.buffers`) takes memory for its gradients from there. So the matrix product
+that computes a gradient writes it into shared memory, and only its offset is sent. If a feature of the same size has
+taken the memory before, the gradient is elsewhere and is copied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops import Array
-from dsinga.server import Push
+from dsinga.ops import Array, SparseRows, buffers
+from dsinga.server import Push, Slice
 from dsinga.transport.interface import URGENT, Reply, Transport
-from dsinga.worker.send_buffer import SendBuffer
+from dsinga.transport.shared_buffer import create_shared_buffer, offsets
+from dsinga.transport.shared_memory import SharedMemoryTransport
+
+
+class SendBuffer:
+    """Shared memory for arrays of ``nbytes`` bytes each, published in ``buffer``.
+
+    ``bases`` is the argument of :func:`dsinga.ops.buffers.use_bases`. Raises OSError where memory cannot be shared.
+    """
+
+    def __init__(self, nbytes: Sequence[int]):
+        sizes = {number: buffers.base_bytes(size) for number, size in enumerate(nbytes)}
+        starts, total = offsets(sizes)
+        self.buffer = create_shared_buffer(total, published=True)
+        self.bases: dict[int, list[np.ndarray]] = {}
+        for number, start in starts.items():
+            self.bases.setdefault(sizes[number], []).append(self.buffer.view(start, sizes[number]))
+
+    def holds(self, array: Array | SparseRows) -> bool:
+        """Whether an array is in this memory."""
+        return isinstance(array, np.ndarray) and self.buffer.offset_of(array) is not None
+
+
+def open_send_buffer(
+    transports: Sequence[Transport], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]
+) -> SendBuffer | None:
+    """Allocate shared memory for gradients, for the servers that are reached through shared memory.
+
+    ``transports`` lead to the servers, in order. The buffer has memory for the whole gradient of each param of which
+    such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
+    arrays of the pool, are always copied.
+    """
+    shared = {server for server, transport in enumerate(transports) if isinstance(transport, SharedMemoryTransport)}
+    params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
+    nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= buffers.SMALLEST]
+    if not nbytes:
+        return None
+    send_buffer = SendBuffer(nbytes)
+    for transport in transports:
+        if isinstance(transport, SharedMemoryTransport):
+            transport.publish(send_buffer.buffer)
+    send_buffer.buffer.close()
+    return send_buffer
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker: by its group's generation, worker group and partition; ``partitions`` workers in all."""
+    """Identifies a worker: by its group's generation, worker group and number; the group has ``workers`` workers."""
 
     generation: int
     group: int
-    partition: int
-    partitions: int
+    number: int
+    workers: int
 
 
 class ServerClient:
@@ -29,7 +78,7 @@ class ServerClient:
         self.transport = transport
         self._worker = worker
         self._send_buffer: SendBuffer | None = None
-        self._lent: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
+        self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
 
     @property
     def crosses_process(self) -> bool:
@@ -61,7 +110,7 @@ class ServerClient:
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
-        return ValuesReply(reply, ids, self._lent)
+        return ValuesReply(reply, ids, self._unreleased)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
         """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
@@ -76,33 +125,33 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
-        return ValuesReply(reply, list(gradients), self._lent)
+        return ValuesReply(reply, list(gradients), self._unreleased)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
         worker = self._worker
-        fields = [kind, key, worker.generation, worker.group, worker.partition, list(range(worker.partitions))]
+        fields = [kind, key, worker.generation, worker.group, worker.number, list(range(worker.workers))]
         return self.transport.call("collective", fields, [array])
 
     def _send(
         self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any
     ) -> Reply:
-        push = Push(self._worker.generation, self._worker.group, step, self._worker.partition, skip)
+        push = Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
         fields = list(push), list(gradients), *fields
         if skip:
             return self.transport.call(method, fields, **options)
         if self._send_buffer is not None:
             for id, gradient in gradients.items():
                 if self._send_buffer.holds(gradient):
-                    self._lent[id] = gradient
+                    self._unreleased[id] = gradient
         return self.transport.call(method, fields, list(gradients.values()), lend=True, **options)
 
 
 class ValuesReply:
     """The reply to a pull: values by slice id. When it has arrived, lent gradients of these slices are released."""
 
-    def __init__(self, reply: Reply, ids: Sequence[int], lent: dict[int, Array]):
-        self._reply, self._ids, self._lent = reply, ids, lent
+    def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
+        self._reply, self._ids, self._unreleased = reply, ids, unreleased
 
     def done(self) -> bool:
         """Whether the values, or an error in their place, have arrived."""
@@ -112,5 +161,5 @@ class ValuesReply:
         """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
         values = self._reply.result(timeout)
         for id in self._ids:
-            self._lent.pop(id, None)
+            self._unreleased.pop(id, None)
         return dict(zip(self._ids, values, strict=True))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dsinga.checkpoint import read_checkpoint, separate_arrays, write_checkpoint
 from dsinga.checkpoint.directory import LOOP
 from dsinga.checkpoint.metadata import write_metadata
-from dsinga.checkpoint.nested_state import insert_arrays
+from dsinga.checkpoint.tensors import insert_arrays
 from dsinga.errors import UserError
 
 ARRAYS = st.lists(st.floats(width=32), max_size=4).map(lambda numbers: np.array(numbers, np.float32))

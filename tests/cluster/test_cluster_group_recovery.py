@@ -51,7 +51,7 @@ class Killer(Recorder):
 def names_here() -> list[str]:
     """Return the names of the workers and servers in this process: run, generation, group and number."""
     workers = {key.name for key in WORKERS}
-    return [name for name in endpoint_names() if name in workers or "partition" not in name]
+    return [name for name in endpoint_names() if name in workers or "-worker-" not in name]
 
 
 def train(job: Job, figures: dict[str, Any], victim: str) -> Killer:
@@ -74,14 +74,14 @@ def generations(places: Places) -> dict[str, set[str]]:
     for names in places.values():
         for name in names:
             _, generation, group, number, *_ = name.split("-")
-            found.setdefault(("workers " if number == "partition" else "servers ") + group, set()).add(generation)
+            found.setdefault(("workers " if number == "worker" else "servers ") + group, set()).add(generation)
     return found
 
 
 SLOW = pytest.mark.slow
 LOSSES = [
-    pytest.param(DOWNPOUR, "1-partition-0", {"servers 0": {"0"}}, id="second group", marks=SLOW),
-    pytest.param(DOWNPOUR, "0-partition-1", {"servers 0": {"0"}}, id="first group", marks=SLOW),
+    pytest.param(DOWNPOUR, "1-worker-0", {"servers 0": {"0"}}, id="second group", marks=SLOW),
+    pytest.param(DOWNPOUR, "0-worker-1", {"servers 0": {"0"}}, id="first group", marks=SLOW),
     pytest.param(HOGWILD, "1-0", {"servers 0": {"0"}, "servers 1": {"1"}}, id="second group and its server"),
     pytest.param(
         HOGWILD | {"nservers_per_group": 2}, "0-0", {"servers 0": {"0", "1"}, "servers 1": {"0"}},

@@ -12,8 +12,8 @@ import dsinga
 from dsinga.api import Result, predict_with_labels
 from dsinga.data import RecordStore, write_store
 from dsinga.job import ClusterConf, Job
-from dsinga.worker.train_in_threads import train_in_threads
 from tests.support.small_job import assert_close, assert_same
+from tests.support.train_in_threads import train_in_threads
 
 RECORDS, BATCH = 36, 12
 JOB = """

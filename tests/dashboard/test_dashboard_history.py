@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.dashboard.history import MAX_RUNS, SLOTS, TOPIC, RunHistory, labels, shortened
-from dsinga.dashboard.series import Series
+from dsinga.dashboard.records import Series
 from tests.support.run_events import GROUP, begin, end, round_of
 
 

@@ -18,8 +18,8 @@ from dsinga.errors import UserError
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
 from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.train_in_threads import train_in_threads
 from tests.support.small_job import assert_same, with_topology
+from tests.support.train_in_threads import train_in_threads
 
 
 @pytest.fixture

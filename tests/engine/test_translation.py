@@ -16,10 +16,10 @@ from dsinga.data import import_records
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.translation import Translator
 from dsinga.errors import UserError
-from dsinga.examples.sample_translations import write_pairs
 from dsinga.job import Job, to_text
 from dsinga.training import beam_search, bleu
 from dsinga.training.beam_search import length_penalty
+from notebooks.book.sample_translations import write_pairs
 
 START, END, SOURCE_WORDS, TARGET_WORDS = 1, 2, 7, 5
 JOBS = {

@@ -3,7 +3,7 @@
 The bits of an accepted job are right where they equal those of an independent way to train it. If the damaged job is,
 as data, equal to the undamaged one (only comments, white space or spelling have changed), its params must be those of
 the undamaged file. Any other job is written by :func:`dsinga.job.to_text`, read again, and trained by
-:func:`dsinga.worker.train_in_threads.train_in_threads`, without Dask, the command line and its driver; the params must
+:func:`tests.support.train_in_threads.train_in_threads`, without Dask, the command line and its driver; the params must
 be equal to those in the checkpoint of ``dsinga train``. That proves that what was trained is the job that was read, and
 that its numbers do not depend on what happened around. With several worker groups, which are asynchronous, and where a
 job loads params or stops by the time, finite params in a complete checkpoint must do.
@@ -62,7 +62,7 @@ def _compare(name: str, folder: Path) -> int:
     """Return 0 where the params of the checkpoint are the right ones, else WRONG."""
     from dsinga.checkpoint import latest, read_checkpoint
     from dsinga.job import load, loads, to_text
-    from dsinga.worker.train_in_threads import train_in_threads
+    from tests.support.train_in_threads import train_in_threads
 
     job = load(folder / f"{name}.conf", SHORT)
     newest = latest("workspace/checkpoint")

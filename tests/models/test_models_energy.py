@@ -1,4 +1,4 @@
-"""The stack of restricted Boltzmann machines and the auto-encoder that it unfolds into."""
+"""Stacks of restricted Boltzmann machines and the auto-encoder that they unfold into; the multi-modal net."""
 
 from __future__ import annotations
 
@@ -10,33 +10,16 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.data import write_store
-from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
+from dsinga.models import mdnn
 from dsinga.net import NeuralNet, create_net
-
-DATASETS = Path(__file__).parents[2] / "datasets" / "mnist"
-SHORT = (784, 400, 100, 2)
-STEPS = {"train_steps": 1200, "test_freq": 600}
-STACK = {
-    **{f"rbm{n}": models.rbm(n, SHORT, name="mnist-rbm", **STEPS) for n in (1, 2, 3)},
-    "autoencoder": models.autoencoder(SHORT, pretrained="mnist-rbm", name="mnist-autoencoder", train_steps=6000),
-}
+from dsinga.retrieval import chance, mean_average_precision
 
 
 def net_of(job: Job) -> NeuralNet:
     store = job.net.layer[0].store_conf
     return create_net(job.net, Phase.kTrain, {"data": RecordInfo(tuple(store.shape), store.batchsize[0])})
-
-
-@pytest.mark.parametrize("job", [*map(models.rbm, (1, 2, 3, 4)), models.autoencoder()], ids=lambda job: job.name)
-def test_every_job_is_sound_and_can_be_written(job: Job):
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-    assert loads(to_text(job)) == job
-
-
-@pytest.mark.parametrize("name", STACK)
-def test_the_job_files_are_what_the_functions_write(name: str):
-    assert load(DATASETS / f"{name}.conf") == STACK[name]
 
 
 def test_the_last_machine_of_a_stack_is_gaussian_unless_told_otherwise():
@@ -72,3 +55,28 @@ def test_a_stack_is_trained_by_its_functions(tmp_path: Path):
 def test_a_machine_that_is_not_in_the_stack_is_refused(number: int):
     with pytest.raises(dsinga.UserError, match=f"5 sizes make machines 1 to 4; there is no machine {number}"):
         models.rbm(number)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """Pairs of four classes: noisy points about centres, of 12 numbers as images and of 5 as texts."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("pairs")
+    centres = {"I": rng.normal(size=(4, 12)), "T": rng.normal(size=(4, 5))}
+    for part, count in (("tr", 300), ("te", 99)):
+        labels = rng.integers(0, 4, count)
+        for letter, centre in centres.items():
+            noisy = centre[labels] + rng.normal(size=(count, centre.shape[1])) * 0.6
+            write_store(folder / f"{letter}_{part}.zarr", [(noisy.astype(np.float32), labels)])
+    return folder, labels
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_images_find_texts_of_their_class(pairs: tuple[Path, np.ndarray], workers: int) -> None:
+    folder, labels = pairs
+    job = mdnn((16,), (8,), code=6, classes=4, data=str(folder), train_steps=150, test_freq=150, test_steps=1)
+    result = dsinga.train(job, workers=workers, progress=False)
+    last = result.history[-1]
+    assert last["loss"] == pytest.approx(sum(last[f"{name}/loss"] for name in ("image_loss", "text_loss", "distance")))
+    assert min(last["image_loss/accuracy"], last["text_loss/accuracy"]) > 0.8
+    images, texts = (dsinga.predict(job, result.params, f"{name}_code") for name in ("image", "text"))
+    assert mean_average_precision(images, texts, labels, labels) > 0.8 > 2 * chance(labels, labels)

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from dsinga import models
 from dsinga.errors import UserError
-from dsinga.job import Phase, check, load, loads, to_text
+from dsinga.job import Phase, check
 from dsinga.layers import RecordInfo
 from dsinga.models.rnnlm import frequency_classes
 from dsinga.net import create_net
 
-DATASETS = Path(__file__).parents[2] / "datasets"
 WNUT17 = {"words": 3706, "shapes": 429, "prefixes": 2290, "suffixes": 2116}
 SENTENCES = RecordInfo((41,), 32, label_range=(0, 12), label_shape=(41,))
-
-
-def test_the_job_of_wnut17_is_what_the_function_writes():
-    job = models.bigru_crf(WNUT17, 13)
-    assert load(DATASETS / "wnut17" / "job.conf") == job
-    assert loads(to_text(job)) == job
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "rate", "halved"),
-    [("gru", models.gru_translator, 0.001, 1356), ("transformer", models.transformer, 0.0005, 2260)],
-)
-def test_the_jobs_of_multi30k_are_what_the_functions_write(name: str, function: Any, rate: float, halved: int):
-    fields = {"train_steps": 4520, "disp_freq": 50, "validate_freq": 452, "test_freq": 4520, "checkpoint_freq": 452}
-    job = function(7809, 5896, **fields)
-    schedule = {"type": "kStep", "base_lr": rate, "step_conf": {"gamma": 0.5, "change_freq": halved}}
-    assert load(DATASETS / "multi30k" / f"{name}.conf") == job.replace(
-        updater=job.updater.replace(learning_rate=schedule)
-    )
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
 
 
 @pytest.mark.parametrize(("crf", "params"), [(True, 13 * 13 + 13), (False, 0)])
@@ -81,13 +56,6 @@ def test_a_language_model_of_words_has_the_weights_of_its_factors():
         "loss_class": (2, 4),
     }
     assert net.layer("loss").shape == (2, 3)
-
-
-def test_the_job_of_char_rnn_is_what_the_function_writes():
-    job = models.char_rnn()
-    assert load(DATASETS / "char-rnn" / "job.conf") == job
-    assert loads(to_text(job)) == job
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
 
 
 @pytest.mark.parametrize(("cell", "gates"), [("kGRU", 3), ("kLSTM", 4), ("kRNN", 1)])

@@ -11,12 +11,11 @@ import dsinga
 from dsinga import models
 from dsinga.data import import_records, open_store, write_store
 from dsinga.errors import UserError
-from dsinga.examples.sample_ratings import write_ratings
-from dsinga.examples.sample_reviews import write_reviews
-from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.job import Job, loads, to_text
 from dsinga.net.describe import describe_parts
+from notebooks.book.sample_ratings import write_ratings
+from notebooks.book.sample_reviews import write_reviews
 
-DATASETS = Path(__file__).parents[2] / "datasets"
 STEPS = {"train_steps": 4, "test_freq": 0, "disp_freq": 1}
 
 
@@ -80,20 +79,6 @@ def test_the_embeddings_of_users_and_films_are_cut_by_features(ratings: Path):
     parts = {(row.layer, row.location): (row.part, row.count) for row in rows}
     assert parts["user_embedding", 0] == ("features 0-3", 12 * 4)
     assert parts["film_embedding", 1] == ("features 4-7", 20 * 4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_job_can_be_written_and_read(name: str, reviews: Path, ratings: Path):
-    job = job_of(name, reviews, ratings)
-    assert loads(to_text(job)) == job
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-
-
-def test_the_jobs_of_the_data_sets_are_what_the_functions_write():
-    assert load(DATASETS / "movie-reviews" / "convolution.conf") == models.sentiment_convolution(9698)
-    assert load(DATASETS / "movie-reviews" / "lstm.conf") == models.sentiment_lstm(9698)
-    assert load(DATASETS / "movielens" / "cosine.conf") == models.recommender(943, 1682, 664)
-    assert load(DATASETS / "movielens" / "product.conf") == models.recommender(943, 1682, 664, similarity="product")
 
 
 def test_a_review_is_predicted_without_labels_and_whatever_the_padding(reviews: Path):

@@ -12,7 +12,7 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.data import write_store
-from dsinga.job import Job, Phase, check, loads, to_text
+from dsinga.job import Job, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
@@ -113,12 +113,6 @@ def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
         expected = tensors[name].grad.numpy()
         dense = gradient.dense() if hasattr(gradient, "dense") else gradient
         np.testing.assert_allclose(dense, expected, rtol=1e-7, atol=1e-9 * np.abs(expected).max(), err_msg=name)
-
-
-def test_the_job_can_be_written_and_read():
-    job = models.transformer(5000, 6000)
-    assert loads(to_text(job)) == job
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
 
 
 @pytest.fixture(scope="module")

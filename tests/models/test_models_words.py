@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.job import Job, Phase
 from dsinga.layers import Context, Rows
 from dsinga.models import skip_gram, word_ngram
 from dsinga.ops import BACKENDS
@@ -81,14 +79,3 @@ def test_the_skip_gram_has_the_losses_of_pytorch():
         expected.append(loss.item())
     np.testing.assert_allclose(losses, expected, rtol=2e-5)
     assert expected[-1] != pytest.approx(expected[0], rel=1e-3)
-
-
-@pytest.mark.parametrize("job", [word_ngram(300), skip_gram(COUNTS)], ids=["ngram", "skip-gram"])
-def test_the_jobs_are_sound_and_can_be_written(job: Job):
-    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
-    assert loads(to_text(job)) == job
-
-
-def test_the_job_file_is_what_the_function_writes():
-    path = Path(__file__).parents[2] / "datasets" / "tinyshakespeare" / "ngram.conf"
-    assert load(path) == word_ngram(3099, "ngrams", name="shakespeare-ngram")

@@ -1,4 +1,4 @@
-"""Progress: which display is chosen, and the numbers that it shows."""
+"""Progress: which display is chosen, and the numbers that it shows; the bar of an import."""
 
 import io
 import itertools
@@ -10,6 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 from dsinga.advice import in_notebook
+from dsinga.monitor import show_import
 from dsinga.monitor.progress import (
     LiveLine,
     PlainLines,
@@ -165,3 +166,28 @@ def test_steps_of_environments_are_shown_as_a_speed():
     assert values({"step": 100, "phase": "train", "episode_return": 37.5, "env_steps_per_second": 12_345.6}) == (
         "episode_return 37.5"
     )
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    for name, value in {"COLUMNS": "100", "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    with show_import("mnist [raw]", out) as progress:
+        progress(25, 100)
+        progress(100, 100)
+    last = out.getvalue()[out.getvalue().rindex("mnist [raw]") :]
+    assert "100%" in last
+
+
+def test_a_log_gets_no_bar():
+    out = io.StringIO()
+    with show_import("mnist", out) as progress:
+        progress(25, 100)
+    assert out.getvalue() == ""
+
+
+def test_an_error_ends_the_bar():
+    out = Terminal()
+    with pytest.raises(KeyboardInterrupt), show_import("mnist", out):
+        raise KeyboardInterrupt
+    assert out.getvalue().endswith("\x1b[?25h")  # the cursor is shown again

@@ -6,7 +6,7 @@ import pytest
 from dask.utils import parse_bytes, parse_timedelta
 
 from dsinga.errors import UserError
-from dsinga.planner.network import GIGABIT, parse_bandwidth, parse_latency, parse_network
+from dsinga.planner.link import GIGABIT, parse_bandwidth, parse_latency, parse_network
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.planner import cost_model, pricing
 from dsinga.planner.barrier import FREE_BARRIER
 from dsinga.planner.plan_picture import draw_plan
-from dsinga.planner.plan_table import format_bytes
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE
 
@@ -97,27 +96,6 @@ def test_the_curve_ends_at_the_rows_of_the_batch(plan: Plan) -> None:
     figures = json.loads(plan("--json")[1])
     assert sorted({row["workers"] for row in figures["curve"]}) == [1, 2, 4, 8, 16]
     assert {row["name"] for row in figures["curve"]} == {"data", "hybrid", "auto"}
-
-
-def test_draws_a_picture(plan: Plan, tmp_path: Path) -> None:
-    arguments = ("--workers", "4", "--bandwidth", "1Gbit", "--latency", "0.1ms")
-    figures = json.loads(plan(*arguments, "--json")[1])
-    status, out, err = plan(*arguments, "--picture", "plan.svg")
-    assert status == 0, err
-    assert "drawn to plan.svg" in out
-    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
-    assert root.tag.endswith("svg")
-    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert texts[0] == f"planned: batch 16, 4 workers: {figures['where']}"
-    assert f"scaling: {figures['scaling']}" in texts
-    assert {"computing", "exchange and waiting", "memory of a worker", "ms for an iteration", "ideal"} <= set(texts)
-    for row in figures["alternatives"]:
-        assert row["name"] in texts
-        assert f"{row['ms_per_iteration']:,.1f} ms, {row['speedup']:.2f}×" in texts
-        assert format_bytes(row["memory_bytes"]) in texts
-    assert {"0%", "100%"} <= set(texts)  # of the axis of efficiency
-    assert {f"{row['name']} {row['efficiency']:.0%}" for row in figures["curve"] if row["workers"] == 16} <= set(texts)
-    assert [text for text in texts if text in {"1", "2", "4", "8", "16"}][-5:] == list(map(str, (1, 2, 4, 8, 16)))
 
 
 def test_bars_of_the_picture_are_as_long_as_their_times(plan: Plan, tmp_path: Path) -> None:

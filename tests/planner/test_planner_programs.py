@@ -1,4 +1,4 @@
-"""The approximate programs of workers, compared with those of the partitioned net."""
+"""The approximate programs of workers, compared with those of the partitioned net; pieces, and the work of servers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from dsinga.net import NeuralNet, choose_cuts, partition
 from dsinga.planner.approximate_program import NetParts, approximate_program
 from dsinga.planner.exact_program import exact_program
 from dsinga.planner.link import Links
-from dsinga.planner.processes import process_map
-from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send
+from dsinga.planner.machine import Rates
+from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, process_map
+from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send, ServerWork, update_work
 from dsinga.planner.simulate import simulate
+from dsinga.server import Slice
+from dsinga.server.slicing import PIECE_BYTES
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
 
 REQUESTED_DIMS: dict[str, dict[str, int]] = {
@@ -97,3 +100,50 @@ def test_messages_between_workers_do_not_grow_with_their_number() -> None:
             counts.add(sum(isinstance(operation, (Send, Receive, AllToAll)) for operation in program.operations))
     (count,) = counts
     assert 0 < count < len(net.nodes) * 2
+
+
+RATES = Rates(update=2.0, add=1.0, copy=0.0, keep=0.0, update_contended=3.0)
+UNSHARED, SHARED = ServerWork(2, 30.0), ServerWork(2, 0.0, share=20.0)  # for 10 numbers
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "expected"),
+    [
+        ((0, 0), (0, 0), [SHARED, SHARED]),
+        ((0, 0), (0, 1), [SHARED, UNSHARED]),  # the second server is in a process without workers
+        ((0, 0), (1, 1), [UNSHARED, UNSHARED]),
+        ((0, 1), (0, 1), [UNSHARED, UNSHARED]),
+    ],
+)
+def test_threads_share_the_updates_of_servers_in_their_own_process(workers, servers, expected):
+    slices = [Slice(number, "w", 10 * number, 10 * number + 10, server=number) for number in range(2)]
+    work = update_work(slices, {"w": 2}, ProcessMap(workers, servers), RATES)
+    assert list(work.values()) == expected
+
+
+def test_a_slice_with_one_user_is_updated_while_other_workers_update_theirs():
+    work = update_work([Slice(0, "w", 0, 10, server=0)], {"w": 1}, ProcessMap((0, 0), (0,)), RATES)
+    assert work == {0: ServerWork(1, 30.0)}
+
+
+SHARED_PARAM, OWN_PARAM = ParamUse((4, PIECE_BYTES // 4), (0, 1)), ParamUse((4, PIECE_BYTES // 4), (0,))
+TWO_HOSTS = process_map(2, 1, 2)._replace(several_hosts=True)
+
+
+def test_params_of_several_users_go_between_hosts_in_pieces() -> None:
+    slices = TWO_HOSTS.slices({"shared": SHARED_PARAM, "own": OWN_PARAM})
+    assert [slice_.size for slice_ in slices if slice_.param == "shared"] == [PIECE_BYTES // 4] * 4
+    assert [slice_.server for slice_ in slices if slice_.param == "own"] == [0]
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [process_map(2, 1, 2), TWO_HOSTS._replace(whole=True), TWO_HOSTS._replace(workers=(0, 0), servers=(0,))],
+)
+def test_others_stay_whole(processes: ProcessMap) -> None:
+    assert processes.piece_bytes(1 << 30) is None
+
+
+def test_a_simulation_has_a_limited_number_of_pieces() -> None:
+    assert TWO_HOSTS.piece_bytes(1) == PIECE_BYTES
+    assert TWO_HOSTS.piece_bytes(1 << 30) == (4 << 30) // MOST_PIECES

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga import rl
-from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
+from dsinga.checkpoint.tensors import insert_arrays, separate_arrays
 from dsinga.errors import UserError
 from dsinga.rl.prioritized_replay import PrioritizedReplay, SumTree
 from dsinga.rl.replay import ReplayMemory

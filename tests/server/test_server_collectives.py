@@ -1,4 +1,4 @@
-"""Collectives over partitions: bits of the results, repeated calls, and removal of finished ones."""
+"""Collectives over workers: bits of the results, repeated calls, and removal of finished ones."""
 
 import gc
 import itertools
@@ -15,14 +15,14 @@ PARTS = [np.array([1e8, 1.0], np.float32), np.array([-1e8, 2.0], np.float32), np
 TOTAL = (PARTS[0] + PARTS[1]) + PARTS[2]
 
 
-def add(collectives, key, partition, array, contributors=2):
-    return collectives.add("all_reduce", key, partition, array, range(contributors))
+def add(collectives, key, worker, array, contributors=2):
+    return collectives.add("all_reduce", key, worker, array, range(contributors))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_the_sum_is_in_the_order_of_the_partitions(order):
+def test_the_sum_is_in_the_order_of_the_workers(order):
     collectives = Collectives()
-    futures = [add(collectives, "a", partition, PARTS[partition], 3) for partition in order]
+    futures = [add(collectives, "a", worker, PARTS[worker], 3) for worker in order]
     for future in futures:
         np.testing.assert_array_equal(future.result(0), TOTAL)
         assert not future.result(0).flags.writeable
@@ -32,10 +32,8 @@ def test_the_sum_is_in_the_order_of_the_partitions(order):
 def test_threads_get_every_sum(restless_threads):
     collectives = Collectives()
 
-    def work(partition):
-        return [
-            add(collectives, f"step {step}", partition, PARTS[partition] * step, 3).result(10) for step in range(200)
-        ]
+    def work(worker):
+        return [add(collectives, f"step {step}", worker, PARTS[worker] * step, 3).result(10) for step in range(200)]
 
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(work, range(3)))
@@ -49,14 +47,14 @@ def test_a_repeated_call_counts_once_and_gets_the_same_answer():
     collectives = Collectives()
     add(collectives, "a", 0, PARTS[0])
     add(collectives, "a", 0, PARTS[2])
-    assert collectives.pending() == ["'a': partition 0 has come, 1 is missing"]
+    assert collectives.pending() == ["'a': worker 0 has come, 1 is missing"]
     result = add(collectives, "a", 1, PARTS[1]).result(0)
-    add(collectives, "b", 1, PARTS[1])  # the answer to partition 0 may have been lost
+    add(collectives, "b", 1, PARTS[1])  # the answer to worker 0 may have been lost
     assert add(collectives, "a", 0, PARTS[2]).result(0) is result
     np.testing.assert_array_equal(result, PARTS[0] + PARTS[1])
 
 
-def test_a_result_is_freed_when_all_partitions_have_begun_the_next():
+def test_a_result_is_freed_when_all_workers_have_begun_the_next():
     collectives = Collectives()
     first = weakref.ref(add(collectives, "a", 0, PARTS[0]))
     add(collectives, "a", 1, PARTS[1])
@@ -68,7 +66,7 @@ def test_a_result_is_freed_when_all_partitions_have_begun_the_next():
     assert first() is None
 
 
-def test_arrays_of_different_shapes_fail_all_partitions():
+def test_arrays_of_different_shapes_fail_all_workers():
     collectives = Collectives()
     early = add(collectives, "a", 0, np.zeros(2))
     late = add(collectives, "a", 1, np.zeros(3))
@@ -85,10 +83,10 @@ def test_close_keeps_finished_results():
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_rows_are_joined_in_the_order_of_the_partitions(order):
+def test_rows_are_joined_in_the_order_of_the_workers(order):
     collectives = Collectives()
     rows = [np.full((count, 2), count) for count in (1, 3, 2)]
-    futures = [collectives.add("all_gather", "a", partition, rows[partition], range(3)) for partition in order]
+    futures = [collectives.add("all_gather", "a", worker, rows[worker], range(3)) for worker in order]
     for future in futures:
         np.testing.assert_array_equal(future.result(0), np.concatenate(rows))
         assert not future.result(0).flags.writeable
@@ -98,7 +96,7 @@ def test_each_key_has_its_own_contributors():
     collectives = Collectives()
     first = collectives.add("all_reduce", "a", 2, PARTS[2], (0, 2))
     np.testing.assert_array_equal(collectives.add("all_reduce", "b", 1, PARTS[1], (1,)).result(0), PARTS[1])
-    assert collectives.pending() == ["'a': partition 2 has come, 0 is missing"]
+    assert collectives.pending() == ["'a': worker 2 has come, 0 is missing"]
     collectives.add("all_reduce", "a", 0, PARTS[0], (0, 2))
     np.testing.assert_array_equal(first.result(0), PARTS[0] + PARTS[2])
     reference = weakref.ref(first)
@@ -107,4 +105,4 @@ def test_each_key_has_its_own_contributors():
     del first
     gc.collect()
     assert reference() is None
-    assert collectives.pending() == ["'c': partitions 0, 2 have come, 1 is missing"]
+    assert collectives.pending() == ["'c': workers 0, 2 have come, 1 is missing"]

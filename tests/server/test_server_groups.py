@@ -76,8 +76,8 @@ def test_every_update_of_every_group_is_applied_once(contributors, staleness, re
         array[group::3] = -1
         return array
 
-    def work(group, partition):
-        draw = random.Random(10 * group + partition)
+    def work(group, worker):
+        draw = random.Random(10 * group + worker)
         for step in range(steps):
             for id, value in shard.pull(range(3), step, group).result(WAIT).items():
                 assert pulled.setdefault((group, step, id), value) is value  # the same for the whole group
@@ -87,14 +87,12 @@ def test_every_update_of_every_group_is_applied_once(contributors, staleness, re
                 assert staleness is None or min(updates) >= pushes * (step - staleness)
             ids = draw.sample(range(3), 3)
             for part in (ids[:1], ids[1:]):
-                shard.push(Push(0, group, step, partition), {id: gradient(group) for id in part})
-                shard.push(
-                    Push(0, group, step, partition), {id: ones(-100) for id in part}
-                )  # a repeated push is dropped
+                shard.push(Push(0, group, step, worker), {id: gradient(group) for id in part})
+                shard.push(Push(0, group, step, worker), {id: ones(-100) for id in part})  # a repeated push is dropped
         shard.pull(range(3), steps, group).result(WAIT)
         shard.leave(group)
 
-    run_threads(work, *[(group, partition) for group in groups for partition in contributors])
+    run_threads(work, *[(group, worker) for group in groups for worker in contributors])
     for id in range(3):
         np.testing.assert_array_equal(value_of(shard, id), ones(pushes * steps))
     assert shard.pending() == "nothing is waited for"
@@ -123,12 +121,12 @@ def test_each_group_has_its_own_step_for_the_learning_rate():
     np.testing.assert_array_equal(value_of(shard), ones(1 + 10 + 1 + 100 + 10))
 
 
-def test_contributions_of_a_group_are_one_update_in_the_order_of_the_partitions():
+def test_contributions_of_a_group_are_one_update_in_the_order_of_the_workers():
     shard = make_shard(specs(1, contributors=(0, 1, 2)), updater=sgd(momentum=0.5))
     parts = [ones(1e8), ones(-1e8), ones(-1)]
-    for partition in (2, 0):
-        shard.push(Push(0, 1, 0, partition), {0: parts[partition].copy()})
-        shard.push(Push(0, 0, 0, partition), {0: ones(7)})
+    for worker in (2, 0):
+        shard.push(Push(0, 1, 0, worker), {0: parts[worker].copy()})
+        shard.push(Push(0, 0, 0, worker), {0: ones(7)})
     assert not value_of(shard).any()
     shard.push(Push(0, 1, 0, 1), {0: parts[1].copy()})
     np.testing.assert_array_equal(value_of(shard), ones(1))
@@ -138,10 +136,10 @@ def test_contributions_of_a_group_are_one_update_in_the_order_of_the_partitions(
 def test_a_pulled_value_does_not_change_when_other_groups_push():
     shard = make_shard(specs(1, contributors=(0, 1)))
     first = shard.pull([0], 0, 0).result(0)[0]
-    for partition in (0, 1):
-        shard.push(Push(0, 1, 0, partition), {0: ones(-1)})
+    for worker in (0, 1):
+        shard.push(Push(0, 1, 0, worker), {0: ones(-1)})
     assert not first.any()
-    assert shard.pull([0], 0, 0).result(0)[0] is first  # all partitions of a group get the same array
+    assert shard.pull([0], 0, 0).result(0)[0] is first  # all workers of a group get the same array
     np.testing.assert_array_equal(shard.pull([0], 1, 1).result(0)[0], ones(2))
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 1
@@ -203,13 +201,13 @@ def test_a_group_may_begin_later():
     assert shard.pull([0], 10, 0).done()
 
 
-def test_pending_names_the_group_and_the_missing_partitions():
+def test_pending_names_the_group_and_the_missing_workers():
     shard = make_shard(specs(1, contributors=(0, 1)))
     shard.push(Push(0, 1, 0, 1), {0: ones()})
     shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))
     assert shard.pending() == (
-        "slice p0[0:50] of group 1 at step 0: partition 1 has come, 0 is missing; "
-        "collective of group 1 'mean': partition 0 has come, 1 is missing"
+        "slice p0[0:50] of group 1 at step 0: worker 1 has come, 0 is missing; "
+        "collective of group 1 'mean': worker 0 has come, 1 is missing"
     )
 
 
@@ -224,23 +222,6 @@ def test_collectives_are_separate_for_each_group():
     assert not late.done()
     shard.collective("all_gather", "rows", 1, 1, np.zeros((1, 3)), (1, 2))
     np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
-
-
-def test_close_fails_pulls_and_collectives():
-    shard = make_shard(specs(1), staleness=0)
-    shard.push(Push(0, 0, 0, 0), {0: ones()})
-    waiting = [
-        shard.pull([0], 1, 0),
-        shard.collective("all_reduce", "k", 1, 0, ones(), (0, 1)),
-        shard.collective("all_gather", "k", 0, 0, ones(), (0, 1)),
-    ]
-    error = RunError("worker 3 was lost")
-    shard.close(error)
-    for future in waiting:
-        assert future.exception(0) is error
-    for call in (lambda: shard.leave(1), lambda: shard.join(1, 3), lambda: shard.snapshot(None, WAIT)):
-        with pytest.raises(RunError, match="worker 3 was lost"):
-            call()
 
 
 def test_a_snapshot_without_a_version_is_between_two_updates(restless_threads):

@@ -31,8 +31,8 @@ def ones(times=1.0):
     return np.full(SIZE, times, np.float32)
 
 
-def push(shard, group, step, partition, *ids, generation=0, times=1.0):
-    shard.push(Push(generation, group, step, partition), {id: ones(-times) for id in ids})
+def push(shard, group, step, worker, *ids, generation=0, times=1.0):
+    shard.push(Push(generation, group, step, worker), {id: ones(-times) for id in ids})
 
 
 def values(shard):
@@ -42,16 +42,16 @@ def values(shard):
 def test_it_begins_at_the_highest_step_without_incomplete_gradients():
     shard = make_shard(slices=3)
     for step in range(2):
-        for partition in (0, 1):
-            push(shard, 1, step, partition, 0, *[1, 2][: 2 - step], times=0.5)
-    push(shard, 1, 2, 0, 0, times=100)  # partition 1 was lost before it pushed
+        for worker in (0, 1):
+            push(shard, 1, step, worker, 0, *[1, 2][: 2 - step], times=0.5)
+    push(shard, 1, 2, 0, 0, times=100)  # worker 1 was lost before it pushed
     push(shard, 1, 1, 1, 2, times=100)  # and so before step 1 was complete
     assert shard.restart(1, 7) == 2
     for step in (2, 3):
         pulled = shard.pull(range(3), step, 1).result(0)
         assert [pulled[id][0] for id in range(3)] == [step, step, step - 1]
-        for partition in (1, 0):
-            push(shard, 1, step, partition, 0, 1, 2, generation=7, times=0.5)
+        for worker in (1, 0):
+            push(shard, 1, step, worker, 0, 1, 2, generation=7, times=0.5)
     assert values(shard) == [4, 4, 3]
 
 
@@ -60,12 +60,12 @@ def test_messages_of_another_generation_are_refused(generation):
     shard = make_shard()
     shard.restart(1, 1)
     refused = f"of group 1 .*is of generation {generation}, but the group is of generation 1"
-    with pytest.raises(RunError, match="a push of partition 0 " + refused):
+    with pytest.raises(RunError, match="a push of worker 0 " + refused):
         push(shard, 1, 0, 0, 0, generation=generation)
-    with pytest.raises(RunError, match="a collective of partition 1 " + refused):
+    with pytest.raises(RunError, match="a collective of worker 1 " + refused):
         shard.collective("all_reduce", "k", 1, 1, ones(), (0, 1), generation)
-    for partition in (0, 1):
-        push(shard, 0, 0, partition, 0, 1)  # the other group is still of generation 0
+    for worker in (0, 1):
+        push(shard, 0, 0, worker, 0, 1)  # the other group is still of generation 0
     assert values(shard) == [2, 2]
 
 
@@ -77,21 +77,21 @@ def test_its_pulls_and_collectives_fail_and_those_of_others_stay():
     for future in lost:
         assert "worker group 1 has begun anew as generation 1" in str(future.exception(0))
     assert not any(future.done() for future in other)
-    for partition in (0, 1):
-        push(shard, 0, 0, partition, 0)
+    for worker in (0, 1):
+        push(shard, 0, 0, worker, 0)
     shard.collective("all_reduce", "k", 0, 1, ones(), (0, 1))
     for future in other:
         future.result(0)
     key = ("all_reduce", "k", 1)  # computed again under the same key, without the array of before
-    new = [shard.collective(*key, partition, ones(3), (0, 1), 1) for partition in (0, 1)]
+    new = [shard.collective(*key, worker, ones(3), (0, 1), 1) for worker in (0, 1)]
     np.testing.assert_array_equal(new[0].result(0), ones(6))
 
 
 def test_servers_of_a_group_agree_on_the_step():
     shards = [make_shard(), make_shard(), make_shard(slices=0)]
     for step in range(3):
-        for partition in (0, 1):
-            push(shards[1], 1, step, partition, 1)
+        for worker in (0, 1):
+            push(shards[1], 1, step, worker, 1)
     answers = [shard.restart(1, 1) for shard in shards]
     assert answers == [0, 3, 0]
     assert [shard.restart(1, 1, max(answers)) for shard in shards] == [3, 3, 3]
@@ -153,7 +153,7 @@ def test_a_group_that_has_left_is_waited_for_again():
 
 @given(data=st.data())
 def test_no_step_of_a_slice_counts_twice_or_in_part(data):
-    shard, partitions = make_shard(slices=3, contributors=(0, 1)), (0, 1)
+    shard, workers = make_shard(slices=3, contributors=(0, 1)), (0, 1)
     generation, first = 0, 0
     pushed, steps, updates = {}, {}, [0, 0, 0]
     for _ in range(data.draw(st.integers(0, 40))):
@@ -163,34 +163,34 @@ def test_no_step_of_a_slice_counts_twice_or_in_part(data):
             assert not steps or any(first == step + 1 for _, step in steps)
             pushed = {}
             continue
-        id, partition = data.draw(st.integers(0, 2)), data.draw(st.sampled_from(partitions))
+        id, worker = data.draw(st.integers(0, 2)), data.draw(st.sampled_from(workers))
         step = max([first, *(1 + last for (at, last) in steps if at == id)])
-        if pushed.setdefault((id, step), set()) >= {partition}:
+        if pushed.setdefault((id, step), set()) >= {worker}:
             continue
-        pushed[id, step].add(partition)
-        push(shard, 1, step, partition, id, generation=generation)
-        if len(pushed[id, step]) == len(partitions):
+        pushed[id, step].add(worker)
+        push(shard, 1, step, worker, id, generation=generation)
+        if len(pushed[id, step]) == len(workers):
             assert steps.setdefault((id, step)) is None
-            updates[id] += len(partitions)
+            updates[id] += len(workers)
     assert values(shard) == updates
 
 
 def test_a_group_begins_anew_again_and_again_while_others_train(restless_threads):
     steps, shard = 40, make_shard(contributors=(0, 1), groups=(0, 1, 2), staleness=5)
 
-    def train(group, partition, generation, start, stop):
-        draw = random.Random(10 * group + partition)
+    def train(group, worker, generation, start, stop):
+        draw = random.Random(10 * group + worker)
         for step in range(start, stop):
             for value in shard.pull([0, 1], step, group).result(WAIT).values():
                 assert (value == value[0]).all()
             for id in draw.sample([0, 1], 2):
-                push(shard, group, step, partition, id, generation=generation)
+                push(shard, group, step, worker, id, generation=generation)
 
     def train_and_lose(start, generation):
-        """Train group 1 until its partition 1 is lost: with a push for one slice only."""
+        """Train group 1 until its worker 1 is lost: with a push for one slice only."""
         stop = min(steps, start + 3 + generation)
         with ThreadPoolExecutor(2) as pool:
-            for future in [pool.submit(train, 1, partition, generation, start, stop) for partition in (0, 1)]:
+            for future in [pool.submit(train, 1, worker, generation, start, stop) for worker in (0, 1)]:
                 future.result(2 * WAIT)
         if stop == steps:
             return stop
@@ -203,7 +203,7 @@ def test_a_group_begins_anew_again_and_again_while_others_train(restless_threads
         return stop + 1
 
     with ThreadPoolExecutor(4) as pool:
-        others = [pool.submit(train, group, partition, 0, 0, steps) for group in (0, 2) for partition in (0, 1)]
+        others = [pool.submit(train, group, worker, 0, 0, steps) for group in (0, 2) for worker in (0, 1)]
         start = generation = 0
         while start < steps:
             start, generation = train_and_lose(start, generation), generation + 1

@@ -71,25 +71,25 @@ def test_every_update_reaches_every_group_once_in_any_interleaving(graph, data, 
 @pytest.mark.parametrize("frequency", [1, 3])
 @pytest.mark.parametrize("kind", ["direct", "threaded"])
 def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, restless_threads):
-    worker_groups, partitions, steps = 2, 2, 8
-    with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(20) as workers:
-        options = {"worker_groups": worker_groups, "contributors": range(partitions)}
+    worker_groups, workers, steps = 2, 2, 8
+    with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(20) as threads:
+        options = {"worker_groups": worker_groups, "contributors": range(workers)}
         if kind == "direct":
             network = DirectNetwork(GRAPHS[graph], frequency, **options)
         else:
             network = ThreadedNetwork(GRAPHS[graph], frequency, pool=pool, **options)
 
-        def work(group, partition):
+        def work(group, worker):
             shard = network.shards[group // worker_groups]
             for step in range(steps):
                 for value in shard.pull(range(2), step, group).result(WAIT).values():
                     assert (value == value[0]).all()
-                    assert value[0] >= partitions * step
+                    assert value[0] >= workers * step
                 for id in (1, 0):
-                    shard.push(Push(0, group, step, partition), {id: ones(-1)})
+                    shard.push(Push(0, group, step, worker), {id: ones(-1)})
 
         all_groups = range(worker_groups * len(network.shards))
-        futures = [workers.submit(work, group, partition) for group in all_groups for partition in range(partitions)]
+        futures = [threads.submit(work, group, worker) for group in all_groups for worker in range(workers)]
         for future in futures:
             future.result(3 * WAIT)
         last, numbers = None, []
@@ -97,7 +97,7 @@ def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, rest
             last, numbers = numbers, [future.result(WAIT) for future in [shard.flush() for shard in network.shards]]
         for group in range(len(network.shards)):
             for id in (0, 1):
-                np.testing.assert_array_equal(network.value(group, id), ones(len(all_groups) * partitions * steps))
+                np.testing.assert_array_equal(network.value(group, id), ones(len(all_groups) * workers * steps))
 
 
 def test_a_change_is_sent_after_every_frequency_updates_of_a_slice():

@@ -64,7 +64,10 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
     (folder / "datasets").symlink_to(ROOT / "datasets")
     place = (folder / "notebooks" / name).parent
     place.mkdir(parents=True)
-    book = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    source = ROOT / "notebooks" / f"{name}.ipynb"
+    for module in source.parent.glob("*.py"):
+        (place / module.name).symlink_to(module)
+    book = nbformat.read(source, as_version=4)
     for key, change in (changed or {}).items():
         (cell,) = [cell for cell in book.cells if cell.id == key]
         cell.source = change(cell.source)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsinga import RunError
 from dsinga.ops import buffers
@@ -101,25 +99,6 @@ def test_messages_of_a_lower_number_are_sent_first(tls: bool) -> None:
     receiver.start()
     inbox.wait(lambda: len(inbox.messages) == 6)
     assert [values for values, _ in inbox.messages] == [7, 1, 1, 3, 5, 9]
-    sender.close()
-    receiver.close()
-
-
-@given(st.lists(st.tuples(st.sampled_from(["u1", "i8", "f4"]), st.lists(st.integers(0, 40), max_size=3)), max_size=6))
-def test_arrays_of_any_shapes_arrive(shapes: list[tuple[str, list[int]]]) -> None:
-    inbox, (here, there) = Inbox(), socket_pair()
-    sender, receiver = Stream(here, Inbox()), Stream(there, inbox)
-    sender.start()
-    receiver.start()
-    arrays = [np.random.default_rng(7).integers(0, 99, shape).astype(dtype) for dtype, shape in shapes]
-    sender.send(["some", 1, None], arrays)
-    inbox.wait(lambda: inbox.messages)
-    ((values, items),) = inbox.messages
-    assert values == ["some", 1, None]
-    assert [(item.dtype, item.shape) for item in items] == [(array.dtype, array.shape) for array in arrays]
-    for item, array in zip(items, arrays, strict=True):
-        np.testing.assert_array_equal(item, array)
-        assert item.flags.aligned
     sender.close()
     receiver.close()
 

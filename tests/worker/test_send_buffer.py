@@ -22,8 +22,7 @@ from dsinga.training import create_updater
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.shared_buffer import SharedArrays
 from dsinga.transport.shared_memory import connect_to_host
-from dsinga.worker.send_buffer import SendBuffer, open_send_buffer
-from dsinga.worker.server_client import ServerClient, WorkerId
+from dsinga.worker.server_client import SendBuffer, ServerClient, WorkerId, open_send_buffer
 from tests.support.small_job import JOB, assert_same, with_topology
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")

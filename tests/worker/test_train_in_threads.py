@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from distributed import Client
 
-from dsinga import UserError
 from dsinga.api import roots, train
-from dsinga.job import Compression, Job, UpdatePlace
+from dsinga.job import Job
 from dsinga.training import name_metrics
 from dsinga.transport.endpoints import endpoint_names
-from dsinga.worker.train_in_threads import train_in_threads
 from tests.support.small_job import assert_same, with_topology
+from tests.support.train_in_threads import train_in_threads
 
 
 def cut_by_features(job: Job) -> Job:
@@ -32,35 +27,4 @@ def test_threads_give_the_bits_of_a_cluster(job: Job, threads: Client, workers: 
     assert_same(run.params, result.params)
     losses = [step["loss"][0] / step["loss"][1] for step in (name_metrics(result.net, raw) for raw in run.metrics)]
     assert losses == list(result.history.phase("train")[:, "loss"])
-    assert not [name for name in endpoint_names() if "partition" in name], "the run is closed"
-
-
-@pytest.mark.parametrize(
-    "changes", [{"update": UpdatePlace.kWorker}, {"compression": Compression.kOneBit}, {"fullc_gather": True}]
-)
-def test_options_of_the_exchange_hold_in_threads(job: Job, threads: Client, changes: dict) -> None:
-    job = with_topology(job, 2, 1).replace(train_steps=5)
-    job = job.replace(cluster=job.cluster.replace(**changes))
-    assert_same(train_in_threads(job, roots(job, None)).params, train(job, threads, progress=False).params)
-
-
-def test_several_worker_groups_are_refused(job: Job) -> None:
-    job = with_topology(job, 2, 1).replace(train_steps=2)
-    assert job.cluster is not None
-    with pytest.raises(UserError, match="threads train one worker group"):
-        train_in_threads(job.replace(cluster=job.cluster.replace(nworker_groups=2)), roots(job, None))
-
-
-def test_no_dask_is_imported(job: Job, stores: Path) -> None:
-    code = (
-        "import sys; from dsinga.job import load; from dsinga.worker.train_in_threads import train_in_threads; "
-        "train_in_threads(load(sys.argv[1]), [sys.argv[2]]); "
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
-    )
-    path = stores / "threads.conf"
-    from dsinga.job import to_text
-
-    path.write_text(to_text(job.replace(train_steps=2)))
-    command = [sys.executable, "-c", code, str(path), str(stores)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert answer.stdout.strip() == "[]"
+    assert not [name for name in endpoint_names() if "-worker-" in name], "the run is closed"

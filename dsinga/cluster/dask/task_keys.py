@@ -24,7 +24,7 @@ def task_key(words: str, run: str, *items: str) -> TaskKey:
 def worker_words(key: WorkerKey, several_groups: bool) -> str:
     """Return the words for a worker in keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
     parts = [f"group {key.group}" if several_groups else "", generation_words(key.generation)]
-    return f"worker {key.partition}" + "".join(f" of {part}" for part in parts if part)
+    return f"worker {key.worker}" + "".join(f" of {part}" for part in parts if part)
 
 
 def generation_words(generation: int) -> str:

@@ -90,7 +90,7 @@ def end_run(run: str, message: str | None = None, generation: int | None = None)
 
 def end_group(run: str, generation: int, group: int, message: str) -> None:
     """End the workers of a worker group in this process, those of one generation."""
-    prefix = f"{run}-{generation}-{group}-partition-"
+    prefix = f"{run}-{generation}-{group}-worker-"
     _end(lambda name: name.startswith(prefix), message)
 
 

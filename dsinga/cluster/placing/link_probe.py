@@ -30,8 +30,8 @@ from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.handshake import Secret
 from dsinga.transport.interface import Items
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
+from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.meter import Meter
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
 CALLS = {0: 40, SMALL: 20, LARGE: 5}  # the number of timed calls, by the bytes that each carries

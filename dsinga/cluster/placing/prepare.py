@@ -30,9 +30,9 @@ from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
+from dsinga.worker.batch_reader import steps_per_epoch
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
-from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _configured(
         passes=evaluation_passes(opened, nets, requested_cuts),
         run=run,
         served=not on_device,
-        find_homes=lambda parts: find_homes(parts, placement),
+        find_preferred_servers=lambda parts: find_preferred_servers(parts, placement),
         overlap=read_setting("overlap"),
         timeout=read_setting("timeout"),
         piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
@@ -233,14 +233,14 @@ def _updates_on_device(topology: Topology, conf: ClusterConf) -> bool:
     return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
 
 
-def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
+def find_preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
     """Return the server that is to keep each part with a sole user: one in that user's process, if there is any."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)
-    homes = {}
+    preferred = {}
     for number, (name, part) in enumerate(parts.items()):
         servers = near.get(process(placement.partitions[0][part.users[0]]))
         if len(part.users) == 1 and servers:
-            homes[name] = servers[number % len(servers)]
-    return homes
+            preferred[name] = servers[number % len(servers)]
+    return preferred

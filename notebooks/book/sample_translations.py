@@ -1,4 +1,4 @@
-"""Generates a small synthetic data set in files like those of Multi30k.
+"""Generates German sentences and their English translations in files like those of Multi30k.
 
 The German sentences of a small grammar and their English translations differ in the order of the words: "hat ...
 gesehen" is "has seen ...", and after "heute" the verb comes before the subject.

@@ -7,10 +7,10 @@ from pathlib import Path
 import dsinga
 from dsinga import models
 from dsinga.data import import_records, open_store
-from dsinga.examples.sample_entities import write_entities
-from dsinga.examples.sample_ratings import write_ratings
-from dsinga.examples.sample_reviews import write_reviews
-from dsinga.examples.sample_words import FAMILIES, write_text
+from notebooks.book.sample_entities import write_entities
+from notebooks.book.sample_ratings import write_ratings
+from notebooks.book.sample_reviews import write_reviews
+from notebooks.book.sample_words import FAMILIES, write_text
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Generates a small synthetic data set in the files of CIFAR-10."""
+"""Generates images of ten shapes in the files of CIFAR-10."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.data.importers.cifar10 import cifar10
-from dsinga.examples.sample_images import CLASSES, write_images
+from notebooks.book.sample_images import CLASSES, write_images
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Generates a small synthetic text, in which words have families."""
+"""Generates a text in which the words of a family stand in the same places of sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates a small synthetic data set in the files of rt-polarity."""
+"""Generates reviews of films in the files of rt-polarity (movie-reviews)."""
 
 from __future__ import annotations
 

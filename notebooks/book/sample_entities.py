@@ -1,4 +1,4 @@
-"""Generates a small synthetic data set of tagged sentences, in the format of WNUT 2017."""
+"""Generates sentences with tagged names in the CoNLL columns of WNUT 2017."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates a small synthetic data set in the files of MovieLens 100k."""
+"""Generates ratings of films in the files of MovieLens 100k."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""How phases over all records are divided into batches, these among the workers of a group, and epochs into steps."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.data import Sampler
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, Phase, loads, to_text, training_phases
+from dsinga.layers import RecordInfo, Rows
+from dsinga.worker.all_records import count_batches, readers_of_all_records
+from dsinga.worker.batch_reader import BatchReader, epoch_at, resolve_epochs
+
+
+def reader(records: int, sizes: list[int]) -> BatchReader:
+    """A reader of so many records, whose batches are cut into ``sizes`` rows."""
+    store: Any = type("Store", (), {"location": "test.zarr", "__len__": lambda self: records})()
+    total, bounds = sum(sizes), np.cumsum([0, *sizes]).tolist()
+    parts = tuple(Rows(start, stop, total) for start, stop in zip(bounds, bounds[1:], strict=False))
+    sampler = Sampler(records, total, seed=1, chunk=4, shuffle=False, skip=3)
+    return BatchReader({"data": store}, {"data": RecordInfo((2,), total)}, sampler, parts)
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_every_record_is_read_once_and_every_worker_has_rows(records: int, sizes: list[int]):
+    if records < len(sizes):
+        return
+    readers = readers_of_all_records(reader(records, sizes))
+    counts = count_batches(readers)
+    batches = [each.sampler.rows(step) for each, count in zip(readers, counts, strict=True) for step in range(count)]
+    np.testing.assert_array_equal(np.concatenate(batches), np.arange(records))
+    for each in readers:
+        assert each.batchsize == each.infos["data"].batchsize == each.sampler.batchsize
+        assert [part.start for part in each.parts] == [0, *(part.stop for part in each.parts[:-1])]
+        assert min(part.stop - part.start for part in each.parts) >= 1
+    expected = [len(part) for part in np.array_split(np.arange(records), len(batches))]
+    assert [len(batch) for batch in batches] == expected
+    if max(expected) > sum(sizes):  # only where smaller batches would leave a worker without rows
+        assert -(-records // (len(batches) + 1)) <= max(len(sizes), sum(sizes))
+        assert records // -(-records // sum(sizes)) < len(sizes)
+    else:
+        assert len(batches) == -(-records // sum(sizes))
+
+
+def test_batches_of_the_same_size_are_cut_as_the_job_says():
+    (each,) = readers_of_all_records(reader(300, [50, 30, 20]))
+    assert [part.stop - part.start for part in each.parts] == [50, 30, 20]
+    larger, smaller = readers_of_all_records(reader(301, [50, 30, 20]))
+    assert (larger.batchsize, smaller.batchsize, count_batches([larger, smaller])) == (76, 75, [1, 3])
+    assert [part.stop - part.start for part in smaller.parts] == [37, 22, 16]
+
+
+def test_fewer_records_than_workers_are_refused():
+    with pytest.raises(UserError, match="test.zarr has 2 records, which cannot be divided among the 3 workers"):
+        readers_of_all_records(reader(2, [1, 1, 1]))
+
+
+@pytest.mark.parametrize(("epochs", "groups", "steps"), [(1, 1, 10), (3, 1, 30), (1, 3, 4), (2, 3, 7)])
+def test_steps_of_epochs(job: Job, stores: Path, epochs: int, groups: int, steps: int):
+    counted = job.replace(train_steps=0, epochs=epochs, cluster=ClusterConf(nworker_groups=groups))  # 1000 records
+    resolved = resolve_epochs(counted, [str(stores)])
+    assert resolved.train_steps == steps
+    assert resolve_epochs(resolved, [str(stores)]).train_steps == steps, "both given, but they agree"
+
+
+def test_steps_of_uneven_batches(job: Job, stores: Path):
+    net = loads(to_text(job).replace("batchsize: 100", "batchsize: [50, 30, 17]")).neuralnet
+    assert resolve_epochs(job.replace(train_steps=0, epochs=1, neuralnet=net), [str(stores)]).train_steps == 11
+
+
+def test_steps_and_epochs_that_disagree_are_refused(job: Job, stores: Path):
+    with pytest.raises(UserError, match="has train_steps: 50 and epochs: 3, which are 30 steps of these records; give"):
+        resolve_epochs(job.replace(epochs=3), [str(stores)])
+
+
+def test_a_job_without_epochs_is_left_alone(job: Job):
+    assert resolve_epochs(job) is job
+
+
+@given(st.integers(1, 400), st.integers(1, 60), st.integers(1, 300))
+def test_epoch_at_a_step(records: int, batchsize: int, step: int):
+    epoch = Fraction(records, batchsize)
+    value = epoch_at(step, epoch)
+    assert abs(value - step * batchsize / records) <= max(0.006, batchsize / records)
+    if any(math.ceil(number * epoch) == step for number in range(1, step * batchsize + 1)):
+        assert value == int(value) == max(n for n in range(1, step * batchsize + 1) if math.ceil(n * epoch) == step)
+
+
+LAYER = 'layer {{ name: "data" type: kRecordInput {} store_conf {{ path: "x" batchsize: 1 }} }}'
+
+
+@pytest.mark.parametrize(
+    ("layers", "phases"),
+    [
+        (["include: kTrain", "include: kTest"], [Phase.kTest]),
+        (["include: kTrain", "include: kVal", "include: kTest"], [Phase.kVal, Phase.kTest]),
+        (["include: kTrain", "include: [kVal, kTest]"], [Phase.kTest]),  # the same records twice
+        (["exclude: kTest", "exclude: kTrain"], [Phase.kTest]),  # SINGA's way: kVal has both
+        (["include: kTrain"], []),
+        ([""], []),
+    ],
+)
+def test_phases_of_a_job_with_epochs(layers: list[str], phases: list[Phase]):
+    job = loads("epochs: 2 neuralnet {" + " ".join(LAYER.format(where) for where in layers) + "}")
+    assert training_phases(job) == [Phase.kTrain, *phases]
+    assert training_phases(job.replace(epochs=0, train_steps=9)) == [Phase.kTrain]
