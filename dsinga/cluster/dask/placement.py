@@ -37,9 +37,10 @@ class Placement(NamedTuple):
         """Return the GPU that a partition computes on, None for CPU cores."""
         return self.devices[group][number] if self.devices else None
 
-    def with_threads(self, usable: int) -> Placement:
-        """Return the placement with at most ``usable`` kernel threads for each partition."""
-        return self._replace(threads=tuple(tuple(min(count, usable) for count in group) for group in self.threads))
+    def with_threads(self, *limits: int | None) -> Placement:
+        """Return the placement with no more kernel threads for a partition than each of the ``limits`` that is set."""
+        limit = min(filter(None, limits))
+        return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
     def most_partitions(self) -> int:

@@ -15,7 +15,9 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.run_span import run_span
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.placing.link_probe import measure_links
-from dsinga.job import NetConf, SlicingMethod
+from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
+from dsinga.job.topology import Topology
+from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.ops import Ops, get_ops
@@ -32,20 +34,21 @@ from dsinga.training import Updater
 _log = logging.getLogger(__name__)
 
 
-def automatic_cuts(
-    conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
-) -> dict[str, LayerCut] | None:
-    """Return the cuts of layers that the cost model finds fastest, by name; None if one worker is the fastest.
+def choose_cuts(
+    job: Job, topology: Topology, net: NeuralNet, updater: Updater, client: Client, placement: Placement
+) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
+    """Return a job, its topology, and the cuts of layers that the cost model finds fastest, by name.
 
-    Layers with a partition_dim or a location of their own are left out. The first worker times the layers whose times
-    its machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
+    Where one worker is the fastest, the job is one with a single worker in each group, and the cuts are None. Layers
+    with a partition_dim or a location of their own are left out. The first worker times the layers whose times its
+    machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
     """
     workers = placement.partitions[0]
-    excluded = explicitly_cut_layers(conf)
-    processes = process_map_of(placement, slicing)._replace(whole=updater.conf.clips_norms)
+    excluded = explicitly_cut_layers(job.neuralnet)
+    one_worker = not needs_several_workers(job.neuralnet)
+    processes = process_map_of(placement, topology.slicing)._replace(whole=updater.conf.clips_norms)
     links = measure_links(client, workers)
     folder = read_setting("cache")
-    one_worker = not needs_several_workers(conf)
     arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
     with run_span():
         search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
@@ -54,9 +57,11 @@ def automatic_cuts(
         _log.warning("partition: auto: %s", warning)
     if cuts is None:
         _log.info("partition: auto trains with one worker, which is faster than %d", len(workers))
-    else:
-        _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
-    return cuts
+        conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
+        job = job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
+        return job, create_topology(job, 1, 1), None
+    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
+    return job, topology, cuts
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:

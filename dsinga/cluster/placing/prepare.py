@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from distributed import Client, SpecCluster
 
@@ -15,23 +16,23 @@ from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, on_several_hosts, process
 from dsinga.cluster.dask.placement import Devices, Placement, place
-from dsinga.cluster.placing.devices import check_precision, choose_devices
+from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
 from dsinga.cluster.placing.memory_check import check_memory
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
-from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.net.partitioned import ParamPart
 from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
+from dsinga.worker.configure import configure, evaluation_passes, open_job
 from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
@@ -98,26 +99,56 @@ def prepare_run(
     check(job)
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     wanted = wanted_processes(job, client)
-
-    def choose_topology(workers: Workers) -> Topology:
-        usable = usable_workers(client, where, workers)
-        topology = create_topology(job, len(usable), count_processes(usable))
-        check_room(topology, usable, where)
-        return topology
-
-    def shortage(_: Topology, workers: Workers) -> str:
-        count = len(usable_workers(client, where, workers))
-        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
-
+    choose_topology, shortage = _topology_choice(job, client, where, wanted)
     with keep_workers(client, int(wanted) if job.cluster else 1):
         topology = await_workers(
             client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
         )
-        request = Request(new_run_name(), job.name, topology, where)
         opened = open_job(job, topology, roots)
         check_memory(client, opened.nets.values(), topology.workers)
+        request = Request(new_run_name(), job.name, topology, where)
         with claim_workers(client, request, cancellation, announce) as claim:
-            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads, cancellation)
+            threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+            placement = place(topology, claim.workers).with_threads(threads, max_threads)
+            check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+            updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
+            objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
+            check_workers_ready(client, placement.addresses, opened.nets.values(), objects, opened.readers.values())
+            cuts = None
+            if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
+                from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
+
+                job, topology, cuts = choose_cuts(job, topology, opened.nets[Phase.kTrain], updater, client, placement)
+                if cuts is None:  # one worker is faster
+                    claim.keep(place(topology, claim.workers))
+                    opened = open_job(job, topology, roots)
+                    threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+                    placement = place(topology, claim.workers).with_threads(threads, max_threads)
+            nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
+            choose = partial(choose_run_devices, job, client, topology, nets, updater)
+            placement = placement._replace(devices=choose(placement))
+            config = configure(
+                job,
+                topology,
+                opened,
+                nets,
+                updater,
+                passes=evaluation_passes(opened, nets, cuts),
+                run=request.run,
+                served=not keeps_params_on_gpu(job, topology, placement),
+                find_homes=partial(find_homes, placement=placement),
+                overlap=read_setting("overlap"),
+                timeout=read_setting("timeout"),
+                piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
+            )
+            check_ready = partial(
+                check_workers_ready,
+                client,
+                nets=opened.nets.values(),
+                objects=objects,
+                readers=opened.readers.values(),
+            )
+            yield PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
 
 
 def wanted_processes(job: Job, client: Client) -> float:
@@ -134,103 +165,22 @@ def wanted_processes(job: Job, client: Client) -> float:
     return workers + (servers if conf.server_worker_separate else 0)
 
 
-def _configured(
-    job: Job,
-    client: Client,
-    roots: Sequence[str],
-    topology: Topology,
-    opened: OpenedJob,
-    run: str,
-    claim: Claim,
-    max_threads: int | None,
-    cancellation: Cancellation,
-) -> PreparedRun:
-    """Place a job on the threads that it has claimed, cut its nets, and check its Dask workers."""
-    usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
-    placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
-    conf = job.cluster or ClusterConf()
-    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
-    updater = create_updater(job.updater)
-    objects = {
-        "the updater": updater,
-        "the learning rate's schedule": updater.rate,
-        "the algorithm": algorithm(job.train_one_batch),
-    }
+def _topology_choice(
+    job: Job, client: Client, where: WorkerSelection, wanted: float
+) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
+    """Return functions of the Dask workers of a cluster: the topology of a job on them, and what it lacks, or ""."""
 
-    def check_ready(addresses: Collection[str]) -> None:
-        check_workers_ready(client, addresses, opened.nets.values(), objects, opened.readers.values())
+    def choose_topology(workers: Workers) -> Topology:
+        usable = usable_workers(client, where, workers)
+        topology = create_topology(job, len(usable), count_processes(usable))
+        check_room(topology, usable, where)
+        return topology
 
-    check_ready(placement.addresses)
-    requested_cuts = None
-    if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
-        from dsinga.cluster.placing.automatic import automatic_cuts  # only partition: auto needs the planner
+    def shortage(_: Topology, workers: Workers) -> str:
+        count = len(usable_workers(client, where, workers))
+        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
 
-        train_net = opened.nets[Phase.kTrain]
-        requested_cuts = automatic_cuts(job.neuralnet, train_net, updater, client, placement, topology.slicing)
-        if requested_cuts is None:
-            job = _with_one_worker(job)
-            topology = create_topology(job, 1, 1)
-            claim.keep(place(topology, claim.workers))
-            opened = open_job(job, topology, roots)
-            return _configured(job, client, roots, topology, opened, run, claim, max_threads, cancellation)
-    nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
-
-    def choose(placement: Placement) -> Devices:
-        return _devices(job, client, placement, topology, nets, updater)
-
-    placement = placement._replace(devices=choose(placement))
-    # A single worker on a GPU keeps all params there: servers could only copy them.
-    on_device = topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_device(topology, conf)
-    config = configure(
-        job,
-        topology,
-        opened,
-        nets,
-        updater,
-        passes=evaluation_passes(opened, nets, requested_cuts),
-        run=run,
-        served=not on_device,
-        find_homes=lambda parts: find_homes(parts, placement),
-        overlap=read_setting("overlap"),
-        timeout=read_setting("timeout"),
-        piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
-    )
-    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
-
-
-def _with_one_worker(job: Job) -> Job:
-    """Return the job with one worker in each worker group, which one server serves."""
-    conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
-    return job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
-
-
-def _devices(
-    job: Job,
-    client: Client,
-    placement: Placement,
-    topology: Topology,
-    nets: Mapping[Phase, PartitionedNet],
-    updater: Updater,
-) -> Devices:
-    """Return the GPU of each partition, None for CPU cores; see :func:`choose_devices`."""
-    slots = len(updater.slots) if _updates_on_device(topology, job.cluster or ClusterConf()) else 0
-    locals_ = nets[Phase.kTrain].locals
-
-    def needs(number: int) -> int:
-        from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
-
-        memory = worker_memory(locals_[number], slots)
-        return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
-
-    devices = choose_devices(job, client, placement.partitions, needs)
-    check_precision(job, devices)
-    return devices
-
-
-def _updates_on_device(topology: Topology, conf: ClusterConf) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
-    single_worker = topology.groups == topology.workers == 1 and not topology.separate
-    return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
+    return choose_topology, shortage
 
 
 def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
