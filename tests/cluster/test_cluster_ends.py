@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 from dsinga import RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster.connecting import embedded
+from dsinga.cluster.dask import waiting
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.cluster.run import training_loop
 from dsinga.job import AlgConf, Job
@@ -116,7 +117,7 @@ def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
 
 def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
-    monkeypatch.setattr(embedded, "FILE_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
     said: list[str] = []
     monkeypatch.setattr(embedded._log, "warning", lambda text, *values: said.append(text % values))
     with (

@@ -17,6 +17,7 @@ from dsinga.cluster.connecting import expected_workers, slurm_jobs
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
+from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
@@ -45,8 +46,8 @@ class FailingWorker(Worker):
 @pytest.fixture(autouse=True)
 def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Say at once what is waited for; let all workers start in the end."""
-    monkeypatch.setattr(expected_workers, "FIRST_NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(expected_workers, "CHANGE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
     GATE.clear()
     yield
     GATE.set()

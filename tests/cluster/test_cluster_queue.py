@@ -17,6 +17,7 @@ from distributed import Client, LocalCluster
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
+from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import Outcome
@@ -57,7 +58,8 @@ class Runs:
 
 @pytest.fixture(autouse=True)
 def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -13,22 +12,16 @@ from distributed import Client, SpecCluster, Status
 from dsinga.cluster.connecting.adaptive import minimum_workers
 from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, staying_workers
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.errors import RunError, UserError
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
 
-# Seconds between two looks at the Dask workers of the cluster.
-CHECK_SECONDS = 0.2
 # Seconds within which the next Dask worker joins a scheduler that is starting, where nothing says how many will come.
 ARRIVAL_SECONDS = 10.0
 # Seconds that a cluster may take to submit the job of a worker.
 SUBMIT_SECONDS = 60.0
-# Seconds of waiting before it is announced, and between the same being announced again: doubled each time up to a
-# maximum.
-FIRST_NOTICE_SECONDS, NOTICE_SECONDS, MAX_NOTICE_SECONDS = 1.0, 60.0, 1800.0
-# Seconds between two announcements where many workers come one after another.
-CHANGE_SECONDS = 10.0
 # What a worker's process or job is like that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
@@ -65,9 +58,9 @@ def await_workers(
     Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
     has passed, and Cancelled.
     """
-    expectation, notices, started = _Expectation(client), Notices(announce), time.monotonic()
-    limit = read_setting("queue_timeout")
-    while True:
+    expectation, announcements, limit = _Expectation(client), Announcements(announce), read_setting("queue_timeout")
+
+    def try_workers(waited: float) -> _T | StillWaiting:
         all_workers = available_workers(client)
         workers = staying_workers(all_workers)
         error = None
@@ -76,19 +69,19 @@ def await_workers(
             lack = shortage(result, workers)
         except UserError as refusal:
             error, lack = refusal, str(refusal).partition(";")[0]
-        waited = time.monotonic() - started
         expected = expectation.update(all_workers) if lack else _Expected()
         if error and not expected.words:
             raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
-        if error and waited >= limit:
-            raise RunError(f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says")
         if not error and (not expected.words or waited >= limit):
-            notices.end(waited, expected.failure)
+            if announcements.count:
+                remark = f"; {expected.failure}" if expected.failure else ""
+                announce(f"the wait is over after {duration(waited)}{remark}")
             return result
-        notices.give(f"{lack}; waiting for {expected.words}", waited)
-        if cancellation:
-            cancellation.check()
-        threading.Event().wait(CHECK_SECONDS)
+        topic = f"{lack}; waiting for {expected.words}"
+        failure = f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says"
+        return StillWaiting(f"{topic}; {duration(waited)} so far, {how_to_give_up()}", RunError(failure), topic)
+
+    return wait_until(try_workers, limit, announcements, (cancellation or Cancellation()).check)
 
 
 class _Expected(NamedTuple):
@@ -159,27 +152,3 @@ def _age(client: Client, workers: Workers) -> float:
     """Return the seconds for which a scheduler has been running, by its own clock; ``workers`` are not empty."""
     started = float(client.scheduler_info(n_workers=0)["started"])
     return max(info["last_seen"] for info in workers.values()) - started
-
-
-class Notices:
-    """Says what is waited for: soon, whenever that changes, and again after longer and longer times."""
-
-    def __init__(self, announce: Callable[[str], None]):
-        self._announce = announce
-        self._text = ""
-        self._last, self._next, self._interval = -CHANGE_SECONDS, FIRST_NOTICE_SECONDS, NOTICE_SECONDS
-
-    def give(self, text: str, waited: float) -> None:
-        """Announce ``text`` if it is time to, with the seconds that were waited."""
-        has_changed = bool(self._text) and text != self._text and waited >= self._last + CHANGE_SECONDS
-        if waited < self._next and not has_changed:
-            return
-        if text == self._text:
-            self._interval = min(2 * self._interval, MAX_NOTICE_SECONDS)
-        self._text, self._last, self._next = text, waited, waited + self._interval
-        self._announce(f"{text}; {duration(waited)} so far, Ctrl-C gives up")
-
-    def end(self, waited: float, failure: str) -> None:
-        """Announce that the run begins, if it was announced that it waits."""
-        if self._text:
-            self._announce(f"the wait is over after {duration(waited)}{f'; {failure}' if failure else ''}")

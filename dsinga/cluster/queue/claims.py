@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +13,7 @@ from distributed.protocol.pickle import dumps
 
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.dask.placement import Placement, processes_apart
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, aliases
@@ -26,9 +25,6 @@ from dsinga.settings import read_setting
 
 # Seconds that one call of the scheduler waits for a turn.
 CALL_SECONDS = 5.0
-# Seconds after which a wait is announced, and between two announcements after the first one.
-FIRST_ANNOUNCEMENT_SECONDS = 1.0
-ANNOUNCEMENT_SECONDS = 300.0
 GONE = "the Dask client was disconnected from the scheduler, which has dropped the run"
 # Seconds to give back a claim.
 RELEASE_SECONDS = 3
@@ -109,8 +105,8 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and where
-    the cluster becomes too small for the run, or large enough again.
+    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and soon after
+    the cluster has become too small for the run, or large enough again.
 
     Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
     and Cancelled soon after the run is cancelled.
@@ -120,7 +116,7 @@ def claim_workers(
     try:
         view = _claim(client, workers, message)
         if view["state"] == "waiting":
-            view = _wait(client, request, view, cancellation, announce)
+            view = _wait(client, request, cancellation, Announcements(announce))
         if view["state"] == "gone":
             raise RunError(GONE)
         yield Claim(client, request.run, view["workers"])
@@ -147,30 +143,20 @@ def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict
     return dict(view)
 
 
-def _wait(
-    client: Client,
-    request: Request,
-    view: dict[str, Any],
-    cancellation: Cancellation,
-    announce: Callable[[str], None],
-) -> dict[str, Any]:
+def _wait(client: Client, request: Request, cancellation: Cancellation, announcements: Announcements) -> dict[str, Any]:
     """Wait for a run's turn; return what the scheduler says of it then."""
-    began = time.monotonic()
     limit = read_setting("queue_timeout")
-    announced_at, fitted = began + FIRST_ANNOUNCEMENT_SECONDS, view["fits"]
-    while view["state"] == "waiting":
-        waited = time.monotonic() - began
-        if waited >= limit:
-            raise RunError(f"{_waits_for(request, view)}; that is as long as dsinga.queue_timeout lets it")
-        if time.monotonic() >= announced_at or view["fits"] != fitted:
-            fitted = view["fits"]
-            announce(f"{_waits_for(request, view)}; it begins by itself, {how_to_give_up()}")
-            announced_at = time.monotonic() + ANNOUNCEMENT_SECONDS
-        seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
-        view = ask_scheduler(
-            client, "dsinga_wait", check=cancellation.check, run=request.run, seconds=max(0.0, seconds)
-        )
-    return view
+
+    def ask(waited: float) -> dict[str, Any] | StillWaiting:
+        seconds = max(0.0, min(CALL_SECONDS, announcements.seconds_left(), limit - waited))
+        view = ask_scheduler(client, "dsinga_wait", check=cancellation.check, run=request.run, seconds=seconds)
+        if view["state"] != "waiting":
+            return dict(view)
+        sentence = _waits_for(request, view)
+        failure = RunError(f"{sentence}; that is as long as dsinga.queue_timeout lets it")
+        return StillWaiting(f"{sentence}; it begins by itself, {how_to_give_up()}", failure, topic=view["fits"])
+
+    return wait_until(ask, limit, announcements, pause=0.0)
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
@@ -197,12 +183,6 @@ def _counted(count: int, noun: str) -> str:
 
 def _named(summary: Mapping[str, Any]) -> str:
     return repr(summary["job"]) + (f" of {summary['user']}" if summary["user"] else "")
-
-
-def how_to_give_up() -> str:
-    """Return how people end a wait of the calling thread."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return "Ctrl-C gives up" if is_main else "cancel() gives up"
 
 
 def user_name() -> str:

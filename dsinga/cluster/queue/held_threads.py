@@ -8,7 +8,7 @@ from typing import Any
 
 from distributed import Client
 
-from dsinga.cluster.queue.claims import how_to_give_up
+from dsinga.cluster.dask.waiting import Announcements, how_to_give_up
 from dsinga.errors import RunError
 from dsinga.settings import read_setting
 
@@ -17,8 +17,6 @@ QUIET_SECONDS = 3.0
 QUESTION_SECONDS = 5.0
 # Seconds that Dask workers may take to answer.
 ANSWER_SECONDS = 3
-# Seconds between two announcements.
-ANNOUNCEMENT_SECONDS = 300.0
 
 
 class HeldThreads:
@@ -29,8 +27,9 @@ class HeldThreads:
     """
 
     def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
-        self._client, self._run, self._addresses, self._announce = client, run, sorted(addresses), announce
-        self._ask_at = self._announce_at = 0.0
+        self._client, self._run, self._addresses = client, run, sorted(addresses)
+        self._announcements = Announcements(announce)
+        self._ask_at = 0.0
 
     def check(self, quiet: float) -> None:
         """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
@@ -53,12 +52,10 @@ class HeldThreads:
                 held = f"all threads of the Dask worker {address} run other tasks: {some}"
                 if quiet >= read_setting("queue_timeout"):
                     raise RunError(f"{held}; that is as long as dsinga.queue_timeout lets the run wait")
-                if now >= self._announce_at:
-                    self._announce_at = now + ANNOUNCEMENT_SECONDS
-                    self._announce(
-                        f"{held}; the run goes on when one ends. A task that waits for a run itself must leave its "
-                        f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
-                    )
+                self._announcements.give(
+                    f"{held}; the run goes on when one ends. A task that waits for a run itself must leave its "
+                    f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
+                )
                 return
 
 
