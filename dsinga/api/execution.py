@@ -60,7 +60,7 @@ class TrainingOptions:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
         return cls(**options)
 
-    def where(self) -> WorkerSelection:
+    def selection(self) -> WorkerSelection:
         """Return where the run may train. Raises UserError for resources that are not amounts by name."""
         return select_workers(self.resources, self.hosts)
 
@@ -175,7 +175,7 @@ class Execution:
                     grain=cluster.find_grain(options.grain),
                     extensions=options.extensions,
                     params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
-                    where=options.where(),
+                    selection=options.selection(),
                     max_threads=self.max_threads,
                     cancelled=self.cancelled,
                     saved=remote.save if remote else None,

@@ -46,8 +46,8 @@ def evaluate(
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
     with open_client(client) as client:
-        folders, where = roots(job, data_root), select_workers(resources, hosts)
-        return cluster.evaluate(job, client, trained_params(job, params, folders), each, folders, where)
+        folders, selection = roots(job, data_root), select_workers(resources, hosts)
+        return cluster.evaluate(job, client, trained_params(job, params, folders), each, folders, selection)
 
 
 @awaitable
@@ -137,8 +137,8 @@ def predict_with_labels(
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
     with open_client(client) as client:
-        folders, where = roots(job, data_root), select_workers(resources, hosts)
-        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, each, folders, where)
+        folders, selection = roots(job, data_root), select_workers(resources, hosts)
+        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, each, folders, selection)
 
 
 def generate(

@@ -38,7 +38,8 @@ TESTED = ("val_", "test_")
 class Run:
     """A training run that goes on in a thread of this process, as a future of its :class:`dsinga.Result`.
 
-    It is awaitable, also in an event loop without a Dask client. To cancel what awaits it leaves the run as it is.
+    It is awaitable, also in an event loop without a Dask client. Cancelling a task that
+    awaits the run does not cancel the run.
     """
 
     def __init__(self, execution: Execution):

@@ -93,10 +93,10 @@ def predicted(client: Client, case: str, hosts: int) -> dict[str, float]:
     conf, addresses = job(case, "data", hosts), available_workers(client)
     job_topology = topology(conf, hosts, hosts)
     placement = place(job_topology, addresses)
-    links = measure_links(client, placement.partitions[0])
+    links = measure_links(client, placement.workers[0])
     arguments = (build(conf), create_updater(conf.updater), placement, job_topology.slicing, links)
     prediction: dict[str, float] = client.submit(
-        predict, *arguments, workers=[placement.partitions[0][0]], pure=False
+        predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
     return prediction
 

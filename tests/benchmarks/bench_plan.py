@@ -131,10 +131,10 @@ def predict_on_cluster(
     addresses = available_workers(client)
     job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
-    links = measure_links(client, placement.partitions[0])
+    links = measure_links(client, placement.workers[0])
     arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
     prediction: tuple[float, dict[str, LayerCut]] = client.submit(
-        predict, *arguments, workers=[placement.partitions[0][0]], pure=False
+        predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
     return prediction
 

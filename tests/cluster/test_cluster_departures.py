@@ -37,7 +37,7 @@ PATIENCE = 60
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs look after each round who leaves, so that short ones do."""
-    monkeypatch.setattr(recovery, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "CHECK_SECONDS", 0.0)
 
 
 def wait_for_departure(client: Client) -> None:

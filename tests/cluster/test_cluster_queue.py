@@ -255,8 +255,8 @@ def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
 
 def test_another_version_of_the_queue_is_refused(job: Job, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     train(named(job, "first"), runs.client, progress=False)
-    monkeypatch.setattr(claims, "PROTOCOL", 3)
-    with pytest.raises(UserError, match=r"another version of dsinga serves .* \(protocol 2, here 3\); use the"):
+    monkeypatch.setattr(claims, "PROTOCOL", 4)
+    with pytest.raises(UserError, match=r"another version of dsinga serves .* \(protocol 3, here 4\); use the"):
         train(named(job, "second"), runs.client, progress=False)
 
 

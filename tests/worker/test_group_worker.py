@@ -176,7 +176,7 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
     homes = {slice_.param: prepared.placement.servers[0][slice_.server] for slice_ in prepared.config.slices}
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
-        assert homes[f"w2@{part}"] == prepared.placement.partitions[0][part]
+        assert homes[f"w2@{part}"] == prepared.placement.workers[0][part]
 
 
 def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:

@@ -19,38 +19,38 @@ Devices = tuple[tuple[int | None, ...], ...]
 
 
 class Placement(NamedTuple):
-    """The Dask workers on which the partitions and servers of a run live.
+    """The Dask workers on which the workers and servers of a run live.
 
     Attributes:
-        partitions: the address of the Dask worker of each partition: [group][partition].
+        workers: the address of the Dask worker of each worker of the run: [group][partition].
         servers: the address of the Dask worker of each server: [server group][server].
-        threads: the number of kernel threads of each partition: [group][partition].
-        devices: the GPU of each partition, None for CPU cores: [group][partition]; empty where all compute on cores.
+        threads: the number of kernel threads of each worker: [group][partition].
+        devices: the GPU of each worker, None for CPU cores: [group][partition]; empty where all compute on cores.
     """
 
-    partitions: Groups
+    workers: Groups
     servers: Groups
     threads: tuple[tuple[int, ...], ...]
     devices: Devices = ()
 
     def device(self, group: int, number: int) -> int | None:
-        """Return the GPU that a partition computes on, None for CPU cores."""
+        """Return the GPU that a worker of a group computes on, None for CPU cores."""
         return self.devices[group][number] if self.devices else None
 
     def with_threads(self, *limits: int | None) -> Placement:
-        """Return the placement with no more kernel threads for a partition than each of the ``limits`` that is set."""
+        """Return the placement with no more kernel threads for a worker than each of the ``limits`` that is set."""
         limit = min(filter(None, limits))
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
-    def most_partitions(self) -> int:
-        """The largest number of partitions that a process has."""
-        return max(Counter(process(address) for group in self.partitions for address in group).values())
+    def most_workers(self) -> int:
+        """The largest number of the run's workers that a process has."""
+        return max(Counter(process(address) for group in self.workers for address in group).values())
 
     @property
     def addresses(self) -> set[str]:
         """The addresses of all Dask workers that the run needs."""
-        return {address for group in (*self.partitions, *self.servers) for address in group}
+        return {address for group in (*self.workers, *self.servers) for address in group}
 
 
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
@@ -84,7 +84,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
     Partitions go to the Dask workers with the fewest partitions for each of their threads, servers beside workers of
     their group. All else stays where it is.
     """
-    load = Counter(address for group in placement.partitions for address in group)
+    load = Counter(address for group in placement.workers for address in group)
 
     def replaced(address: str) -> str:
         if address in workers:
@@ -93,10 +93,8 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         load[address] += 1
         return address
 
-    partitions = tuple(tuple(map(replaced, group)) for group in placement.partitions)
-    beside = [
-        [a for g in topology.worker_groups(group) for a in partitions[g]] for group in range(topology.server_groups)
-    ]
+    moved = tuple(tuple(map(replaced, group)) for group in placement.workers)
+    beside = [[a for g in topology.worker_groups(group) for a in moved[g]] for group in range(topology.server_groups)]
     servers = tuple(
         tuple(
             address if address in workers else beside[group][n % len(beside[group])]
@@ -104,7 +102,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         )
         for group, addresses in enumerate(placement.servers)
     )
-    return placement._replace(partitions=partitions, servers=servers)
+    return placement._replace(workers=moved, servers=servers)
 
 
 def processes_apart(topology: Topology, workers: Workers) -> int:

@@ -43,7 +43,7 @@ def choose_cuts(
     with a partition_dim or a location of their own are left out. The first worker times the layers whose times its
     machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
     """
-    workers = placement.partitions[0]
+    workers = placement.workers[0]
     excluded = explicitly_cut_layers(job.neuralnet)
     one_worker = not needs_several_workers(job.neuralnet)
     processes = process_map_of(placement, topology.slicing)._replace(whole=updater.conf.clips_norms)
@@ -66,7 +66,7 @@ def choose_cuts(
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
     """Return the processes of the workers and servers of the first group, for the planner."""
-    workers, servers = placement.partitions[0], placement.servers[0]
+    workers, servers = placement.workers[0], placement.servers[0]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
 
     def processes(addresses: Sequence[str]) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def machine_of(
     net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
 ) -> MachineModel:
     """Return a model of the first worker's machine while the first ``workers`` workers of its group compute."""
-    addresses = placement.partitions[0][:workers]
+    addresses = placement.workers[0][:workers]
     on_host = [address for address in addresses if host(address) == host(addresses[0])]
     in_process = [address for address in on_host if process(address) == process(addresses[0])]
     return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)

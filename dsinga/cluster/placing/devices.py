@@ -159,7 +159,7 @@ def choose_run_devices(
         memory = worker_memory(locals_[number], slots)
         return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
-    devices = choose_devices(job, client, placement.partitions, needs)
+    devices = choose_devices(job, client, placement.workers, needs)
     check_precision(job, devices)
     return devices
 

@@ -82,7 +82,7 @@ def prepare_run(
     client: Client,
     roots: Sequence[str] = (),
     *,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] | None = None,
@@ -99,14 +99,14 @@ def prepare_run(
     check(job)
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     wanted = wanted_processes(job, client)
-    choose_topology, shortage = _topology_choice(job, client, where, wanted)
+    choose_topology, shortage = _topology_choice(job, client, selection, wanted)
     with keep_workers(client, int(wanted) if job.cluster else 1):
         topology = await_workers(
             client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
         )
         opened = open_job(job, topology, roots)
         check_memory(client, opened.nets.values(), topology.workers)
-        request = Request(new_run_name(), job.name, topology, where)
+        request = Request(new_run_name(), job.name, topology, selection)
         with claim_workers(client, request, cancellation, announce) as claim:
             threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
             placement = place(topology, claim.workers).with_threads(threads, max_threads)
@@ -136,7 +136,7 @@ def prepare_run(
                 passes=evaluation_passes(opened, nets, cuts),
                 run=request.run,
                 served=not keeps_params_on_gpu(job, topology, placement),
-                find_homes=partial(find_homes, placement=placement),
+                find_homes=partial(preferred_servers, placement=placement),
                 overlap=read_setting("overlap"),
                 timeout=read_setting("timeout"),
                 piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
@@ -166,31 +166,31 @@ def wanted_processes(job: Job, client: Client) -> float:
 
 
 def _topology_choice(
-    job: Job, client: Client, where: WorkerSelection, wanted: float
+    job: Job, client: Client, selection: WorkerSelection, wanted: float
 ) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
     """Return functions of the Dask workers of a cluster: the topology of a job on them, and what it lacks, or ""."""
 
     def choose_topology(workers: Workers) -> Topology:
-        usable = usable_workers(client, where, workers)
+        usable = usable_workers(client, selection, workers)
         topology = create_topology(job, len(usable), count_processes(usable))
-        check_room(topology, usable, where)
+        check_room(topology, usable, selection)
         return topology
 
     def shortage(_: Topology, workers: Workers) -> str:
-        count = len(usable_workers(client, where, workers))
+        count = len(usable_workers(client, selection, workers))
         return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
 
     return choose_topology, shortage
 
 
-def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
-    """Return the server that is to keep each part with a sole user: one in that user's process, if there is any."""
+def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
+    """Return for each part with a single user a server in that user's process, if there is any."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)
     homes = {}
     for number, (name, part) in enumerate(parts.items()):
-        servers = near.get(process(placement.partitions[0][part.users[0]]))
+        servers = near.get(process(placement.workers[0][part.users[0]]))
         if len(part.users) == 1 and servers:
             homes[name] = servers[number % len(servers)]
     return homes

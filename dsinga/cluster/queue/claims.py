@@ -37,13 +37,13 @@ class Request(NamedTuple):
         run: the name of the run.
         job: the name of its job, for messages.
         topology: its groups; each partition needs a thread of a Dask worker, separate servers need whole Dask workers.
-        where: the Dask workers that it may use.
+        selection: the Dask workers that it may use.
     """
 
     run: str
     job: str
     topology: Topology
-    where: WorkerSelection = ANYWHERE
+    selection: WorkerSelection = ANYWHERE
 
     @property
     def threads(self) -> int:
@@ -58,10 +58,10 @@ class Request(NamedTuple):
             "client": client.id,
             "user": user_name(),
             "threads": self.threads,
-            "block": self.topology.workers_per_process,
-            "apart": processes_apart(self.topology, workers),
-            "resources": dict(self.where.resources),
-            "hosts": aliases(client, self.where.hosts, workers),
+            "threads_per_process": self.topology.workers_per_process,
+            "server_processes": processes_apart(self.topology, workers),
+            "resources": dict(self.selection.resources),
+            "hosts": aliases(client, self.selection.hosts, workers),
         }
 
 
@@ -79,7 +79,7 @@ class Claim:
 
     def keep(self, placement: Placement) -> None:
         """Give back all threads that a placement does not use."""
-        used = Counter(address for group in placement.partitions for address in group)
+        used = Counter(address for group in placement.workers for address in group)
         granted = {address: used[address] or self.workers[address]["nthreads"] for address in placement.addresses}
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
@@ -161,11 +161,10 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
     """Return a sentence: for how much and for whom a run waits."""
-    where = f" {request.where}" if str(request.where) else ""
     wanted = _counted(request.threads, "worker thread")
     if request.topology.separate:
         wanted += " and Dask workers for the servers alone"
-    wanted += where
+    wanted += f" {request.selection}" if str(request.selection) else ""
     sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {wanted}"
     if not view["fits"]:
         threads, workers = view["room"]

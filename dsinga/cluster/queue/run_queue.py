@@ -21,7 +21,7 @@ from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class RunQueue(SchedulerPlugin):

@@ -110,7 +110,7 @@ class ClusterRun:
         self._refreshes = 0
         self.started = False  # whether start() was called
         # By worker group: its generation, its Actors, all its tasks, and the last task of each of its workers.
-        groups = placement.partitions
+        groups = placement.workers
         self._generations = [config.generation for _ in groups]
         self._actors: list[list[Future]] = [[] for _ in groups]
         self._futures: list[weakref.WeakSet[Future]] = [weakref.WeakSet() for _ in groups]
@@ -156,7 +156,7 @@ class ClusterRun:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()
         generations = {group: self._generations[group] for group in groups}
-        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        addresses = {address for group in groups for address in self._placement.workers[group]}
         self._tell(addresses.difference(lost), end_groups, self.config.run, generations, message)
         self._forget([future for group in groups for future in self._futures[group]])
         for group in groups:
@@ -313,7 +313,7 @@ class ClusterRun:
         """
         stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
         shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
-        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        addresses = {address for group in groups for address in self._placement.workers[group]}
         return share(self.client, shared, addresses, self._task_key(WorkerActor))
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
@@ -333,15 +333,15 @@ class ClusterRun:
             return
         futures = []
         for group in groups:
-            peers = [self._key(group, p) for p in range(len(self._placement.partitions[group]))]
+            peers = [self._key(group, p) for p in range(len(self._placement.workers[group]))]
             futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(peers))]
         self.chains.wait(futures)
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        replicas, addresses = replica_values(self.config, values, state), self._placement.partitions[0]
+        replicas, addresses = replica_values(self.config, values, state), self._placement.workers[0]
         shared = share(self.client, replicas, addresses, self._task_key(tasks.set_replica))
-        partitions = range(len(self._placement.partitions[0]))
+        partitions = range(len(self._placement.workers[0]))
         self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 
     def _moment(self, step: int) -> str:
@@ -351,7 +351,7 @@ class ClusterRun:
         return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
 
     def _key(self, group: int, partition: int) -> WorkerKey:
-        address = self._placement.partitions[group][partition]
+        address = self._placement.workers[group][partition]
         return WorkerKey(self.config.run, self._generations[group], group, partition, address, self.config.secret)
 
     def _task_key(self, task: Callable[..., Any], *items: str) -> TaskKey:

@@ -78,7 +78,7 @@ def train(
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
     saved: Callable[[], None] | None = None,
@@ -88,8 +88,8 @@ def train(
 
     True stands for the newest undamaged checkpoint in the workspace; a path for that checkpoint.
 
-    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`); ``where``
-    says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
+    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`).
+    ``selection`` says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
@@ -109,7 +109,7 @@ def train(
     with (
         deferred_interrupts(cancellation),
         _prepare_again(
-            job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation,
+            job, client, roots, selection=selection, max_threads=max_threads, cancellation=cancellation,
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip

@@ -113,7 +113,7 @@ class Servers:
     def _remote_clients(self, key: ServerKey) -> list[str]:
         """Return the addresses of the workers and linked servers in other processes that call a server."""
         topology, placement = self._config.topology, self._placement
-        workers = [address for group in topology.worker_groups(key.group) for address in placement.partitions[group]]
+        workers = [address for group in topology.worker_groups(key.group) for address in placement.workers[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 

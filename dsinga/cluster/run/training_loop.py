@@ -82,7 +82,7 @@ class TrainingLoop:
         self._cancellation = cancellation
         folder = workspace / "checkpoint" if workspace else None
         self._checkpoints = Checkpoints(prepared, folder, saved, check_workspace) if folder else None
-        self._events = RunEvents(prepared, run.client, lambda method: run.run.ask_servers(method))
+        self._events = RunEvents(prepared, run.client, lambda method: run.cluster_run.ask_servers(method))
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
         self._groups: WorkerGroups | None = None  # from the beginning of training on

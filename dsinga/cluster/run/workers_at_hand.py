@@ -57,11 +57,11 @@ class WorkersAtHand:
         """Return the addresses of the Dask workers that are about to leave."""
         return set(ask_scheduler(self._client, "dsinga_leaving"))
 
-    def most_partitions(self) -> int:
-        """Return the largest number of partitions of a process in the placement that :meth:`place` would return."""
+    def most_workers(self) -> int:
+        """Return the largest number of workers in a process in the placement that :meth:`place` would return."""
         offered = self._prepared.claim.offer(self._unusable())
         workers = {address: {"nthreads": threads} for address, threads in offered.items()}
-        return place(self._prepared.topology, workers, crowded=True).most_partitions if workers else 0
+        return place(self._prepared.topology, workers, crowded=True).most_workers if workers else 0
 
     def place(self, check: Check) -> Placement:
         """Place the run on Dask workers at hand; wait, calling ``check``, where there are too few."""
