@@ -152,7 +152,7 @@ def _found() -> ClusterSource:
     """Return the cluster of a call that names none."""
     import dask.config
 
-    from dsinga.cluster.dask.task_client import task_client
+    from dsinga.cluster.dask.dask_workers import task_client
 
     client = task_client()
     if client is not None:

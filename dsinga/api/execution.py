@@ -129,7 +129,7 @@ class Execution:
 
     def _await_scheduler(self, source: ClusterSource, loss: str) -> None:
         """Wait until the scheduler has been started again, and let training go on from the newest checkpoint."""
-        from dsinga.cluster.connecting.lost_scheduler import await_scheduler
+        from dsinga.cluster.connecting.scheduler_probe import await_scheduler
 
         job = self.prepare_job()
         seconds = (job.cluster or ClusterConf()).patience
@@ -198,7 +198,7 @@ class Execution:
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
-        from dsinga.cluster.connecting.lost_scheduler import await_as_many_workers
+        from dsinga.cluster.connecting.expected_workers import await_as_many_workers
 
         await_as_many_workers(client, self.dask_workers, seconds, self._check_cancelled)
         self.dask_workers = len(cluster.available_workers(client))

@@ -28,8 +28,7 @@ from distributed import Client
 from dsinga.api import with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, process_map_of
-from dsinga.cluster.placing.link_probe import measure_links
+from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads

@@ -25,8 +25,7 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, process_map_of
-from dsinga.cluster.placing.link_probe import measure_links
+from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import measure
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology

@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client, LocalCluster
 
 from dsinga import train
-from dsinga.cluster.dask.packed import Packed, unpacked
+from dsinga.cluster.dask.shared_objects import Packed, unpacked
 from dsinga.job import Job, LayerConf
 from dsinga.layers import Layer, Output
 from dsinga.registry import register

@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.cluster.on_workers.server_links import ServerLink
+from dsinga.cluster.on_workers.server_actor import ServerLink
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.remote import RemoteTransport
 from dsinga.worker.config import ServerKey

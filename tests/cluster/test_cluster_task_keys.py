@@ -12,8 +12,7 @@ from distributed import Client, get_task_stream
 from distributed.utils import key_split_group
 
 from dsinga.api import evaluate, train
-from dsinga.cluster.dask.run_span import SPAN
-from dsinga.cluster.dask.task_keys import task_key
+from dsinga.cluster.dask.task_keys import SPAN, task_key
 from dsinga.job import Job
 from tests.support.small_job import with_topology
 

@@ -56,7 +56,7 @@ STAGES = {
     "placed": Stage("prepare._configured"),
     "workers asked": Stage("preflight.check._ask"),
     "links measured": Stage("automatic.measure_links", changes={"auto": True}),
-    "barriers measured": Stage("link_probe._measure_barrier_between", changes={"auto": True}),
+    "barriers measured": Stage("automatic._measure_barrier_between", changes={"auto": True}),
     "cuts searched": Stage("automatic.gather", changes={"auto": True}),
     "GPUs looked for": Stage("devices._ask", changes={"gpu": [0]}),
     "nets configured": Stage("prepare.configure"),

@@ -20,8 +20,7 @@ from distributed.security import Security
 
 from dsinga.advice import option
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
-from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
-from dsinga.cluster.connecting.scheduler_version import check_version
+from dsinga.cluster.connecting.scheduler_probe import check_scheduler, check_version, with_scheme
 from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.errors import UserError

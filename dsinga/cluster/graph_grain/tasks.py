@@ -1,21 +1,38 @@
-"""Tasks of graph grain: one segment of a worker's iteration, and the report of a round."""
+"""Tasks of graph grain: one segment of a worker's iteration, and the report of a round.
+
+The segments of an iteration are the exchange with the servers, then layers.
+"""
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsinga.cluster.dask.error_frames import cleared_frames
-from dsinga.cluster.graph_grain.plan import plan_iteration, positions
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
 from dsinga.cluster.on_workers.worker_actor import find_worker
 from dsinga.job import Phase
-from dsinga.net.segments import Segment
+from dsinga.net import NeuralNet
+from dsinga.net.segments import LayerPass, Segment, segments
 from dsinga.transport.message import flatten, restore
 from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
+
+# The first segment waits for the records of the batch and for the values of the params, so that no layer does.
+EXCHANGE = Segment("exchange", (), (), ())
+
+
+def plan_iteration(net: NeuralNet) -> tuple[Segment, ...]:
+    """Return the segments of one iteration of back-propagation over the net of one worker, which may have no layers."""
+    return (EXCHANGE, *segments(net.fused)) if net.nodes else (EXCHANGE,)
+
+
+def positions(plan: Sequence[Segment]) -> Mapping[LayerPass, int]:
+    """Return the number of the segment to which each pass of a layer belongs."""
+    return {layer_pass: number for number, segment in enumerate(plan) for layer_pass in segment.passes}
+
 
 # The stepper of each worker in this process that has run a segment, and the segments of its iterations.
 _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()

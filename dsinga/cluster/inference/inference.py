@@ -12,10 +12,9 @@ from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.process_memory import give_back_after
-from dsinga.cluster.dask.run_span import run_span
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.dask.task_keys import task_key
+from dsinga.cluster.dask.task_keys import run_span, task_key
 from dsinga.cluster.inference.forward_rounds import BatchResult, ForwardPass, RoundResult, forward_round
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight.check import check_workers_ready

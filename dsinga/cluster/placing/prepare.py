@@ -5,27 +5,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
 from distributed import Client, SpecCluster
+from distributed.system import MEMORY_LIMIT
 
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
-from dsinga.cluster.dask.dask_workers import Workers, count_processes, on_several_hosts, process
+from dsinga.cluster.dask.dask_workers import Workers, available_workers, count_processes, on_several_hosts, process
 from dsinga.cluster.dask.placement import Devices, Placement, place
 from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
-from dsinga.cluster.placing.memory_check import check_memory
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
+from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet
+from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.net.partitioned import ParamPart
 from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
@@ -194,3 +196,38 @@ def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> d
         if len(part.users) == 1 and servers:
             homes[name] = servers[number % len(servers)]
     return homes
+
+
+def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
+    """Raise UserError where a net needs more memory than this host, and any Dask worker, has.
+
+    What is counted is less than what training takes, so that no net is refused that could be trained: the values of
+    all params, which this process makes, a worker's share of their gradients, and of the largest feature.
+    """
+    limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
+    memory = max([MEMORY_LIMIT, *limits])
+    for net in nets:
+        sizes = {name: FLOAT_BYTES * param.size for name, param in net.params.items()}
+        dense = [name for name, param in net.params.items() if param.trainable and not param.spec.sparse]
+        features = {node.layer.name: FLOAT_BYTES * _numbers(node.layer.shape) for node in net.nodes}
+        gradients = sum(sizes[name] for name in dense)
+        needed = sum(sizes.values()) + (gradients + max(features.values())) // workers
+        if needed > memory:
+            kind, largest = "param", max(sizes, key=sizes.__getitem__, default="")
+            layer = max(features, key=features.__getitem__)
+            if features[layer] > sizes.get(largest, 0):
+                kind, largest = "feature of layer", layer
+            size = max(features[layer], sizes.get(largest, 0))
+            raise UserError(
+                f"the net of phase {net.phase.name} needs at least {in_gib(needed)} of memory, but there are "
+                f"{in_gib(memory)}; most is for the {kind} {largest!r}, {in_gib(size)}: make it smaller, or the batch"
+            )
+
+
+def _numbers(shape: tuple[int, ...]) -> int:
+    return math.prod(int(size) for size in shape)
+
+
+def in_gib(size: int) -> str:
+    """Return a number of bytes in GiB."""
+    return f"{size / 2**30:,.1f} GiB"

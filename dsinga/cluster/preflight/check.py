@@ -17,8 +17,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster.dask.dask_workers import available_workers, process
 from dsinga.cluster.dask.worker_calls import call_on_workers, wait_for
 from dsinga.cluster.preflight import worker_report
-from dsinga.cluster.preflight.worker_differences import warn_of_differences
-from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
+from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks, warn_of_differences
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet

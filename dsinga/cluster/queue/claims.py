@@ -1,9 +1,13 @@
-"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends."""
+"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends.
+
+:class:`HeldThreads` says which other Dask tasks hold these threads, where a run's own tasks do not begin.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -25,6 +29,11 @@ from dsinga.settings import read_setting
 
 # Seconds that one call of the scheduler waits for a turn.
 CALL_SECONDS = 5.0
+# Seconds without a task that ends, after which the Dask workers are asked for their tasks; and between two questions.
+QUIET_SECONDS = 3.0
+QUESTION_SECONDS = 5.0
+# Seconds that Dask workers may take to answer.
+ANSWER_SECONDS = 3
 GONE = "the Dask client was disconnected from the scheduler, which has dropped the run"
 # Seconds to give back a claim.
 RELEASE_SECONDS = 3
@@ -190,3 +199,48 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
         return ""
+
+
+class HeldThreads:
+    """Looks for tasks of others in all threads of a Dask worker of a run.
+
+    The queue of runs knows threads that runs hold, not those that other Dask tasks do: these end some time, unless they
+    wait for a run themselves.
+    """
+
+    def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
+        self._client, self._run, self._addresses = client, run, sorted(addresses)
+        self._announcements = Announcements(announce)
+        self._ask_at = 0.0
+
+    def check(self, quiet: float) -> None:
+        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
+
+        Raises RunError where this has lasted for ``dsinga.queue_timeout``.
+        """
+        now = time.monotonic()
+        if quiet < QUIET_SECONDS or now < self._ask_at:
+            return
+        self._ask_at = now + QUESTION_SECONDS
+        try:
+            executing = self._client.run(
+                _executing, workers=self._addresses, on_error="ignore", callback_timeout=ANSWER_SECONDS
+            )
+        except TimeoutError:  # they are busy; the question comes again
+            return
+        for address, (threads, names) in executing.items():
+            if len(names) >= threads and not any(self._run in name for name in names):
+                some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+                held = f"all threads of the Dask worker {address} run other tasks: {some}"
+                if quiet >= read_setting("queue_timeout"):
+                    raise RunError(f"{held}; that is as long as dsinga.queue_timeout lets the run wait")
+                self._announcements.give(
+                    f"{held}; the run goes on when one ends. A task that waits for a run itself must leave its "
+                    f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
+                )
+                return
+
+
+def _executing(dask_worker: Any) -> tuple[int, list[str]]:
+    """Return the number of threads of this Dask worker, and the keys of the tasks that they execute."""
+    return dask_worker.state.nthreads, [str(task.key) for task in dask_worker.state.executing]

@@ -15,13 +15,11 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.process_memory import give_back_soon
-from dsinga.cluster.dask.run_span import run_span
-from dsinga.cluster.dask.shared_objects import share
+from dsinga.cluster.dask.shared_objects import Packed, share
 from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.dask.task_keys import TaskKey, task_key, worker_words
+from dsinga.cluster.dask.task_keys import TaskKey, run_span, task_key, worker_words
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.cluster.run.servers import Servers

@@ -16,12 +16,12 @@ from distributed import Client
 
 from dsinga.advice import job_field, option, short_path
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
-from dsinga.cluster.dask.task_client import task_client
 from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
-from dsinga.cluster.queue.held_threads import HeldThreads
+from dsinga.cluster.queue.claims import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.grain import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun

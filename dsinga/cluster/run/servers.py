@@ -11,13 +11,11 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.cluster.dask.dask_workers import host, process
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.dask.task_keys import generation_words, task_key
-from dsinga.cluster.on_workers.server_actor import ServerActor
-from dsinga.cluster.on_workers.server_links import connect_server, link_server
+from dsinga.cluster.dask.task_keys import generation_words, run_span, task_key
+from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.errors import WorkerLost
 from dsinga.server import routes
 from dsinga.transport.interface import wait_for

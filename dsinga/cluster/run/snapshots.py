@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
-from dsinga.cluster.placing.memory_check import in_gib
+from dsinga.cluster.placing.prepare import in_gib
 from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
 from dsinga.errors import RunError
 from dsinga.worker.param_slices import Arrays

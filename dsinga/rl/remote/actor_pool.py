@@ -16,8 +16,8 @@ from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
 from dsinga.cluster.dask.dask_workers import Workers, staying_workers
-from dsinga.cluster.dask.run_span import run_span
 from dsinga.cluster.dask.supervision import ask_for_workers
+from dsinga.cluster.dask.task_keys import run_span
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.errors import RunError
