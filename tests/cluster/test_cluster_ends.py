@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from dsinga import RunError, UserError, cluster
+from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster.connecting import embedded
 from dsinga.cluster.dask import waiting
@@ -83,36 +82,6 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, local_cluster: LocalC
         cluster.train(endless, driver, AtStep(10, driver.close), roots=roots(job, None))
     wait_until_cleaned_up()
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
-
-
-def test_a_run_within_a_run_on_the_same_threads_waits_no_longer_than_it_may(job: Job, client: Client) -> None:
-    job = with_topology(job, 2)
-    refused: list[bool] = []
-
-    def second() -> None:
-        waited = r"'small' has waited 0:00:00 for 2 worker threads: 'small' of \w+ has held 2 for .* as long as dsinga"
-        with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match=waited):
-            train(job, client, progress=False)
-        refused.append(True)
-
-    cluster.train(job, client, AtStep(10, second), roots=roots(job, None))
-    assert refused
-    wait_until_cleaned_up()
-    assert train(job, client, progress=False).step == 50
-
-
-def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
-    job = with_topology(job, 1)
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0
-        ) as local,
-        Client(local, set_as_default=False) as client,
-    ):
-        steps: list[int] = []
-        observer = AtStep(10, lambda: steps.append(train(job, client, progress=False).step))
-        cluster.train(job, client, observer, roots=roots(job, None))
-        assert steps == [50]
 
 
 def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

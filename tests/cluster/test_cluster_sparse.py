@@ -73,15 +73,6 @@ def dense(job: Job) -> Job:
     return job
 
 
-@pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
-def test_without_momentum_and_decay_the_bits_are_those_of_dense_gradients(
-    words: Job, folder: Path, client: Client, more: dict[str, str]
-) -> None:
-    words.updater.momentum = words.updater.weight_decay = 0.0
-    found = params(on(words, 3, 2, **more), client)
-    assert_same(found, params(on(dense(words), 3, 2, **more), client))
-
-
 TABLE = {"match": "table", "base_lr": 0.4, "momentum": 0, "weight_decay": 0, "clip_low": -0.02, "clip_high": 0.03}
 
 
@@ -150,9 +141,6 @@ class TestMomentum:
     )
     def test_every_transport_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
         assert_same(params(on(words, 3, 2, **more), client), expected)
-
-    def test_another_slicing_does_too(self, words: Job, threads: Client, expected) -> None:
-        assert_same(params(on(words, 3, 2, slicing="kBlock"), threads), expected)
 
     def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
         words = on(words, 3, 2)

@@ -62,13 +62,6 @@ def test_blocks_of_partitions_fill_a_worker() -> None:
     assert granted(queue_of(cluster(2, 2), request("a", 3, threads_per_process=2))) == {"a": {"w0": 2, "w1": 1}}
 
 
-def test_a_large_run_is_not_starved_by_small_ones() -> None:
-    claims = queue_of(cluster(1, 1), request("a"), request("large", 2), request("b"))
-    assert granted(claims) == {"a": {"w0": 1}, "large": {}, "b": {}}, "b waits although w1 is free"
-    claims.remove(["a"])
-    assert claims.advance(now=2.0) == ["large"]
-
-
 def test_a_later_run_may_use_what_an_earlier_one_cannot() -> None:
     workers = {"w0": worker(1), "w1": worker(4, "h1", gpus=1)}
     gpu = {"GPU": 1.0}
@@ -119,16 +112,6 @@ def test_separate_servers_leave_resources_to_partitions() -> None:
     assert granted(queue_of(workers, request("a", server_processes=1, resources={"GPU": 1.0}))) == {
         "a": {"w1": 1, "w0": 1}
     }
-
-
-def test_a_run_too_large_for_the_cluster_holds_back_no_other() -> None:
-    claims = queue_of(cluster(1), request("large", 2), request("a"))
-    assert granted(claims) == {"large": {}, "a": {"w0": 1}}
-    assert not claims.fits(claims.runs["large"])
-    claims.set_workers(cluster(1, 1))
-    claims.add(request("b"), now=2.0)
-    assert claims.advance(now=2.0) == [], "now it fits, and comes first"
-    assert [record["job"] for record in claims.ahead("b")] == ["large"]
 
 
 def test_threads_that_a_run_does_not_use_go_to_the_next() -> None:
