@@ -29,7 +29,7 @@ from dsinga.api import with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
-from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads
 from dsinga.job.topology import topology
@@ -53,18 +53,6 @@ HEAD = (
 )
 WARM_UP = 3
 PORT = "29511"
-
-
-class SilentObserver:
-    """An observer that ignores everything."""
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
-
-    def waiting(self, sentence: str) -> None: ...
 
 
 def job(case: str, strategy: str, hosts: int) -> Job:

@@ -6,6 +6,7 @@ the supervision of its workers.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from typing import Any
@@ -17,30 +18,10 @@ from dsinga.api import roots
 from dsinga.cluster import connect, prepare_run
 from dsinga.cluster.run.servers import Servers
 from dsinga.job import ClusterConf, Job
+from tests.support.observers import AtRow
 from tests.support.small_job import with_topology
 
 pytestmark = pytest.mark.process
-
-
-class KillAt:
-    """An observer that kills a process once ``step`` steps are done."""
-
-    def __init__(self, pid: int, step: int):
-        self._pid, self._step = pid, step
-        self.killed = False
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None:
-        pass
-
-    def record(self, row: dict[str, Any]) -> None:
-        if row["step"] >= self._step and not self.killed:
-            self.killed = True
-            os.kill(self._pid, signal.SIGKILL)
-
-    def progress(self, row: dict[str, Any]) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -65,11 +46,11 @@ def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], 
     job = job.replace(cluster=ClusterConf(**figures, max_restarts=0), train_steps=100_000)
     with connect(workers=3, separate_processes=True) as client:
         address = list(cluster.available_workers(client))[victim]
-        observer = KillAt(client.run(os.getpid)[address], 20)
+        observer = AtRow(20, functools.partial(os.kill, client.run(os.getpid)[address], signal.SIGKILL))
         with pytest.raises(RunError, match="was lost") as raised:
             cluster.train(job, client, observer, roots=roots(job, None))
         assert address in str(raised.value)
-        assert observer.killed
+        assert observer.acted
 
 
 def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:

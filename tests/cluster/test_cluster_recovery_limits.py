@@ -14,14 +14,14 @@ from dsinga.api import roots
 from dsinga.checkpoint import read_newest_checkpoint
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job
-from tests.cluster.test_cluster_recovery import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase
 
 
 class Closes(Recorder):
     """An observer that closes Dask workers of this process, some each time that further steps are done."""
 
     def __init__(self, client: Client, *counts: int):
-        super().__init__(10**9, lambda: None)
+        super().__init__()
         self._local: Any = client.cluster
         self._counts = list(counts)
 

@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster, Status
 from dsinga import cluster
 from dsinga.api import roots
 from dsinga.job import Job
-from tests.cluster.test_cluster_recovery import Recorder, of_phase
 from tests.support.gated_runs import PATIENCE
+from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
@@ -34,7 +34,7 @@ def test_runs_that_share_a_cluster_go_on_without_a_killed_worker(
         Client(dask_cluster) as client,
         ThreadPoolExecutor() as pool,
     ):
-        unbroken = cluster.train(job, client, Recorder(1000, lambda: None), roots=roots(job, None))
+        unbroken = cluster.train(job, client, Recorder(), roots=roots(job, None))
         address, pid = client.run(os.getpid).popitem()
 
         def kill() -> None:

@@ -10,6 +10,7 @@ from dsinga import cluster
 from dsinga.cluster import connect
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
+from tests.support.observers import Silent
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology
 
@@ -17,17 +18,11 @@ from tests.support.small_job import with_topology
 OF_ROUNDS = ("update-graph", "task-finished", "client-releases-keys", "release-worker-data")
 
 
-class Rounds:
+class Rounds(Silent):
     """An observer that keeps the counts of messages at the end of each round."""
 
     def __init__(self, counts: Counter[str]):
         self.counts, self.seen = counts, []
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
 
     def progress(self, row: dict[str, Any]) -> None:
         self.seen.append((row["step"], self.counts.copy()))

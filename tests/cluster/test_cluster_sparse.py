@@ -16,6 +16,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.embedding import Embedding
 from dsinga.registry import register
+from tests.support.observers import Silent
 from tests.support.small_job import assert_close, assert_same
 
 # Words 0 to 29 occur; the table has 50 rows, of which no step looks up more than 24.
@@ -200,16 +201,6 @@ def test_a_worker_that_only_validates_pulls_the_newest_rows(
     np.testing.assert_array_equal(found.params["table"][WORDS:], expected.params["table"][WORDS:])
     losses, expected_losses = (result.history.phase("val")[:, "loss"] for result in (found, expected))
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-
-
-class Silent:
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -21,20 +21,8 @@ from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, 
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register
 from dsinga.training import bp
+from tests.support.observers import Silent
 from tests.support.small_job import JOB, assert_close, assert_same, with_topology, without_restarts
-
-
-class Silent:
-    """An observer that records nothing."""
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
-
 
 STEPS = 20
 BELOW_LOSS = ("conv", "relu", "norm", "pool", "drop", "ip")
