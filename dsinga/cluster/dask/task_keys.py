@@ -1,4 +1,4 @@
-"""The keys of a run's Dask tasks, and the span that the tasks of all runs share.
+"""How a run sends tasks to Dask workers: by keys in words, and in a span that the tasks of all runs share.
 
 Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
 task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
@@ -13,10 +13,11 @@ without a span get one of their own whenever all tasks before them have ended, w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dask
+from distributed import Client, Future
 
 from dsinga.worker.config import WorkerKey
 
@@ -59,6 +60,21 @@ def run_span(**annotations: Any) -> Iterator[None]:
         annotations["span"] = {"name": (SPAN,), "ids": (SPAN,)}
     with dask.annotate(**annotations):
         yield
+
+
+def submit_to(
+    client: Client,
+    address: str,
+    task: Callable[..., Any],
+    *arguments: Any,
+    key: TaskKey | None = None,
+    actor: bool = False,
+    **annotations: Any,
+) -> Future:
+    """Send a task, or make an Actor, in the span of runs; the Dask worker at ``address`` alone may run it."""
+    with run_span(**annotations):
+        future: Future = client.submit(task, *arguments, workers=[address], pure=False, key=key, actor=actor)
+        return future
 
 
 def trim_span(scheduler: Any) -> None:

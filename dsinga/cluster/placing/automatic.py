@@ -19,7 +19,7 @@ from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.dask.task_keys import run_span
+from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.errors import RunError
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
@@ -76,8 +76,7 @@ def choose_cuts(
     links = measure_links(client, workers)
     folder = read_setting("cache")
     arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
-    with run_span():
-        search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
+    search = submit_to(client, workers[0], _search, *arguments)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
         _log.warning("partition: auto: %s", warning)
@@ -157,17 +156,13 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     """
     process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     first = process_addresses[0]
-    with run_span():
-        barrier = client.submit(measure_barrier, workers=[first], pure=False)
-    (inside,) = gather(client, [barrier], [first])
+    (inside,) = gather(client, [submit_to(client, first, measure_barrier)], [first])
     if len(process_addresses) < 2:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
     second = process_addresses[1]
     name, secret = uuid.uuid4().hex, Secret()
-    with run_span():
-        # It lives as long as this future.
-        echo = client.submit(EchoActor, name, secret, workers=[second], actor=True, pure=False)
-        calls = client.submit(_time_calls, second, name, secret, echo, workers=[first], pure=False)
+    echo = submit_to(client, second, EchoActor, name, secret, actor=True)  # it lives as long as this future
+    calls = submit_to(client, first, _time_calls, second, name, secret, echo)
     seconds, shared_memory = gather(client, [calls], [first, second])[0]
     link = link_of(seconds)
     if host(first) != host(second):
@@ -180,11 +175,10 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
 def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
     """Return the cost of a barrier of two Dask workers, without its two messages."""
     names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
-    with run_span():
-        timings = [
-            client.submit(_time_barriers, names[0], names[1], secret, workers=[first], pure=False),
-            client.submit(_time_barriers, names[1], names[0], secret, workers=[second], pure=False),
-        ]
+    timings = [
+        submit_to(client, first, _time_barriers, names[0], names[1], secret),
+        submit_to(client, second, _time_barriers, names[1], names[0], secret),
+    ]
     return rounded_cost(gather(client, timings, [first, second]), 2 * link.latency)
 
 

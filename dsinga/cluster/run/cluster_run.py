@@ -19,7 +19,7 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.process_memory import give_back_soon
 from dsinga.cluster.dask.shared_objects import Packed, share
 from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.dask.task_keys import TaskKey, run_span, task_key, worker_words
+from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_words
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.cluster.run.servers import Servers
@@ -359,17 +359,8 @@ class ClusterRun:
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         key = self._key(group, partition)
-        with run_span(priority=PRIORITY):
-            future = self.client.submit(
-                task,
-                key,
-                *arguments,
-                actor=actor,
-                workers=[key.address],
-                allow_other_workers=False,
-                pure=False,
-                key=self._task_key(task, what, worker_words(key, self._several)),
-            )
+        name = self._task_key(task, what, worker_words(key, self._several))
+        future = submit_to(self.client, key.address, task, key, *arguments, key=name, actor=actor, priority=PRIORITY)
         self._futures[group].add(future)
         return future
 

@@ -14,7 +14,7 @@ from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.dask.task_keys import generation_words, run_span, task_key
+from dsinga.cluster.dask.task_keys import generation_words, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.errors import WorkerLost
 from dsinga.server import routes
@@ -235,18 +235,8 @@ class Servers:
         self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
     ) -> Future:
         of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
-        with run_span():
-            return self._client.submit(
-                task,
-                *arguments,
-                actor=actor,
-                workers=[self._address(key)],
-                allow_other_workers=False,
-                pure=False,
-                key=task_key(
-                    words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what
-                ),
-            )
+        name = task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what)
+        return submit_to(self._client, self._address(key), task, *arguments, key=name, actor=actor)
 
     def _describe(self, key: ServerKey) -> str:
         return f"server {key.server} on the Dask worker {self._address(key)}"
