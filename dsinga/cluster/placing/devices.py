@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each partition or Dask worker, before a run begins."""
+"""Chooses a GPU or CPU cores for each worker of a run or Dask worker, before a run begins."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if the job has a ``precision`` of GPUs and some partition computes on CPU cores."""
+    """Raise JobError if the job has a ``precision`` of GPUs and some worker computes on CPU cores."""
     if job.precision is not Precision.kFloat32 and any(device is None for group in devices for device in group):
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
@@ -146,9 +146,9 @@ def choose_run_devices(
     updater: Updater,
     placement: Placement,
 ) -> Devices:
-    """Return the GPU of each partition of a run, None for CPU cores; see :func:`choose_devices`.
+    """Return the GPU of each worker of a run, None for CPU cores; see :func:`choose_devices`.
 
-    Raises JobError where the job's ``precision`` is for GPUs and some partition computes on CPU cores.
+    Raises JobError where the job's ``precision`` is for GPUs and some worker computes on CPU cores.
     """
     slots = len(updater.slots) if _updates_on_gpu(job, topology) else 0
     locals_ = nets[Phase.kTrain].locals

@@ -53,7 +53,7 @@ class PreparedRun:
         updater: the job's updater.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
-        choose_devices: returns the GPU of each partition for another placement.
+        choose_devices: returns the GPU of each worker for another placement.
         cancellation: the request to end the run.
     """
 
@@ -94,7 +94,7 @@ def prepare_run(
     The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
     are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
     that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
-    of each partition.
+    of each worker.
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """

@@ -161,13 +161,14 @@ def _kernel_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[st
 
 
 def _package_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    own = versions()
+    driver_packages = versions()
     groups: dict[str, list[str]] = {}
     for address, report in reports.items():
         packages = report["packages"]
-        others = {name: version for name, version in packages.items() if own.get(name, version) != version}
-        if others:
-            groups.setdefault(f"has {listed(others)}, the driver {listed(own, others)}", []).append(address)
+        unequal = {name: version for name, version in packages.items() if driver_packages.get(name, version) != version}
+        if unequal:
+            predicate = f"has {listed(unequal)}, the driver {listed(driver_packages, unequal)}"
+            groups.setdefault(predicate, []).append(address)
     for predicate, addresses in groups.items():
         yield f"{sentence(addresses, predicate)}; if tasks fail, give all the same versions ({ALL_DIFFERENCES})"
 

@@ -45,7 +45,7 @@ class Request(NamedTuple):
     Attributes:
         run: the name of the run.
         job: the name of its job, for messages.
-        topology: its groups; each partition needs a thread of a Dask worker, separate servers need whole Dask workers.
+        topology: its groups; each worker needs a thread of a Dask worker, separate servers need whole Dask workers.
         selection: the Dask workers that it may use.
     """
 
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """The number of partitions."""
+        """The number of workers of all groups."""
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
@@ -170,14 +170,14 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
     """Return a sentence: for how much and for whom a run waits."""
-    wanted = _counted(request.threads, "worker thread")
+    threads = _counted(request.threads, "worker thread")
     if request.topology.separate:
-        wanted += " and Dask workers for the servers alone"
-    wanted += f" {request.selection}" if str(request.selection) else ""
-    sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {wanted}"
+        threads += " and Dask workers for the servers alone"
+    threads += f" {request.selection}" if str(request.selection) else ""
+    sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {threads}"
     if not view["fits"]:
-        threads, workers = view["room"]
-        room = f"{_counted(threads, 'thread')} on {_counted(workers, 'Dask worker')}" if threads else "none"
+        count, workers = view["room"]
+        room = f"{_counted(count, 'thread')} on {_counted(workers, 'Dask worker')}" if count else "none"
         return f"{sentence}, more than the Dask cluster has now ({room}); it needs more Dask workers"
     reasons = [f"{_named(run)} has held {run['threads']} for {duration(run['seconds'])}" for run in view["holders"]]
     if view["ahead"]:
@@ -231,11 +231,11 @@ class HeldThreads:
         for address, (threads, names) in executing.items():
             if len(names) >= threads and not any(self._run in name for name in names):
                 some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-                held = f"all threads of the Dask worker {address} run other tasks: {some}"
+                lack = f"all threads of the Dask worker {address} run other tasks: {some}"
                 if quiet >= read_setting("queue_timeout"):
-                    raise RunError(f"{held}; that is as long as dsinga.queue_timeout lets the run wait")
+                    raise RunError(f"{lack}; that is as long as dsinga.queue_timeout lets the run wait")
                 self._announcements.give(
-                    f"{held}; the run goes on when one ends. A task that waits for a run itself must leave its "
+                    f"{lack}; the run goes on when one ends. A task that waits for a run itself must leave its "
                     f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
                 )
                 return

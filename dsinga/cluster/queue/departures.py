@@ -75,8 +75,8 @@ class Departures:
         if workers is None and names is None:
             workers = addresses = list(self._scheduler.workers_to_close(**options))
         else:
-            given = {str(each) for each in [*(workers or ()), *(names or ())]}
-            addresses = [a for a, state in self._scheduler.workers.items() if a in given or str(state.name) in given]
+            labels = {str(label) for label in [*(workers or ()), *(names or ())]}
+            addresses = [a for a, state in self._scheduler.workers.items() if a in labels or str(state.name) in labels]
         await self._wait(addresses, LEAVE_SECONDS)
         return await self._retire(workers=addresses if workers is None else workers, **how)
 

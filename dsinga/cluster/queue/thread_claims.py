@@ -1,9 +1,9 @@
 """Which run holds which threads of Dask workers, and which runs wait for some: a policy that knows no Dask.
 
 Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
-request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a partition),
-"threads_per_process" (so many partitions fill a Dask worker before the next one gets some), "server_processes" (Dask
-workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each partition) and
+request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a worker),
+"threads_per_process" (so many workers fill a Dask worker before the next one gets some), "server_processes" (Dask
+workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each worker) and
 "hosts" (a list of the names of each host or Dask worker that it may use; empty for all). Its record has besides "state"
 ("waiting" or "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the
 separate servers) and "since" (when the state began, in seconds since the epoch).
@@ -60,7 +60,7 @@ def assign(
     allowed = {address: worker for address, worker in workers.items() if may_use(request, worker)}
     taken = {address: held.get(address, Usage()) for address in allowed}
     free = {address: free_threads(request, worker, taken[address]) for address, worker in allowed.items()}
-    # Servers need no resources, so they get the Dask workers with the least room for partitions, the last ones first.
+    # Servers need no resources, so they get the Dask workers with the least room for workers, the last ones first.
     unused = sorted((address for address in allowed if not taken[address].threads), key=lambda each: -free[each])
     if len(unused) < request["server_processes"]:
         return None
@@ -117,8 +117,8 @@ class ThreadClaims:
     def keep(self, name: str, granted: Mapping[str, int]) -> None:
         """Give back all threads of a run but ``granted``."""
         record = self.runs[name]
-        kept = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
-        record["granted"] = {a: count for a, count in kept.items() if count}
+        counts = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
+        record["granted"] = {a: count for a, count in counts.items() if count}
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
 
     def replace(self, name: str, without: Collection[str]) -> None:
@@ -202,8 +202,8 @@ class ThreadClaims:
     def ahead(self, name: str) -> list[Record]:
         """Return the records of the runs that wait longer than ``name``."""
         names = list(self.runs)
-        before = (self.runs[each] for each in names[: names.index(name)])
-        return [record for record in before if record["state"] == "waiting"]
+        earlier = (self.runs[run] for run in names[: names.index(name)])
+        return [record for record in earlier if record["state"] == "waiting"]
 
 
 def _take(held: dict[str, Usage], record: Record) -> None:

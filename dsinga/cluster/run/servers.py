@@ -163,12 +163,12 @@ class Servers:
 
         Their worker groups must not push meanwhile.
         """
-        before: list[int] | None = None
+        previous: list[int] | None = None
         while self._config.topology.edges:
             sent = self._call(self._actors, "flush", lambda key: ())
-            if sent == before:
+            if sent == previous:
                 break
-            before = sent
+            previous = sent
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
