@@ -115,7 +115,9 @@ def prepare_run(
             check_patterns(job.updater, opened.nets[Phase.kTrain].params)
             updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
             objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
-            check_workers_ready(client, placement.addresses, opened.nets.values(), objects, opened.readers.values())
+            whole_nets, readers = opened.nets.values(), opened.readers.values()
+            check_ready = partial(check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers)
+            check_ready(placement.addresses)
             cuts = None
             if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
                 from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
@@ -142,13 +144,6 @@ def prepare_run(
                 overlap=read_setting("overlap"),
                 timeout=read_setting("timeout"),
                 piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
-            )
-            check_ready = partial(
-                check_workers_ready,
-                client,
-                nets=opened.nets.values(),
-                objects=objects,
-                readers=opened.readers.values(),
             )
             yield PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
 
