@@ -17,7 +17,7 @@ from dsinga.errors import UserError
 
 PACKAGE = Path(dsinga.__file__).parent
 # These unpickle what the driver has sent by Dask's comms, on Dask workers.
-UNPICKLING = {"cluster/dask/packed.py", "cluster/preflight/worker_report.py", "rl/remote/rollout_actor.py"}
+UNPICKLING = {"cluster/dask/shared_objects.py", "cluster/preflight/worker_report.py", "rl/remote/rollout_actor.py"}
 LOADERS = {"loads", "load", "Unpickler"}
 
 

@@ -156,7 +156,7 @@ def _default_source() -> ClusterSource:
     import dask.config
 
     if "distributed" in sys.modules:  # else there is no client, and a job may need none: importing takes half a second
-        from dsinga.cluster.dask.task_client import task_client
+        from dsinga.cluster.dask.dask_workers import task_client
 
         client = task_client()
         if client is not None:

@@ -64,7 +64,7 @@ class TrainingOptions:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
         return cls(**options)
 
-    def where(self) -> WorkerSelection:
+    def selection(self) -> WorkerSelection:
         """Return where the run may train. Raises UserError for resources that are not amounts by name."""
         return select_workers(self.resources, self.hosts)
 
@@ -133,7 +133,7 @@ class Execution:
 
     def _await_scheduler(self, source: ClusterSource, loss: str) -> None:
         """Wait until the scheduler has been started again, and let training go on from the newest checkpoint."""
-        from dsinga.cluster.connecting.lost_scheduler import await_scheduler
+        from dsinga.cluster.connecting.scheduler_probe import await_scheduler
 
         job = self.prepare_job()
         seconds = (job.cluster or ClusterConf()).patience
@@ -198,12 +198,12 @@ class Execution:
         options = self.options
         if self._needs_no_cluster(job):
             return functools.partial(train_here, job)
-        grain, where = cluster.find_grain(options.grain), options.where()
+        grain, selection = cluster.find_grain(options.grain), options.selection()
         dashboard = options.grain == "graph"  # its tasks are for looking at
         client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
         if options.retry:
             self._await_workers(client, (job.cluster or ClusterConf()).patience)
-        return functools.partial(cluster.train, job, client, grain=grain, where=where)
+        return functools.partial(cluster.train, job, client, grain=grain, selection=selection)
 
     def _needs_no_cluster(self, job: Job) -> bool:
         options, source = self.options, self.source
@@ -216,7 +216,7 @@ class Execution:
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
-        from dsinga.cluster.connecting.lost_scheduler import await_as_many_workers
+        from dsinga.cluster.connecting.expected_workers import await_as_many_workers
 
         await_as_many_workers(client, self.dask_workers, seconds, self._check_cancelled)
         self.dask_workers = len(cluster.available_workers(client))

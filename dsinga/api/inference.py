@@ -49,8 +49,8 @@ def evaluate(
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
-        folders, where = roots(job, data_root), select_workers(resources, hosts)
-        return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, where)
+        folders, selection = roots(job, data_root), select_workers(resources, hosts)
+        return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, selection)
 
 
 @awaitable
@@ -140,8 +140,10 @@ def predict_with_labels(
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root)
     with open_client(client) as client:
-        folders, where = roots(job, data_root), select_workers(resources, hosts)
-        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, job_phase, folders, where)
+        folders, selection = roots(job, data_root), select_workers(resources, hosts)
+        yield from cluster.predict(
+            job, client, trained_params(job, params, folders), layer, job_phase, folders, selection
+        )
 
 
 def generate(

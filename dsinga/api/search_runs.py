@@ -30,8 +30,8 @@ from dsinga.redaction import redact
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-# Seconds between two checks of how many threads the cluster has, and of whether the search is cancelled.
-THREADS_CHECK_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
+# Seconds between two counts of the threads of the cluster, and between two checks whether the search is cancelled.
+COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
 # At most so many runs wait in the queue of the cluster, ready to take a thread as soon as one is free.
 READY_RUNS = 4
 
@@ -95,7 +95,7 @@ class SearchRuns:
         self._waiting = deque(plan.jobs)
         self._active: dict[int, SearchRun] = {}
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
-        self._threads, self._counted_at = 0, -THREADS_CHECK_SECONDS
+        self._threads, self._counted_at = 0, -COUNT_SECONDS
         self._failures: list[Exception] = []
         self._shown_wait = ""
 
@@ -140,11 +140,11 @@ class SearchRuns:
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
-        if time.monotonic() - self._counted_at >= THREADS_CHECK_SECONDS:
+        if time.monotonic() - self._counted_at >= COUNT_SECONDS:
             from dsinga.cluster.queue.usable_workers import usable_workers  # imports Dask
 
-            where = self._plan.options.where()
-            usable = usable_workers(self._client, where, cluster.available_workers(self._client))
+            selection = self._plan.options.selection()
+            usable = usable_workers(self._client, selection, cluster.available_workers(self._client))
             self._threads, self._counted_at = sum(info["nthreads"] for info in usable.values()), time.monotonic()
         return self._threads
 

@@ -1,7 +1,7 @@
 """Running jobs on a Dask cluster: placement, servers and workers as Actors, rounds, supervision, the training loop.
 
-Modules with Actors and tasks (server_actor, worker_actor, tasks, server_links, link_probe, graph_grain.tasks) run in
-the processes of Dask workers, all others in the driver's, where the Dask client is.
+Modules with Actors and tasks (on_workers, graph_grain.tasks, some of placing.automatic) run in the processes of Dask
+workers, all others in the driver's, where the Dask client is.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -93,7 +93,7 @@ def bench(
     with connection as client:
         figures = measure(
             job, client, steps=steps, synthetic=synthetic, roots=roots(job, data_root), profiled=profiled,
-            where=WorkerSelection(resources, hosts),
+            selection=WorkerSelection(resources, hosts),
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(figures))

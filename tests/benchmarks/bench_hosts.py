@@ -28,9 +28,8 @@ from distributed import Client
 from dsinga.api import with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, process_map_of
-from dsinga.cluster.placing.link_probe import measure_links
-from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
+from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads
 from dsinga.job.topology import topology
@@ -54,18 +53,6 @@ HEAD = (
 )
 WARM_UP = 3
 PORT = "29511"
-
-
-class SilentObserver:
-    """An observer that ignores everything."""
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
-
-    def waiting(self, sentence: str) -> None: ...
 
 
 def job(case: str, strategy: str, hosts: int) -> Job:
@@ -93,10 +80,10 @@ def predicted(client: Client, case: str, hosts: int) -> dict[str, float]:
     conf, addresses = job(case, "data", hosts), available_workers(client)
     job_topology = topology(conf, hosts, hosts)
     placement = place(job_topology, addresses)
-    links = measure_links(client, placement.partitions[0])
+    links = measure_links(client, placement.workers[0])
     arguments = (build(conf), create_updater(conf.updater), placement, job_topology.slicing, links)
     prediction: dict[str, float] = client.submit(
-        predict, *arguments, workers=[placement.partitions[0][0]], pure=False
+        predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
     return prediction
 

@@ -25,8 +25,7 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, process_map_of
-from dsinga.cluster.placing.link_probe import measure_links
+from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import measure
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology
@@ -131,10 +130,10 @@ def predict_on_cluster(
     addresses = available_workers(client)
     job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
-    links = measure_links(client, placement.partitions[0])
+    links = measure_links(client, placement.workers[0])
     arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
     prediction: tuple[float, dict[str, LayerCut]] = client.submit(
-        predict, *arguments, workers=[placement.partitions[0][0]], pure=False
+        predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
     return prediction
 

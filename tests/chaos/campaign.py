@@ -34,7 +34,7 @@ HANG_SECONDS = 60
 # How a process is lost. A stopped one is killed when its run has ended.
 SIGNALS = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 # Seconds between two looks for the first of two kills.
-LOOK_SECONDS = 0.005
+CHECK_SECONDS = 0.005
 
 
 class Hang(BaseException):
@@ -81,7 +81,7 @@ class Killer:
 
     def _wait(self, plan: Path, worker: int, delay: float) -> None:
         while not self.faults and moment_of(plan) is None:
-            if self._ended.wait(LOOK_SECONDS):
+            if self._ended.wait(CHECK_SECONDS):
                 return
         self._kill(worker, delay)
 

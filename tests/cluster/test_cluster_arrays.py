@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 import pytest
-import xarray as xr
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
@@ -24,24 +19,6 @@ from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import assert_same, with_topology
-
-Source = Callable[[np.ndarray, np.ndarray], Any]
-
-
-def frame(x: np.ndarray, y: np.ndarray) -> pd.DataFrame:
-    return pd.DataFrame(x.reshape(len(x), -1)).add_prefix("pixel").assign(species=y)
-
-
-SOURCES: dict[str, Source] = {
-    "numpy": lambda x, y: (x, y),
-    "lists": lambda x, y: (x, y.tolist()),
-    "dask": lambda x, y: (da.from_array(x, chunks=(130, -1, -1, -1)), da.from_array(y, chunks=99)),
-    "dask computed": lambda x, y: (da.from_array(x.astype(int), chunks=(300, -1, -1, -1)).astype(np.uint8), y),
-    "xarray": lambda x, y: (xr.DataArray(x, dims=("n", "c", "h", "w")), xr.DataArray(y, dims="n")),
-    "xarray dataset": lambda x, y: xr.Dataset({"images": (("n", "c", "h", "w"), x), "y": ("n", y)}).chunk(n=77),
-    "pandas": lambda x, y: open_records(frame(x, y), label="species"),
-    "dask dataframe": lambda x, y: open_records(dd.from_pandas(frame(x, y), npartitions=3), label="species"),
-}
 
 
 @pytest.fixture
@@ -56,30 +33,12 @@ def records(stores: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, labels
 
 
-@pytest.fixture(scope="module")
-def expected() -> dict[str, Any]:
-    return {}
-
-
-def from_store(job: Job, client: Client, params: dict[str, Any]) -> dict[str, np.ndarray]:
-    if not params:
-        params.update(dsinga.train(job, client, progress=False).params)
-    return params
-
-
-@pytest.mark.parametrize("kind", SOURCES)
-def test_the_bits_are_those_of_a_store(short: Job, threads: Client, records, expected, kind: str) -> None:
-    data = {"train": SOURCES[kind](*records)}
-    result = dsinga.train(short, threads, data=data, progress=False)
-    assert_same(result.params, from_store(short, threads, expected))
-
-
-def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records, expected) -> None:
+def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records) -> None:
     x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
     x, y = processes.persist([(x + 1) - 1, y])
     data = x.astype(np.uint8), y  # a graph with futures
     result = dsinga.train(short, processes, data=data, progress=False)
-    assert_same(result.params, from_store(short, processes, expected))
+    assert_same(result.params, dsinga.train(short, processes, progress=False).params)
     assert_same(dsinga.train(short, processes, data=(x, y), progress=False).params, result.params)
     features = dsinga.predict(short, result.params, "ip", client=processes, data=x)
     np.testing.assert_array_equal(features, dsinga.predict(short, result.params, "ip", data=records[0]))

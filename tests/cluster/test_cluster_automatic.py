@@ -13,7 +13,7 @@ from distributed import Client
 
 from dsinga.api import train, with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.placing.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
+from dsinga.cluster.placing.automatic import CALLS, LARGE, SMALL, link_of, measure_links
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.net.cut import LayerCut

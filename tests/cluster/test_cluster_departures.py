@@ -24,8 +24,8 @@ from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
 from dsinga.cluster.run import recovery
 from dsinga.job import ClusterConf, Job
-from tests.cluster.test_cluster_recovery import Recorder, of_phase
 from tests.support.executed_pages import ROOT
+from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ PATIENCE = 60
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs look after each round who leaves, so that short ones do."""
-    monkeypatch.setattr(recovery, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "CHECK_SECONDS", 0.0)
 
 
 def wait_for_departure(client: Client) -> None:
@@ -56,7 +56,7 @@ def long_job(job: Job, steps: int = 600) -> Job:
 def unbroken_params(job: Job) -> dict[str, np.ndarray]:
     """Return the params of the run when nothing happens."""
     with connect(workers=2) as client:
-        return cluster.train(job, client, Recorder(10**9, lambda: None), roots=roots(job, None)).params
+        return cluster.train(job, client, Recorder(), roots=roots(job, None)).params
 
 
 def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
@@ -85,7 +85,7 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
 def test_a_cluster_closes_its_own_workers(job: Job) -> None:
     """A SpecCluster names those that it closes, which Dask's scheduler does not retire besides."""
     with connect(workers=2) as client:
-        cluster.train(with_topology(job, 1), client, Recorder(10**9, lambda: None), roots=roots(job, None))
+        cluster.train(with_topology(job, 1), client, Recorder(), roots=roots(job, None))
         *_, worker = client.cluster.workers.values()  # the run was on the first one
         assert ask_scheduler(client, "retire_workers", workers=[worker.name]) == {}
         assert worker.status == Status.running
@@ -95,7 +95,7 @@ def test_a_cluster_closes_its_own_workers(job: Job) -> None:
 def test_a_cluster_is_scaled_under_a_run(job: Job) -> None:
     job = job.replace(cluster=ClusterConf(nworkers_per_group=4, nservers_per_group=4), train_steps=3000)
     with connect(workers=4) as client:
-        expected = cluster.train(job, client, Recorder(10**9, lambda: None), roots=roots(job, None)).params
+        expected = cluster.train(job, client, Recorder(), roots=roots(job, None)).params
     with (
         LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as local,
         Client(local) as client,

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
@@ -83,15 +82,6 @@ def test_a_job_that_names_no_workers_has_one_with_all_cores(job: Job) -> None:
     assert SHARES == [((0, 100, 100), CPU_COUNT)]
 
 
-def test_other_machines_reach_no_port_of_an_embedded_cluster(threads: Client) -> None:
-    process = psutil.Process()
-    before = listening(process)
-    with connect(workers=2):
-        added = listening(process) - before
-    assert added
-    assert {ip for ip, _ in added} == {"127.0.0.1"}
-
-
 @pytest.fixture
 def usual_port_taken() -> Iterator[None]:
     """As where another Dask runs on the machine: a dashboard cannot have its usual port."""
@@ -112,11 +102,6 @@ def test_pages_and_tests_may_start_clusters_as_users_do(usual_port_taken: None) 
     """Dask's warning, which tells a user the new port, is no error of a test."""
     with Client(n_workers=1, threads_per_worker=1, processes=False, set_as_default=False) as client:
         assert not client.dashboard_link.endswith(":8787/status")
-
-
-def listening(process: psutil.Process) -> set[tuple[str, int]]:
-    """Return the addresses at which a process listens."""
-    return {tuple(each.laddr) for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN}
 
 
 def test_errors_of_an_event_loop_are_logged_but_for_abandoned_timeouts(threads: Client, caplog) -> None:

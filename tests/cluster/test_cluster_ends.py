@@ -7,44 +7,26 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from dsinga import RunError, UserError, cluster
+from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster.connecting import embedded
+from dsinga.cluster.dask import waiting
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.job import AlgConf, Job
 from dsinga.loop import training_loop
 from dsinga.registry import register
 from dsinga.training.bp import bp
 from dsinga.transport.endpoints import endpoint_names
+from tests.support.observers import AtRow, Silent
 from tests.support.small_disk import files_of_at_most
 from tests.support.small_job import assert_same, with_topology
-
-
-class AtStep:
-    """An observer that calls ``act`` once ``step`` steps are done."""
-
-    def __init__(self, step: int, act: Callable[[], Any]):
-        self._step, self._act = step, act
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None:
-        pass
-
-    def record(self, row: dict[str, Any]) -> None:
-        if row["step"] == self._step:
-            self._act()
-
-    def progress(self, row: dict[str, Any]) -> None:
-        pass
 
 
 @pytest.fixture
@@ -79,44 +61,14 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, local_cluster: LocalC
     driver = Client(local_cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(Exception, match="(?i)client is closed"):
-        cluster.train(endless, driver, AtStep(10, driver.close), roots=roots(job, None))
+        cluster.train(endless, driver, AtRow(10, driver.close), roots=roots(job, None))
     wait_until_cleaned_up()
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
 
-def test_a_run_within_a_run_on_the_same_threads_waits_no_longer_than_it_may(job: Job, client: Client) -> None:
-    job = with_topology(job, 2)
-    refused: list[bool] = []
-
-    def second() -> None:
-        waited = r"'small' has waited 0:00:00 for 2 worker threads: 'small' of \w+ has held 2 for .* as long as dsinga"
-        with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match=waited):
-            train(job, client, progress=False)
-        refused.append(True)
-
-    cluster.train(job, client, AtStep(10, second), roots=roots(job, None))
-    assert refused
-    wait_until_cleaned_up()
-    assert train(job, client, progress=False).step == 50
-
-
-def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
-    job = with_topology(job, 1)
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0
-        ) as local,
-        Client(local, set_as_default=False) as client,
-    ):
-        steps: list[int] = []
-        observer = AtStep(10, lambda: steps.append(train(job, client, progress=False).step))
-        cluster.train(job, client, observer, roots=roots(job, None))
-        assert steps == [50]
-
-
 def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
-    monkeypatch.setattr(embedded, "FILE_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
     said: list[str] = []
     monkeypatch.setattr(embedded._log, "warning", lambda text, *values: said.append(text % values))
     with (
@@ -129,7 +81,7 @@ def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monk
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
     monkeypatch.setattr(training_loop, "TIMINGS_KEPT", 20)
-    outcome = cluster.train(with_topology(job, 1), client, AtStep(0, lambda: None), roots=roots(job, None))
+    outcome = cluster.train(with_topology(job, 1), client, Silent(), roots=roots(job, None))
     assert len(outcome.timings) == 20
 
 
@@ -140,7 +92,7 @@ def test_an_interrupted_run_is_cleaned_up(job: Job, client: Client, interrupt: t
 
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(interrupt):
-        cluster.train(endless, client, AtStep(10, stop), roots=roots(job, None))
+        cluster.train(endless, client, AtRow(10, stop), roots=roots(job, None))
     wait_until_cleaned_up()
 
 

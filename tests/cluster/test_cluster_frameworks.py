@@ -20,6 +20,7 @@ from dsinga.registry import register
 from dsinga.server.service import ShardService
 from dsinga.training import bp
 from dsinga.transport.endpoints import endpoint_names, find_service
+from tests.support.observers import Silent
 from tests.support.small_job import assert_close, assert_same
 
 # Worker groups, server groups, workers and servers of a group.
@@ -65,17 +66,12 @@ def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, client: Clie
     assert result.history.phase("test")[-1, "accuracy"] > 0.9  # one worker: 0.97
 
 
-class AtEnd:
+class AtEnd(Silent):
     """An observer that keeps the values of all servers when all groups have ended."""
 
     def __init__(self, client: Client):
         self._client = client
         self.values: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None:
-        pass
 
     def record(self, row: dict[str, Any]) -> None:
         if row["phase"] == "test":
@@ -83,9 +79,6 @@ class AtEnd:
             for groups in {id(reply): reply for reply in replies}.values():
                 for group, values in groups.items():
                     self.values[group].update(values)
-
-    def progress(self, row: dict[str, Any]) -> None:
-        pass
 
 
 def server_values() -> dict[int, dict[str, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream
@@ -9,7 +10,9 @@ from distributed import Client, get_task_stream
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.cluster import connect
+from dsinga.cluster.graph_grain.tasks import _restore
 from dsinga.job import AlgConf, AlgType, Job
+from dsinga.transport.message import flatten
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same, with_topology
 
@@ -64,3 +67,17 @@ def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
     job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="custom"))
     with pytest.raises(UserError, match="graph grain"):
         train(job, threads, progress=False, grain="graph")
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels last"])
+def test_a_received_array_is_aligned(layout: str) -> None:
+    array = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    if layout == "channels last":
+        array = np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    layouts, (buffer,) = flatten([array])
+    frame = np.zeros(buffer.nbytes + 3, np.uint8)
+    frame[3:] = np.frombuffer(buffer, np.uint8)
+    received = _restore(layouts, [frame[3:].data])
+    assert received.flags.aligned
+    assert received.strides == array.strides
+    np.testing.assert_array_equal(received, array)

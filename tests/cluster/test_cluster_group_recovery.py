@@ -16,7 +16,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.job import ClusterConf, Job
 from dsinga.transport.endpoints import endpoint_names
-from tests.cluster.test_cluster_recovery import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase
 
 pytestmark = pytest.mark.process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ from dsinga.job import ClusterConf, Compression, Job, loads
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
 from tests.support.leftovers import nothing_left
+from tests.support.observers import AtRow
 from tests.support.small_job import JOB, assert_same, with_topology, without_restarts
 from tests.support.socket_pairs import certificates
 
@@ -106,32 +108,13 @@ def test_nothing_is_left_on_hosts(job: Job, hosts: Client) -> None:
         train(job, hosts, progress=False)
 
 
-class KillAtFirstRow:
-    """An observer that kills a process when the first row of metrics comes."""
-
-    def __init__(self, pid: int):
-        self._pid = pid
-        self.killed = False
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None:
-        if not self.killed:
-            self.killed = True
-            os.kill(self._pid, signal.SIGKILL)
-
-
 def test_a_lost_host_ends_the_run(job: Job, hosts: Client) -> None:
     """The last test: the host comes back as another one. Calls would wait for five minutes."""
     address = list(cluster.available_workers(hosts))[1]
-    observer = KillAtFirstRow(hosts.run(os.getpid)[address])
+    observer = AtRow(0, functools.partial(os.kill, hosts.run(os.getpid)[address], signal.SIGKILL))
     job = without_restarts(with_topology(job, 2, 2)).replace(train_steps=100_000, disp_freq=1)
     with pytest.raises(RunError, match="was lost") as raised:
         cluster.train(job, hosts, observer, roots=roots(job, None))
     assert address in str(raised.value)
-    assert observer.killed
+    assert observer.acted
     wait_until(lambda: set(hosts.run(open_connections).values()) == {0})

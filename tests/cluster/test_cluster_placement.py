@@ -21,7 +21,7 @@ def numbers(topology: Topology, *threads: int, inproc: bool = False) -> tuple[ob
     placement, order = place(topology, workers), list(workers)
     partitions, servers = (
         [[order.index(address) for address in group] for group in groups]
-        for groups in (placement.partitions, placement.servers)
+        for groups in (placement.workers, placement.servers)
     )
     return partitions, servers
 

@@ -17,6 +17,7 @@ from distributed import Client, LocalCluster
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
+from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import Outcome
@@ -57,7 +58,8 @@ class Runs:
 
 @pytest.fixture(autouse=True)
 def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -253,8 +255,8 @@ def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
 
 def test_another_version_of_the_queue_is_refused(job: Job, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     train(named(job, "first"), runs.client, progress=False)
-    monkeypatch.setattr(claims, "PROTOCOL", 3)
-    with pytest.raises(UserError, match=r"another version of dsinga serves .* \(protocol 2, here 3\); use the"):
+    monkeypatch.setattr(claims, "PROTOCOL", 4)
+    with pytest.raises(UserError, match=r"another version of dsinga serves .* \(protocol 3, here 4\); use the"):
         train(named(job, "second"), runs.client, progress=False)
 
 

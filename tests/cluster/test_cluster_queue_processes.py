@@ -15,7 +15,7 @@ from distributed import Client
 from dsinga import RunError, cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
-from dsinga.cluster.queue import claims
+from dsinga.cluster.dask import waiting
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.small_job import JOB, with_topology, without_restarts
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
 
 
 # A driver that trains until it is killed.

@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,35 +15,10 @@ from dsinga.api import roots, train
 from dsinga.cluster import connect
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
+from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.process
-
-
-class Recorder:
-    """An observer that keeps all rows, and calls a function once when ``step`` steps are done."""
-
-    def __init__(self, step: int, act: Callable[[], None]):
-        self._step, self._act = step, act
-        self.rows: list[dict[str, Any]] = []
-        self.acted = False
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-
-    def progress(self, row: dict[str, Any]) -> None:
-        if row["step"] >= self._step and not self.acted:
-            self.acted = True
-            self._act()
-
-
-def of_phase(rows: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
-    """Return the rows of a phase without their times."""
-    return [{name: value for name, value in row.items() if name != "time"} for row in rows if row["phase"] == phase]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +35,7 @@ def of_phase(rows: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
 def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
     with connect(workers=3) as client:
-        recorder = Recorder(1000, lambda: None)
+        recorder = Recorder()
         unbroken = cluster.train(job, client, recorder, roots=roots(job, None))
     with connect(workers=3, separate_processes=True) as client:
         pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
@@ -81,7 +55,7 @@ def test_a_stopped_worker(job: Job, seconds: int) -> None:
     """For 5 s it is waited for; then it counts as lost, and does no harm when it wakes up."""
     job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=1500, disp_freq=50)
     with connect(workers=2) as client:
-        unbroken = cluster.train(job, client, Recorder(10_000, lambda: None), roots=roots(job, None))
+        unbroken = cluster.train(job, client, Recorder(), roots=roots(job, None))
     with connect(workers=2, separate_processes=True) as client:
         address, pid = next(iter(client.run(os.getpid).items()))
 

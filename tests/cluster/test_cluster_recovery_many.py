@@ -12,7 +12,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, loads
 from tests.benchmarks.bench_many_workers import JOB
-from tests.cluster.test_cluster_recovery import Recorder, of_phase
+from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
 # Transitions of tasks on the scheduler from the loss to the next new step, for each worker of the group: its old Actor

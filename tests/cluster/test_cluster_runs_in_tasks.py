@@ -16,7 +16,7 @@ from distributed import Client, worker_client
 from dsinga import Cancelled, RunError, cluster
 from dsinga.api import evaluate, roots, train
 from dsinga.cluster import available_workers
-from dsinga.cluster.queue import held_threads
+from dsinga.cluster.queue import claims
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.small_job import assert_same, with_topology
@@ -61,8 +61,8 @@ def hold_thread() -> None:
 @pytest.fixture
 def held(threads: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """The cluster while other tasks hold all threads of its Dask workers."""
-    monkeypatch.setattr(held_threads, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(held_threads, "QUESTION_SECONDS", 0.2)
+    monkeypatch.setattr(claims, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "QUESTION_SECONDS", 0.2)
     END.clear()
     futures = [threads.submit(hold_thread, pure=False, key=f"hold-{number}-{uuid4()}") for number in range(3)]
     for _ in futures:

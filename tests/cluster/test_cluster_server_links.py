@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client
 
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.cluster.on_workers.server_links import ServerLink
+from dsinga.cluster.on_workers.server_actor import ServerLink
+from dsinga.errors import RunError, WorkerLost
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.remote import RemoteTransport
 from dsinga.worker.config import ServerKey
@@ -73,3 +76,20 @@ def test_changes_are_sent_from_any_thread(processes: Client, shared: bool) -> No
         assert task.result(timeout=30) is not shared
         expected = [(route, [5], [route] * 3) for route in range(3)]
         assert actor.received().result(timeout=10) == expected
+
+
+def test_a_service_that_has_left_this_process_is_missed_at_once() -> None:
+    """Else a worker that begins when its run has ended already would hold its thread until Dask's time limit."""
+    connect = connection_to("inproc://192.0.2.1/1/2", "server 0", node=object())
+    with pytest.raises(RunError, match="server 0 is not on the Dask worker inproc://192.0.2.1/1/2: the run has ended"):
+        connect()
+
+
+def test_a_process_that_has_ended_is_missed_soon(processes: Client) -> None:
+    with socket.socket() as ended:
+        ended.bind(("127.0.0.1", 0))  # nobody listens there
+        address = f"tcp://127.0.0.1:{ended.getsockname()[1]}"
+        with dask.config.set({"distributed.comm.timeouts.connect": "10m"}):
+            opening = ThreadPoolExecutor(1).submit(connection_to(address, "server", processes))
+            with pytest.raises(WorkerLost, match=f"no connection to the Dask worker {address}"):
+                opening.result(timeout=60)

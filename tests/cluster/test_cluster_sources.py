@@ -1,4 +1,4 @@
-"""Every source of records trains on a cluster of processes, by each face, with the bits of numpy arrays in threads."""
+"""Every source of records trains in threads and processes, by each face, with the bits of numpy arrays in threads."""
 
 from __future__ import annotations
 
@@ -178,12 +178,11 @@ def expected(job: Job, threads: Client) -> dict[str, np.ndarray]:
     return dsinga.train(job, threads, data=(X, Y), progress=False).params
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_job_trains_on_processes(job: Job, processes: Client, tmp_path: Path, expected: Any, kind: str) -> None:
-    source = open_records(SOURCES[kind](tmp_path, processes))
+def test_a_job_trains(job: Job, client: Client, tmp_path: Path, expected: Any, kind: str) -> None:
+    source = open_records(SOURCES[kind](tmp_path, client))
     source.read(range(BLOCK - 10, BLOCK + 10))  # as a user looks at it first, which fills caches
-    assert_same(dsinga.train(job, processes, data=source, progress=False).params, expected)
+    assert_same(dsinga.train(job, client, data=source, progress=False).params, expected)
 
 
 def test_every_column_is_sent_after_use(processes: Client, tmp_path: Path) -> None:

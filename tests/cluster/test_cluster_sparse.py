@@ -16,6 +16,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.embedding import Embedding
 from dsinga.registry import register
+from tests.support.observers import Silent
 from tests.support.small_job import assert_close, assert_same
 
 # Words 0 to 29 occur; the table has 50 rows, of which no step looks up more than 24.
@@ -71,15 +72,6 @@ def dense(job: Job) -> Job:
     (embed,) = [layer for layer in job.neuralnet.layer if layer.name == "embed"]
     embed.type, embed.user_type = embed.type.__class__["kUserLayer"], "DenseGradient"
     return job
-
-
-@pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
-def test_without_momentum_and_decay_the_bits_are_those_of_dense_gradients(
-    words: Job, folder: Path, client: Client, more: dict[str, str]
-) -> None:
-    words.updater.momentum = words.updater.weight_decay = 0.0
-    found = params(on(words, 3, 2, **more), client)
-    assert_same(found, params(on(dense(words), 3, 2, **more), client))
 
 
 TABLE = {"match": "table", "base_lr": 0.4, "momentum": 0, "weight_decay": 0, "clip_low": -0.02, "clip_high": 0.03}
@@ -151,9 +143,6 @@ class TestMomentum:
     def test_every_transport_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
         assert_same(params(on(words, 3, 2, **more), client), expected)
 
-    def test_another_slicing_does_too(self, words: Job, threads: Client, expected) -> None:
-        assert_same(params(on(words, 3, 2, slicing="kBlock"), threads), expected)
-
     def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
         words = on(words, 3, 2)
         found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=find_grain("graph"))
@@ -212,16 +201,6 @@ def test_a_worker_that_only_validates_pulls_the_newest_rows(
     np.testing.assert_array_equal(found.params["table"][WORDS:], expected.params["table"][WORDS:])
     losses, expected_losses = (result.history.phase("val")[:, "loss"] for result in (found, expected))
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-
-
-class Silent:
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dsinga.cluster.graph_grain.stepper import Stepper
+from dsinga.cluster.graph_grain.tasks import Stepper
 from dsinga.errors import RunError
 from dsinga.net.segments import LayerPass
 from dsinga.serial_executor import SerialExecutor

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.cluster.queue.thread_claims import Held, ThreadClaims, assign
+from dsinga.cluster.queue.thread_claims import ThreadClaims, Usage, assign
 
 
 def worker(threads: int, host: str = "h0", gpus: int = 0, name: str = "") -> dict[str, Any]:
@@ -20,7 +20,7 @@ def cluster(*threads: int) -> dict[str, dict[str, Any]]:
 
 def request(run: str, threads: int = 1, **fields: Any) -> dict[str, Any]:
     base = {"run": run, "job": run, "client": f"client of {run}", "user": "", "threads": threads}
-    return {**base, "block": 1, "apart": 0, "resources": {}, "hosts": [], **fields}
+    return {**base, "threads_per_process": 1, "server_processes": 0, "resources": {}, "hosts": [], **fields}
 
 
 def granted(claims: ThreadClaims) -> dict[str, dict[str, int]]:
@@ -58,15 +58,8 @@ def test_workers_without_other_tasks_come_first() -> None:
 
 
 def test_blocks_of_partitions_fill_a_worker() -> None:
-    assert granted(queue_of(cluster(2, 2), request("a", 2, block=2))) == {"a": {"w0": 2}}
-    assert granted(queue_of(cluster(2, 2), request("a", 3, block=2))) == {"a": {"w0": 2, "w1": 1}}
-
-
-def test_a_large_run_is_not_starved_by_small_ones() -> None:
-    claims = queue_of(cluster(1, 1), request("a"), request("large", 2), request("b"))
-    assert granted(claims) == {"a": {"w0": 1}, "large": {}, "b": {}}, "b waits although w1 is free"
-    claims.remove(["a"])
-    assert claims.advance(now=2.0) == ["large"]
+    assert granted(queue_of(cluster(2, 2), request("a", 2, threads_per_process=2))) == {"a": {"w0": 2}}
+    assert granted(queue_of(cluster(2, 2), request("a", 3, threads_per_process=2))) == {"a": {"w0": 2, "w1": 1}}
 
 
 def test_a_later_run_may_use_what_an_earlier_one_cannot() -> None:
@@ -89,7 +82,9 @@ def test_resources_and_hosts_are_kept_to() -> None:
 
 
 def test_separate_servers_take_whole_workers_the_last_ones() -> None:
-    claims = queue_of(cluster(2, 2, 2), request("a"), request("b", 2, apart=1), request("c", 1, apart=1))
+    claims = queue_of(
+        cluster(2, 2, 2), request("a"), request("b", 2, server_processes=1), request("c", 1, server_processes=1)
+    )
     assert granted(claims) == {"a": {"w0": 1}, "b": {"w0": 1, "w1": 1, "w2": 2}, "c": {}}
     assert claims.runs["b"]["apart_on"] == ["w2"]
     claims.remove(["b"])
@@ -98,31 +93,25 @@ def test_separate_servers_take_whole_workers_the_last_ones() -> None:
 
 
 def test_a_later_run_leaves_the_processes_alone_that_separate_servers_wait_for() -> None:
-    claims = queue_of(cluster(2, 2), request("a"), request("b", apart=1), request("c", 2, apart=1), request("d"))
+    claims = queue_of(
+        cluster(2, 2), request("a"), request("b", server_processes=1), request("c", 2, server_processes=1), request("d")
+    )
     assert granted(claims) == {"a": {"w0": 1}, "b": {"w0": 1, "w1": 2}, "c": {}, "d": {}}
     claims.remove(["b"])
     assert claims.advance(now=2.0) == [], "c needs both processes, of which a holds one"
     workers = {"w0": worker(1, "h0", gpus=1), "w1": worker(2, "h1")}
     on_h1 = {"hosts": [["h1"]]}
     claims = queue_of(
-        workers, request("a", **on_h1), request("b", apart=1, resources={"GPU": 1.0}), request("c", **on_h1)
+        workers, request("a", **on_h1), request("b", server_processes=1, resources={"GPU": 1.0}), request("c", **on_h1)
     )
     assert granted(claims) == {"a": {"w1": 1}, "b": {}, "c": {}}
 
 
 def test_separate_servers_leave_resources_to_partitions() -> None:
     workers = {"w0": worker(1), "w1": worker(1, gpus=1)}
-    assert granted(queue_of(workers, request("a", apart=1, resources={"GPU": 1.0}))) == {"a": {"w1": 1, "w0": 1}}
-
-
-def test_a_run_too_large_for_the_cluster_holds_back_no_other() -> None:
-    claims = queue_of(cluster(1), request("large", 2), request("a"))
-    assert granted(claims) == {"large": {}, "a": {"w0": 1}}
-    assert not claims.fits(claims.runs["large"])
-    claims.set_workers(cluster(1, 1))
-    claims.add(request("b"), now=2.0)
-    assert claims.advance(now=2.0) == [], "now it fits, and comes first"
-    assert [record["job"] for record in claims.ahead("b")] == ["large"]
+    assert granted(queue_of(workers, request("a", server_processes=1, resources={"GPU": 1.0}))) == {
+        "a": {"w1": 1, "w0": 1}
+    }
 
 
 def test_threads_that_a_run_does_not_use_go_to_the_next() -> None:
@@ -169,8 +158,8 @@ WORKERS = st.lists(
 REQUESTS = st.fixed_dictionaries(
     {
         "threads": st.integers(1, 3),
-        "block": st.integers(1, 3),
-        "apart": st.sampled_from([0, 0, 1]),
+        "threads_per_process": st.integers(1, 3),
+        "server_processes": st.sampled_from([0, 0, 1]),
         "resources": st.sampled_from([{}, {}, {"GPU": 1.0}, {"GPU": 0.5}]),
         "hosts": st.sampled_from([[], [], [["h0"]], [["h1"]], [["h0"], ["h1"]]]),
     }
@@ -193,7 +182,7 @@ def check_grants(claims: ThreadClaims) -> None:
         assert (record["state"] == "running") == bool(record["granted"])
         if record["granted"]:
             partitions = sum(count for address, count in record["granted"].items() if address not in record["apart_on"])
-            assert (partitions, len(record["apart_on"])) == (record["threads"], record["apart"])
+            assert (partitions, len(record["apart_on"])) == (record["threads"], record["server_processes"])
             hosts = [name for names in record["hosts"] for name in names]
             assert all(not hosts or claims.workers[address]["host"] in hosts for address in record["granted"])
 
@@ -264,6 +253,6 @@ def test_everything_is_released_and_every_run_that_fits_has_its_turn(before: Any
 
 
 def test_a_thread_more_than_there_is_cannot_be_taken() -> None:
-    held = {"w0": Held()}
+    held = {"w0": Usage()}
     held["w0"].add(3, {"GPU": 1.0})
     assert assign(request("a"), {"w0": worker(2, gpus=1)}, held) is None

@@ -17,7 +17,7 @@ from dsinga import RunError, UserError, build_net, evaluate, train
 from dsinga.api import roots
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.worker_calls import run_on_workers
-from dsinga.cluster.preflight import worker_differences
+from dsinga.cluster.preflight import worker_lacks
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, find_lacks
 from dsinga.job import Job, Phase
@@ -120,7 +120,7 @@ def test_other_records_under_the_same_path_are_refused(client, addresses, job: J
 
 @pytest.mark.skipif(get_ops().name != "onednn", reason="this machine has no oneDNN")
 def test_a_worker_without_onednn_is_a_warning_once(client, addresses, caplog, monkeypatch):
-    monkeypatch.setattr(worker_differences, "_warn_once", logging.getLogger("dsinga").warning)
+    monkeypatch.setattr(worker_lacks, "_warn_once", logging.getLogger("dsinga").warning)
     check_workers_ready(client, [addresses["numpy"]])
     assert re.fullmatch(
         f"the Dask worker {addresses['numpy']} computes with numpy, several times slower than with oneDNN: the kernel "
@@ -177,7 +177,7 @@ def test_another_python_lacks_only_that():
 
 
 def test_an_older_dask_is_refused_with_the_version_to_install():
-    packages = {**worker_differences.versions(), "dask": "2026.7.1", "distributed": "2025.12.0"}
+    packages = {**worker_lacks.versions(), "dask": "2026.7.1", "distributed": "2025.12.0"}
     (lack,) = find_lacks({**REPORT, "packages": packages, "dsinga": __version__}, {})
     assert lack.predicate == "has dask 2026.7.1, distributed 2025.12.0"
     assert f"dsinga needs {OLDEST_DASK} or newer: install dask {dask.__version__}, distributed " in lack.remedy
@@ -199,10 +199,10 @@ def test_many_workers_that_lack_the_same_are_counted():
 
 
 def test_versions_that_differ_are_named_with_those_of_the_driver(caplog, monkeypatch):
-    monkeypatch.setattr(worker_differences, "_warn_once", logging.getLogger("dsinga").warning)
-    packages = worker_differences.versions()
+    monkeypatch.setattr(worker_lacks, "_warn_once", logging.getLogger("dsinga").warning)
+    packages = worker_lacks.versions()
     other = {**REPORT, "packages": {**packages, "distributed": "2099.1.0"}}
-    worker_differences.warn_of_differences({"tcp://0": other, "tcp://1": {**REPORT, "packages": packages}})
+    worker_lacks.warn_of_differences({"tcp://0": other, "tcp://1": {**REPORT, "packages": packages}})
     messages = [record.getMessage() for record in caplog.records if record.name.startswith("dsinga")]
     assert messages == [
         f"the Dask worker tcp://0 has distributed 2099.1.0, the driver distributed {packages['distributed']}; if tasks "

@@ -40,17 +40,17 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def names(client: Client, where: WorkerSelection) -> dict[str, int]:
+def names(client: Client, selection: WorkerSelection) -> dict[str, int]:
     """Return the threads of the Dask workers that a run may use, by their names."""
-    workers = usable_workers(client, where, available_workers(client))
+    workers = usable_workers(client, selection, available_workers(client))
     return {str(info["name"]): info["nthreads"] for info in workers.values()}
 
 
-def place(client: Client, job: Job, where: WorkerSelection, workers: int) -> list[str]:
+def place(client: Client, job: Job, selection: WorkerSelection, workers: int) -> list[str]:
     """Return the names of the Dask workers of a job's partitions."""
     by_address = {address: str(info["name"]) for address, info in available_workers(client).items()}
-    with prepare_run(with_topology(job, workers), client, roots(job, None), where=where) as prepared:
-        return [by_address[address] for address in prepared.placement.partitions[0]]
+    with prepare_run(with_topology(job, workers), client, roots(job, None), selection=selection) as prepared:
+        return [by_address[address] for address in prepared.placement.workers[0]]
 
 
 def test_resources_and_hosts_choose_dask_workers(client: Client) -> None:
@@ -68,12 +68,12 @@ def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -
     assert place(client, job, WorkerSelection({"GPU": 1}), 3) == ["b", "c", "b"]
     assert place(client, job, WorkerSelection(hosts=["a"]), 2) == ["a", "a"]
     gate = Gate(opened=True)
-    where = WorkerSelection({"GPU": 1}, ["c"])
-    assert cluster.train(with_topology(job, 1), client, gate, roots=roots(job, None), where=where).step == 50
+    selection = WorkerSelection({"GPU": 1}, ["c"])
+    assert cluster.train(with_topology(job, 1), client, gate, roots=roots(job, None), selection=selection).step == 50
 
 
 @pytest.mark.parametrize(
-    ("where", "workers", "message"),
+    ("selection", "workers", "message"),
     [
         (WorkerSelection({"TPU": 1}), 1, "no Dask worker has the resource TPU=1; start some with `dask worker"),
         (WorkerSelection({"GPU": 3}), 1, "no Dask worker has the resource GPU=3, the most is 2; start some"),
@@ -85,10 +85,10 @@ def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -
     ],
 )  # fmt: skip
 def test_what_the_cluster_does_not_have_is_refused_at_once(
-    client: Client, job: Job, where: WorkerSelection, workers: int, message: str
+    client: Client, job: Job, selection: WorkerSelection, workers: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        place(client, job, where, workers)
+        place(client, job, selection, workers)
 
 
 def test_evaluations_and_predictions_use_the_chosen_dask_workers(client: Client, job: Job) -> None:

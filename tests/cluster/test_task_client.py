@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dsinga.cluster import connect
-from dsinga.cluster.dask.task_client import task_client
+from dsinga.cluster.dask.dask_workers import task_client
 
 _both = threading.Barrier(2)
 

@@ -53,14 +53,14 @@ class Stage(NamedTuple):
 
 PACKAGE = "dsinga."
 STAGES = {
-    "placed": Stage("cluster.placing.prepare._configured"),
+    "placed": Stage("cluster.placing.prepare.place"),
     "workers asked": Stage("cluster.preflight.check._ask"),
     "links measured": Stage("cluster.placing.automatic.measure_links", changes={"auto": True}),
-    "barriers measured": Stage("cluster.placing.link_probe._measure_barrier_between", changes={"auto": True}),
+    "barriers measured": Stage("cluster.placing.automatic._measure_barrier_between", changes={"auto": True}),
     "cuts searched": Stage("cluster.placing.automatic.gather", changes={"auto": True}),
     "GPUs looked for": Stage("cluster.placing.devices._ask", changes={"gpu": [0]}),
     "nets configured": Stage("cluster.placing.prepare.configure"),
-    "extensions made": Stage("cluster.run.driver.create_extensions"),
+    "extensions made": Stage("cluster.run.driver.begin_run"),
     "run starts": Stage("cluster.run.cluster_run.ClusterRun.start"),
     "servers created": Stage("cluster.run.servers.gather"),
     "params put": Stage("cluster.run.servers.Servers.put"),

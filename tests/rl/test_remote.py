@@ -314,3 +314,21 @@ def test_actors_at_work_are_not_replaced_when_the_run_ends(caplog: pytest.LogCap
         Waits.may_end.set()
     assert pool.replaced == 0
     assert "was lost" not in caplog.text
+
+
+@pytest.mark.slow  # a stopped process counts as lost after 7.5 s
+@pytest.mark.process
+def test_an_actor_of_a_stopped_process_is_replaced() -> None:
+    """Dask's scheduler goes on listing its Dask worker."""
+    agent = new_agent()
+    with connect(workers=2, separate_processes=True) as client:
+        pool, params = new_pool(client, agent, 1), pack_params(agent.algorithm.params)
+        pool.start(0, "rollout", params, 0, 0, 4).result(60)
+        (process,) = [pid for address, pid in client.run(os.getpid).items() if address == pool._actors[0][0]]
+        os.kill(process, signal.SIGSTOP)
+        try:
+            pool.start(0, "rollout", params, 1, 0, 4).result(60)
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert pool.replaced == 1
+        pool.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.support.observers import Silent
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 PATIENCE = 60
 
 
-class Gate:
+class Gate(Silent):
     """An observer that stops its run at step 10 until ``go`` is set, and keeps what it is told."""
 
     def __init__(self, *, opened: bool = False):
@@ -25,14 +27,10 @@ class Gate:
         self.sentences.append(sentence)
         self.waited.set()
 
-    def begin(self, step: int) -> None: ...
-
     def record(self, row: dict[str, Any]) -> None:
         if row["step"] == 10:
             self.reached.set()
             assert self.go.wait(PATIENCE)
-
-    def progress(self, row: dict[str, Any]) -> None: ...
 
 
 def run_states(client: Client) -> dict[str, str]:

@@ -21,20 +21,8 @@ from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, 
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register
 from dsinga.training import bp
+from tests.support.observers import Silent
 from tests.support.small_job import JOB, assert_close, assert_same, with_topology, without_restarts
-
-
-class Silent:
-    """An observer that records nothing."""
-
-    def waiting(self, sentence: str) -> None: ...
-
-    def begin(self, step: int) -> None: ...
-
-    def record(self, row: dict[str, Any]) -> None: ...
-
-    def progress(self, row: dict[str, Any]) -> None: ...
-
 
 STEPS = 20
 BELOW_LOSS = ("conv", "relu", "norm", "pool", "drop", "ip")
@@ -176,7 +164,7 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
     homes = {slice_.param: prepared.placement.servers[0][slice_.server] for slice_ in prepared.config.slices}
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
-        assert homes[f"w2@{part}"] == prepared.placement.partitions[0][part]
+        assert homes[f"w2@{part}"] == prepared.placement.workers[0][part]
 
 
 def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import multiprocessing
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,17 @@ from distributed.security import Security
 
 from dsinga.advice import option
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
-from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
-from dsinga.cluster.connecting.scheduler_version import check_version
+from dsinga.cluster.connecting.scheduler_probe import check_scheduler, check_version, with_scheme
 from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.errors import UserError
 from dsinga.regular_files import read_regular_text
 
 # Seconds to wait for a scheduler to answer.
 CONNECT_SECONDS = 10
 # Seconds to wait for a scheduler to write its file, which takes long where many nodes read Python from one disk; and
-# after which that is said.
-FILE_SECONDS, FILE_NOTICE_SECONDS = 60.0, 2.0
-# Seconds between two looks for a scheduler file.
-FILE_CHECK_SECONDS = 0.05
+# between two checks whether the file is there.
+FILE_SECONDS, FILE_CHECK_SECONDS = 60.0, 0.05
 # Dask settings for a cluster without a dashboard, which shows these measurements. Sampling the stacks of workers and
 # the delays of all event loops would take a tenth of a core for two processes, and interrupt threads that compute. And
 # Dask would keep the last 1,000 messages to each Dask worker, for those who look for faults in Dask.
@@ -191,17 +187,13 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Sec
 
 def _read_address(path: Path) -> str:
     """Return the address in the file of a scheduler, which may be about to write it."""
-    started, notice = time.monotonic(), FILE_NOTICE_SECONDS
-    while not path.exists():
-        waited = time.monotonic() - started
-        if waited > notice:
-            _log.warning("waiting for a Dask scheduler to write %s, for %g s at most", path, FILE_SECONDS)
-            notice = math.inf
-        if waited > FILE_SECONDS:
-            raise UserError(
-                f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
-            )
-        time.sleep(FILE_CHECK_SECONDS)
+
+    def find(_: float) -> StillWaiting | None:
+        missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
+        sentence = f"waiting for a Dask scheduler to write {path}, for {FILE_SECONDS:g} s at most"
+        return None if path.exists() else StillWaiting(sentence, UserError(missing))
+
+    wait_until(find, FILE_SECONDS, Announcements(_log.warning), pause=FILE_CHECK_SECONDS)
     try:
         return str(json.loads(read_regular_text(path))["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:

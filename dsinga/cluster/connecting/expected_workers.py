@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
 
 from dsinga.cluster.connecting.adaptive import minimum_workers
-from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, staying_workers
-from dsinga.errors import RunError, UserError
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
+from dsinga.errors import RunError, SchedulerLost, UserError
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
 
-# Seconds between two looks at the Dask workers of the cluster.
-CHECK_SECONDS = 0.2
 # Seconds within which the next Dask worker joins a scheduler that is starting, where nothing says how many will come.
 ARRIVAL_SECONDS = 10.0
 # Seconds that a cluster may take to submit the job of a worker.
 SUBMIT_SECONDS = 60.0
-# Seconds of waiting before it is announced, and between the same being announced again: doubled each time up to a
-# maximum.
-FIRST_NOTICE_SECONDS, NOTICE_SECONDS, MAX_NOTICE_SECONDS = 1.0, 60.0, 1800.0
-# Seconds between two announcements where many workers come one after another.
-CHANGE_SECONDS = 10.0
+# Seconds between two questions to SLURM, which answers them for all users of a cluster.
+QUERY_SECONDS = 20.0
+# Seconds that SLURM may take to answer.
+ANSWER_SECONDS = 10.0
 # What a worker's process or job is like that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
@@ -65,9 +64,9 @@ def await_workers(
     Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
     has passed, and Cancelled.
     """
-    expectation, notices, started = _Expectation(client), Notices(announce), time.monotonic()
-    limit = read_setting("queue_timeout")
-    while True:
+    expectation, announcements, limit = _Expectation(client), Announcements(announce), read_setting("queue_timeout")
+
+    def try_workers(waited: float) -> _T | StillWaiting:
         all_workers = available_workers(client)
         workers = staying_workers(all_workers)
         error = None
@@ -76,19 +75,31 @@ def await_workers(
             lack = shortage(result, workers)
         except UserError as refusal:
             error, lack = refusal, str(refusal).partition(";")[0]
-        waited = time.monotonic() - started
         expected = expectation.update(all_workers) if lack else _Expected()
         if error and not expected.words:
             raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
-        if error and waited >= limit:
-            raise RunError(f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says")
         if not error and (not expected.words or waited >= limit):
-            notices.end(waited, expected.failure)
+            if announcements.count:
+                remark = f"; {expected.failure}" if expected.failure else ""
+                announce(f"the wait is over after {duration(waited)}{remark}")
             return result
-        notices.give(f"{lack}; waiting for {expected.words}", waited)
-        if cancellation:
-            cancellation.check()
-        threading.Event().wait(CHECK_SECONDS)
+        topic = f"{lack}; waiting for {expected.words}"
+        failure = f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says"
+        return StillWaiting(f"{topic}; {duration(waited)} so far, {how_to_give_up()}", RunError(failure), topic)
+
+    return wait_until(try_workers, limit, announcements, (cancellation or Cancellation()).check)
+
+
+def await_as_many_workers(client: Client, count: int, seconds: float, check: Callable[[], None]) -> None:
+    """Wait until a scheduler has ``count`` Dask workers again. Raises SchedulerLost after ``seconds``."""
+
+    def count_workers(_: float) -> StillWaiting | None:
+        present = len(available_workers(client))
+        sentence = f"only {present} of {count} Dask workers have come back"
+        failure = SchedulerLost(f"{sentence} within {seconds:g} s")
+        return None if present >= count else StillWaiting(f"{sentence} yet", failure, topic=present)
+
+    wait_until(count_workers, seconds, Announcements(_log.warning), check)
 
 
 class _Expected(NamedTuple):
@@ -161,25 +172,54 @@ def _age(client: Client, workers: Workers) -> float:
     return max(info["last_seen"] for info in workers.values()) - started
 
 
-class Notices:
-    """Says what is waited for: soon, whenever that changes, and again after longer and longer times."""
+class SlurmJobs:
+    """The jobs of this user in SLURM's queue, asked for now and then.
 
-    def __init__(self, announce: Callable[[str], None]):
-        self._announce = announce
-        self._text = ""
-        self._last, self._next, self._interval = -CHANGE_SECONDS, FIRST_NOTICE_SECONDS, NOTICE_SECONDS
+    The processes given are those of a dask-jobqueue cluster (attributes ``job_id``, ``submit_command``,
+    ``log_directory``, ``job_name``); others have no job.
+    """
 
-    def give(self, text: str, waited: float) -> None:
-        """Announce ``text`` if it is time to, with the seconds that were waited."""
-        has_changed = bool(self._text) and text != self._text and waited >= self._last + CHANGE_SECONDS
-        if waited < self._next and not has_changed:
-            return
-        if text == self._text:
-            self._interval = min(2 * self._interval, MAX_NOTICE_SECONDS)
-        self._text, self._last, self._next = text, waited, waited + self._interval
-        self._announce(f"{text}; {duration(waited)} so far, Ctrl-C gives up")
+    def __init__(self) -> None:
+        self._states: dict[str, str] | None = None
+        self._asked_at = -math.inf
+        self._seen_at: dict[str, float] = {}  # when a job was first described: it is in the queue since before
 
-    def end(self, waited: float, failure: str) -> None:
-        """Announce that the run begins, if it was announced that it waits."""
-        if self._text:
-            self._announce(f"the wait is over after {duration(waited)}{f'; {failure}' if failure else ''}")
+    def describe(self, process: Any) -> str:
+        """Return the job of a worker in words, "job 17: pending (Resources)", or "" if it has none."""
+        job = getattr(process, "job_id", None)
+        if not job:
+            return ""
+        state = (self._active(process) or {}).get(str(job))
+        return f"job {job}: {state}" if state else f"job {job}"
+
+    def ended(self, process: Any) -> str:
+        """Return a text that says that the job of a worker has ended, and where its log is, or "" if it has not."""
+        job, active = getattr(process, "job_id", None), self._active(process)
+        if not job or active is None or str(job) in active or self._asked_at <= self._seen_at[str(job)]:
+            return ""
+        folder = process.log_directory
+        log = f"{folder}/{process.job_name or 'worker'}-{job}.err" if folder else f"slurm-{job}.out"
+        return f"the job {job}, whose log is {log}, has ended"
+
+    def _active(self, process: Any) -> dict[str, str] | None:
+        """Return the state of this user's jobs by id; None where SLURM is not there, or does not answer."""
+        if getattr(process, "submit_command", None) != "sbatch" or not shutil.which("squeue"):
+            return None
+        self._seen_at.setdefault(str(process.job_id), time.monotonic())
+        if time.monotonic() - self._asked_at >= QUERY_SECONDS:
+            self._asked_at, self._states = time.monotonic(), _query()
+        return self._states
+
+
+def _query() -> dict[str, str] | None:
+    """Return the state of each job of this user that waits or runs, as "running" or "pending (Resources)"."""
+    command = ["squeue", "--me", "--noheader", "--format", "%A %T %r"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    states = {}
+    for line in answer.splitlines():
+        job, state, reason = line.split(maxsplit=2)
+        states[job] = state.lower() if reason in ("None", "(null)") else f"{state.lower()} ({reason})"
+    return states

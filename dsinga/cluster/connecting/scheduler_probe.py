@@ -1,4 +1,4 @@
-"""A first connection to a Dask scheduler, which finds out why it would refuse a client.
+"""A first connection to a Dask scheduler, which finds out why it would refuse a client, and asks for its version.
 
 Dask's own client gives up after its timeout, or later, with an error that does not say which certificate is at fault,
 and waits in vain where one end speaks TLS and the other does not.
@@ -6,23 +6,36 @@ and waits in vain where one end speaks TLS and the other does not.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
+import logging
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
+import distributed
 from distributed.comm.addressing import parse_address, parse_host_port
+from distributed.core import rpc
 from distributed.security import Security
 
-from dsinga.cluster.connecting.credentials import how_to_give, tls_context
-from dsinga.errors import UserError
+from dsinga.cluster.connecting.credentials import find_credentials, how_to_give, tls_context
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
+from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, release
+from dsinga.errors import SchedulerLost, UserError
+from dsinga.regular_files import read_regular_text
 
 # Seconds without a first message of the scheduler after which another protocol is tried.
 HELLO_SECONDS = 1.5
 RETRY_SECONDS = 0.1
+# Seconds for one attempt to reach a scheduler that is to be started again.
+ATTEMPT_SECONDS = 1.0
 # Dask's first message, which a scheduler sends at once, begins with its length, 8 bytes, little-endian.
 MOST_HELLO_BYTES = 1 << 20
+
+_log = logging.getLogger(__name__)
 
 # The first bytes of the records of TLS with a handshake and with an alert.
 TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
@@ -45,6 +58,28 @@ _ALERTS = {
     "BAD_CERTIFICATE": "is refused",
     "CERTIFICATE_UNKNOWN": "is refused",
 }
+
+
+def await_scheduler(
+    address: str | None, file: str | None, security: Security | None, seconds: float, check: Callable[[], None]
+) -> None:
+    """Wait until a scheduler answers at ``address``, or at the address in ``file``, which is read anew each time.
+
+    ``check`` is called several times a second; what it raises ends the wait. Raises SchedulerLost after ``seconds``.
+    """
+
+    def connect(_: float) -> StillWaiting | None:
+        check()
+        try:
+            place = address or str(json.loads(read_regular_text(file or ""))["address"])
+            credentials = find_credentials(place, security)
+            check_scheduler(with_scheme(place, credentials), credentials, ATTEMPT_SECONDS)
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:  # no file yet, or that of the lost one
+            failure = SchedulerLost(f"no scheduler has come back within {seconds:g} s: {error}")
+            return StillWaiting(f"no scheduler has come back yet: {error}", failure)
+        return None
+
+    wait_until(connect, seconds, Announcements(_log.warning))
 
 
 def with_scheme(address: str, security: Security) -> str:
@@ -176,3 +211,33 @@ def _refusal(reason: str, address: str, tls: Mapping[str, str]) -> UserError:
 def _named(file: str) -> str:
     """Return the name of a file to put behind what it is; "" for a text in memory."""
     return "" if "\n" in file else f" {file}"
+
+
+def check_version(address: str, security: Security, seconds: float) -> None:
+    """Raise UserError unless the scheduler at ``address`` has a version of Dask that dsinga runs with.
+
+    Dask's own client warns of another version. With a scheduler that is some years old it fails with an error of
+    its methods, and then waits for half a minute. Raises OSError where the scheduler does not answer in ``seconds``.
+    """
+
+    async def ask() -> str | None:
+        arguments = security.get_connection_args("client")
+        async with rpc(address, timeout=seconds, connection_args=arguments) as scheduler:
+            answer = await asyncio.wait_for(scheduler.versions(), seconds)
+        return answer["packages"]["distributed"]
+
+    with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop, as in a notebook
+        try:
+            version = thread.submit(asyncio.run, ask()).result()
+        except OSError:
+            raise
+        except Exception as error:
+            what = f"does not understand this version of Dask, {distributed.__version__} ({error!r})"
+            raise UserError(f"the Dask scheduler {address} {what}; {_remedy()}") from error
+    if version and release(version) < release(OLDEST_DASK):
+        what = f"has distributed {version}, and dsinga needs {OLDEST_DASK} or newer"
+        raise UserError(f"the Dask scheduler {address} {what}; {_remedy()}")
+
+
+def _remedy() -> str:
+    return f"give the scheduler and its workers the version that is here, {distributed.__version__}"

@@ -1,15 +1,17 @@
-"""The Dask workers of a cluster, and the process and the host of each by its address."""
+"""The Dask workers of a cluster, the process and the host of each by its address, and the client of a task's worker."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlparse
 
-from distributed import Client
+from distributed import Client, get_worker
 
 from dsinga.errors import RunError, SchedulerLost, UserError
 from dsinga.settings import read_setting
@@ -17,6 +19,7 @@ from dsinga.settings import read_setting
 # Seconds between two looks, while the scheduler is asked something, whether it is still there.
 SCHEDULER_CHECK_SECONDS = 0.1
 
+_making = threading.Lock()  # held while the client of a Dask worker is made
 # The scheduler's information on each Dask worker, by address.
 Workers = Mapping[str, Mapping[str, Any]]
 
@@ -101,3 +104,20 @@ def host(address: str) -> str:
 def on_several_hosts(addresses: Iterable[str]) -> bool:
     """Whether Dask workers are on more than one machine, so that these exchange params in pieces."""
     return len({host(address) for address in addresses}) > 1
+
+
+def task_client() -> Client | None:
+    """Return the client of the Dask worker that runs the calling task, None outside of tasks.
+
+    Dask makes it when a task first asks for one, and what runs in it keeps the context variables of that moment, with
+    which Dask measures the task. If that was a task of a cluster that has been started within a task, the client stops
+    hearing its scheduler when this inner cluster is closed: it would report its messages to an event loop that is gone.
+    So the client is made here without any context. Only one thread makes it: Dask would give a second one, of another
+    Dask worker of this process, the client that is still connecting.
+    """
+    try:
+        worker = get_worker()
+    except ValueError:  # this is no task
+        return None
+    with _making:
+        return contextvars.Context().run(worker._get_client)

@@ -20,8 +20,8 @@ SILENCE_SECONDS = 7.5
 BUSY_SECONDS = 60.0
 QUESTION_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
-# The most seconds that count between two looks: those during which this process itself was stopped do not.
-LOOK_SECONDS = 1.0
+# The most seconds that count between two checks: those during which this process itself was stopped do not.
+CHECK_SECONDS = 1.0
 
 
 @dataclass
@@ -43,21 +43,21 @@ class Heartbeats:
     """How long Dask workers have been silent, by the clock of this process."""
 
     def __init__(self) -> None:
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._last: dict[str, Heartbeat] = {}
 
-    def look(self, client: Client, workers: Workers) -> None:
+    def update(self, client: Client, workers: Workers) -> None:
         """Take the scheduler's information on all Dask workers; ask the nannies of silent ones what they do."""
         now = time.monotonic()
-        passed, self._looked_at = min(now - self._looked_at, LOOK_SECONDS), now
-        self._last = {address: self._last.get(address, Heartbeat(0.0)) for address in workers}
+        passed, self._checked_at = min(now - self._checked_at, CHECK_SECONDS), now
+        last = self._last = {address: self._last.get(address, Heartbeat(0.0)) for address in workers}
         for address, info in workers.items():
-            heartbeat = self._last[address]
+            heartbeat = last[address]
             if heartbeat.last != info["last_seen"]:
-                self._last[address] = Heartbeat(info["last_seen"])
+                last[address] = Heartbeat(info["last_seen"])
                 continue
             heartbeat.seconds += passed
-            is_due = heartbeat.busy_until < heartbeat.seconds < heartbeat.busy_until + 2 * LOOK_SECONDS
+            is_due = heartbeat.busy_until < heartbeat.seconds < heartbeat.busy_until + 2 * CHECK_SECONDS
             if is_due and heartbeat.seconds < BUSY_SECONDS and _is_busy(client, address):
                 heartbeat.busy_until = heartbeat.seconds + QUESTION_SECONDS
 

@@ -1,4 +1,4 @@
-"""Assigns partitions and servers to Dask workers, and the cores of each host to its partitions."""
+"""Assigns the workers and servers of a run to Dask workers, and the cores of each host to the run's workers there."""
 
 from __future__ import annotations
 
@@ -19,71 +19,72 @@ Devices = tuple[tuple[int | None, ...], ...]
 
 
 class Placement(NamedTuple):
-    """The Dask workers on which the partitions and servers of a run live.
+    """The Dask workers on which the workers and servers of a run live.
 
     Attributes:
-        partitions: the address of the Dask worker of each partition: [group][partition].
+        workers: the address of the Dask worker of each worker of the run: [group][partition].
         servers: the address of the Dask worker of each server: [server group][server].
-        threads: the number of kernel threads of each partition: [group][partition].
-        devices: the GPU of each partition, None for CPU cores: [group][partition]; empty where all compute on cores.
+        threads: the number of kernel threads of each worker: [group][partition].
+        devices: the GPU of each worker, None for CPU cores: [group][partition]; empty where all compute on cores.
     """
 
-    partitions: Groups
+    workers: Groups
     servers: Groups
     threads: tuple[tuple[int, ...], ...]
     devices: Devices = ()
 
     def device(self, group: int, number: int) -> int | None:
-        """Return the GPU that a partition computes on, None for CPU cores."""
+        """Return the GPU that a worker of a group computes on, None for CPU cores."""
         return self.devices[group][number] if self.devices else None
 
-    def with_threads(self, usable: int) -> Placement:
-        """Return the placement with at most ``usable`` kernel threads for each partition."""
-        return self._replace(threads=tuple(tuple(min(count, usable) for count in group) for group in self.threads))
+    def with_threads(self, *limits: int | None) -> Placement:
+        """Return the placement with no more kernel threads for a worker than each of the ``limits`` that is set."""
+        limit = min(filter(None, limits))
+        return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
-    def most_partitions(self) -> int:
-        """The largest number of partitions that a process has."""
-        return max(Counter(process(address) for group in self.partitions for address in group).values())
+    def most_workers(self) -> int:
+        """The largest number of the run's workers that a process has."""
+        return max(Counter(process(address) for group in self.workers for address in group).values())
 
     @property
     def addresses(self) -> set[str]:
         """The addresses of all Dask workers that the run needs."""
-        return {address for group in (*self.partitions, *self.servers) for address in group}
+        return {address for group in (*self.workers, *self.servers) for address in group}
 
 
 def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
-    """Assign partitions to the threads of Dask workers, and servers to their processes.
+    """Assign the workers of a run to the threads of Dask workers, and its servers to their processes.
 
-    A partition occupies a thread of its Dask worker during a round, because it waits there for other partitions. So
-    each gets a thread of its own. Partitions are assigned in order, group by group: one to each Dask worker (or a block
-    of ``nworkers_per_procs`` partitions, as far as it has threads), then the next one to each.
+    A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
+    each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
+    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each.
 
     A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
-    With ``server_worker_separate`` it lives in processes without partitions, ``nservers_per_procs`` servers in each.
-    This has no effect where all Dask workers are threads of one process.
+    With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
+    each. This has no effect where all Dask workers are threads of one process.
 
-    Where there are too few threads, or processes, it raises UserError; if ``crowded``, threads get several partitions,
+    Where there are too few threads, or processes, it raises UserError; if ``crowded``, threads get several workers,
     and servers live beside them.
     """
     require_workers(workers)
     apart = processes_apart(topology, workers)
     if apart and not (crowded and apart >= len(workers)):
         remaining_workers, servers = _place_servers_apart(topology, workers)
-        partitions = _place_partitions(topology, remaining_workers, crowded)
+        run_workers = _place_workers(topology, remaining_workers, crowded)
     else:
-        partitions = _place_partitions(topology, workers, crowded)
-        servers = tuple(_place_servers_beside(topology, group, partitions) for group in range(topology.server_groups))
-    return Placement(partitions, servers, _threads(partitions, workers))
+        run_workers = _place_workers(topology, workers, crowded)
+        servers = tuple(_place_servers_beside(topology, group, run_workers) for group in range(topology.server_groups))
+    return Placement(run_workers, servers, _threads(run_workers, workers))
 
 
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
-    """Return a placement with its partitions and servers of Dask workers that are not among ``workers`` on others.
+    """Return a placement that moves what it has on Dask workers that are not among ``workers`` to those.
 
-    Partitions go to the Dask workers with the fewest partitions for each of their threads, servers beside workers of
-    their group. All else stays where it is.
+    Workers of the run go to the Dask workers with the fewest of them for each thread, servers beside workers of their
+    group. All else stays where it is.
     """
-    load = Counter(address for group in placement.partitions for address in group)
+    load = Counter(address for group in placement.workers for address in group)
 
     def replaced(address: str) -> str:
         if address in workers:
@@ -92,10 +93,8 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         load[address] += 1
         return address
 
-    partitions = tuple(tuple(map(replaced, group)) for group in placement.partitions)
-    beside = [
-        [a for g in topology.worker_groups(group) for a in partitions[g]] for group in range(topology.server_groups)
-    ]
+    moved = tuple(tuple(map(replaced, group)) for group in placement.workers)
+    beside = [[a for g in topology.worker_groups(group) for a in moved[g]] for group in range(topology.server_groups)]
     servers = tuple(
         tuple(
             address if address in workers else beside[group][n % len(beside[group])]
@@ -103,7 +102,7 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         )
         for group, addresses in enumerate(placement.servers)
     )
-    return placement._replace(partitions=partitions, servers=servers)
+    return placement._replace(workers=moved, servers=servers)
 
 
 def processes_apart(topology: Topology, workers: Workers) -> int:
@@ -113,8 +112,8 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
     return -(-topology.server_groups * topology.servers // topology.servers_per_process)
 
 
-def _place_partitions(topology: Topology, workers: Workers, crowded: bool) -> Groups:
-    """Return the Dask worker of each partition; if ``crowded``, threads may get several."""
+def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
+    """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
@@ -132,9 +131,9 @@ def _place_partitions(topology: Topology, workers: Workers, crowded: bool) -> Gr
     return _grouped([address for _, address in threads[:needed]], topology.workers)
 
 
-def _place_servers_beside(topology: Topology, server_group: int, partitions: Groups) -> tuple[str, ...]:
+def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:
     """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
-    addresses = [address for group in topology.worker_groups(server_group) for address in partitions[group]]
+    addresses = [address for group in topology.worker_groups(server_group) for address in run_workers[group]]
     if len(addresses) == topology.servers:
         return tuple(addresses)
     places = [address for address in dict.fromkeys(addresses) for _ in range(topology.servers_per_process)]
@@ -143,7 +142,7 @@ def _place_servers_beside(topology: Topology, server_group: int, partitions: Gro
 
 
 def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
-    """Return the Dask workers that remain for partitions, and those of the servers: the last ones."""
+    """Return the Dask workers that remain for the workers of the run, and those of the servers: the last ones."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = processes_apart(topology, workers)
     if needed >= len(workers):
@@ -161,15 +160,15 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
     return tuple(tuple(addresses[start : start + size]) for start in range(0, len(addresses), size))
 
 
-def _threads(partitions: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Return the kernel threads of each partition: those of its host that no other run holds, shared out evenly.
+def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
+    """Return the kernel threads of each worker of the run: its share of those that no other run holds on its host.
 
     Where ``workers`` do not say how many these are ("host_threads"), they are the threads of all of them on the host.
     """
-    partitions_on = Counter(host(address) for group in partitions for address in group)
+    count_on = Counter(host(address) for group in run_workers for address in group)
     threads_on: dict[str, int] = Counter()
     for address, info in workers.items():
         threads_on[host(address)] += info["nthreads"]
     threads_on |= {host(address): info["host_threads"] for address, info in workers.items() if "host_threads" in info}
-    share = {name: max(1, threads_on[name] // count) for name, count in partitions_on.items()}
-    return tuple(tuple(share[host(address)] for address in group) for group in partitions)
+    share = {name: max(1, threads_on[name] // count) for name, count in count_on.items()}
+    return tuple(tuple(share[host(address)] for address in group) for group in run_workers)

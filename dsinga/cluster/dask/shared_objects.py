@@ -1,23 +1,67 @@
-"""Objects that several Dask workers keep in memory: sent to one of them, and copied from there to the others.
+"""Objects that are sent to Dask workers: in pickled form, and shared by several of them.
+
+The scheduler loads the arguments of tasks that are sent to it. It would import the modules of the user's classes, and
+open the stores of records, which may not be there, or take its time. So these arguments are packed.
 
 ``Client.scatter(broadcast=True)`` waits without end for a Dask worker that has just died: the scheduler tries to reach
-it again and again, and meanwhile holds a lock for which the broadcasts of all clients wait.
+it again and again, and meanwhile holds a lock for which the broadcasts of all clients wait. So an object that several
+Dask workers keep in memory is sent to one of them, and copied from there to the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from distributed import Client, Future
+from distributed.protocol.pickle import dumps, loads
 
 from dsinga.cluster.dask.task_keys import TaskKey
 from dsinga.cluster.dask.worker_calls import wait_for
 
 # To how many Dask workers each one that has the object sends it, at the same time.
 COPIES = 2
+T = TypeVar("T")
+
+_sharing = threading.Lock()
+
+
+class Packed(Generic[T]):
+    """An object in pickled form, until a Dask worker unpacks it."""
+
+    def __init__(self, value: T):
+        self._pickled = dumps(value)
+        self._shared: Callable[[], T | None] = _nothing
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_shared": _nothing}
+
+    def unpack(self) -> T:
+        """Return a new copy of the object."""
+        value: T = loads(self._pickled)
+        return value
+
+    def share(self) -> T:
+        """Return a copy that the callers in this process share, for as long as one of them keeps it."""
+        with _sharing:
+            value = self._shared()
+            if value is None:
+                value = self.unpack()
+                self._shared = weakref.ref(value)
+            return value
+
+
+def _nothing() -> None:
+    """The reference to a copy that does not exist."""
+
+
+def unpacked(value: T | Packed[T]) -> T:
+    """Return the object that may be packed."""
+    return value.unpack() if isinstance(value, Packed) else value
 
 
 def share(client: Client, value: Any, addresses: Iterable[str], receiver: TaskKey = ("shared object",)) -> Future:

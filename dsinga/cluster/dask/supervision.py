@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple, NoReturn
 
 from distributed import Client, Future, wait
 from distributed.comm import CommClosedError
 
-from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.dask.dask_workers import Workers, available_workers
 from dsinga.cluster.dask.error_frames import clear_origin
 from dsinga.cluster.dask.heartbeats import heartbeats
 from dsinga.errors import Diverged, UserError, WorkerLost
@@ -39,19 +39,27 @@ class TaskLost(NamedTuple):
     message: str
 
 
+def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
+    """Return the Dask workers that the scheduler knows, and by address the seconds of silence of those that are lost.
+
+    Silent ones may be stopped, or the network to them may be cut.
+    """
+    workers = available_workers(client)
+    heartbeats(client).update(client, workers)
+    return workers, heartbeats(client).silent()
+
+
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
     """Raise WorkerLost if the scheduler no longer knows one of these Dask workers, or has not heard from it for long.
 
-    The error names the lost ones. Silent ones may be stopped, or the network to them may be cut.
+    The error names the lost ones.
     """
-    workers = available_workers(client)
-    heartbeats(client).look(client, workers)
+    workers, silent = ask_for_workers(client)
     addresses = sorted(addresses)
     lost = [address for address in addresses if address not in workers]
     if lost:
         names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
         raise WorkerLost(f"the {names} lost")
-    silent = heartbeats(client).silent()
     for address in addresses:
         if address in silent:
             raise WorkerLost(

@@ -1,15 +1,28 @@
-"""The keys of a run's Dask tasks, so that Dask's dashboard groups tasks by what they do, in words.
+"""How a run sends tasks to Dask workers: by keys in words, and in a span that the tasks of all runs share.
 
-Dask takes the *prefix* of a key, the colour and the name of a task in its task stream and progress bar, from the first
-item of a tuple, up to the first "-" that is followed by a number or by eight hexadecimal digits; and the *group* of a
-task from the whole first item. So "train round-1a2b3c4d" is of the prefix "train round", which all runs share, and of a
-group of its run alone. The scheduler keeps every prefix for as long as it lives, a group until its tasks have gone.
+Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
+task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
+number or by eight hexadecimal digits; and the *group* of a task from the whole first item. So "train round-1a2b3c4d" is
+of the prefix "train round", which all runs share, and of a group of its run alone. The scheduler keeps every prefix for
+as long as it lives, a group until its tasks have gone.
+
+Dask counts tasks by spans, too, and keeps each for as long as the scheduler lives, with its groups of tasks. Tasks
+without a span get one of their own whenever all tasks before them have ended, which is several times in a run.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+from distributed import Client, Future
+
 from dsinga.worker.config import WorkerKey
 
+# The name of the span, and its id.
+SPAN = "dsinga"
 TaskKey = tuple[str, ...]
 
 
@@ -35,3 +48,40 @@ def generation_words(generation: int) -> str:
 def steps_words(start: int, stop: int) -> str:
     """Return the words for the steps ``start`` to ``stop`` - 1 in keys."""
     return f"steps {start} to {stop - 1}" if stop > start + 1 else f"step {start}"
+
+
+@contextlib.contextmanager
+def run_span(**annotations: Any) -> Iterator[None]:
+    """Let tasks that are sent in the block belong to the span of runs, unless the caller has a span of its own.
+
+    ``annotations`` are others of these tasks.
+    """
+    if "span" not in dask.get_annotations():
+        annotations["span"] = {"name": (SPAN,), "ids": (SPAN,)}
+    with dask.annotate(**annotations):
+        yield
+
+
+def submit_to(
+    client: Client,
+    address: str,
+    task: Callable[..., Any],
+    *arguments: Any,
+    key: TaskKey | None = None,
+    actor: bool = False,
+    **annotations: Any,
+) -> Future:
+    """Send a task, or make an Actor, in the span of runs; the Dask worker at ``address`` alone may run it."""
+    with run_span(**annotations):
+        future: Future = client.submit(task, *arguments, workers=[address], pure=False, key=key, actor=actor)
+        return future
+
+
+def trim_span(scheduler: Any) -> None:
+    """Let the span of runs drop the groups of tasks that have gone, and the descriptions of what was sent."""
+    spans = scheduler.extensions.get("spans")
+    span = spans.spans.get(SPAN) if spans else None
+    if span is not None:
+        span.groups.intersection_update(scheduler.task_groups.values())
+        if span._metadata:
+            del span._metadata["collections"][1:]

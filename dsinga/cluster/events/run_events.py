@@ -72,7 +72,7 @@ class RunEvents(Watcher):
             train_steps=prepared.job.train_steps,
             batchsize=batchsize,
             topology=prepared.topology.describe(),
-            workers=[list(group) for group in prepared.placement.partitions],
+            workers=[list(group) for group in prepared.placement.workers],
         )
 
     def round(self, group: int, reports: Sequence[RoundReport]) -> None:

@@ -11,10 +11,9 @@ from distributed import Client, Future
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.error_frames import cleared_frames
-from dsinga.cluster.dask.run_span import run_span
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.dask.task_keys import task_key
+from dsinga.cluster.dask.task_keys import run_span, task_key
 from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight.check import check_workers_ready
@@ -51,15 +50,15 @@ def evaluate(
     params: Arrays,
     phase: Phase,
     roots: Sequence[str] = (),
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
 ) -> dict[str, float]:
     """Return the figures of the metrics of ``params`` over every record of the stores of ``phase``, each record once.
 
-    The job's output layers of that phase write their files. ``where`` says which Dask workers compute.
+    The job's output layers of that phase write their files. ``selection`` says which Dask workers compute.
     """
     net, reader = open_inference(job, params, phase, roots)
-    sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where))
-    write_outputs(job, client, net, reader, params, where=where)
+    sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), selection=selection))
+    write_outputs(job, client, net, reader, params, selection=selection)
     return figures(sums)
 
 
@@ -75,14 +74,14 @@ def write_outputs(
     reader: BatchReader,
     params: Arrays,
     batches: int = 0,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
 ) -> None:
     """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
 
     This takes a forward pass for each output layer: a job seldom has one, and then no loss.
     """
     for conf in output_layers(net):
-        computed = _batches(job, client, net, reader, params, (conf.name,), batches, where)
+        computed = _batches(job, client, net, reader, params, (conf.name,), batches, selection)
         _write_output(conf, (features[conf.name].data for features, _ in computed))
 
 
@@ -104,16 +103,16 @@ def predict(
     layer: str,
     phase: Phase = Phase.kTest,
     roots: Sequence[str] = (),
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
 ) -> Iterator[Records]:
     """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
 
-    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net. ``where`` says
-    which Dask workers compute. Raises UserError for an unknown layer, and for what is wrong with the job, stores or
-    params.
+    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net. ``selection``
+    says which Dask workers compute. Raises UserError for an unknown layer, and for what is wrong with the job, stores
+    or params.
     """
     with cleared_frames("dsinga"):
-        yield from _predict(job, client, params, layer, phase, roots, where)
+        yield from _predict(job, client, params, layer, phase, roots, selection)
 
 
 def _predict(
@@ -123,14 +122,14 @@ def _predict(
     layer: str,
     phase: Phase,
     roots: Sequence[str],
-    where: WorkerSelection,
+    selection: WorkerSelection,
 ) -> Iterator[Records]:
     net, reader = open_inference(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         hint = nearest_or_listed(layer, names, "its layers are")
         raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
-    for features, _ in _batches(job, client, net, reader, params, (layer,), where=where):
+    for features, _ in _batches(job, client, net, reader, params, (layer,), selection=selection):
         yield features[layer]
         del features  # else they would stay while the next ones are computed
 
@@ -172,7 +171,7 @@ def _batches(
     params: Arrays,
     keep: Sequence[str],
     count: int = 0,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
 ) -> Iterator[BatchResult]:
     """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
 
@@ -181,9 +180,9 @@ def _batches(
     """
 
     def choose(workers: Workers) -> Workers:
-        usable = usable_workers(client, where, workers)
+        usable = usable_workers(client, selection, workers)
         if workers and not usable:
-            raise UserError(f"the Dask cluster has no workers {where}")
+            raise UserError(f"the Dask cluster has no workers {selection}")
         return require_workers(usable)
 
     workers = await_workers(client, choose)
@@ -204,7 +203,8 @@ def _batches(
                 in_flight.append(
                     client.submit(
                         forward_round, shared, sent, stop, tuple(keep),
-                        workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
+                        workers=list(workers) if selection.is_limited else None,
+                        resources=dict(selection.resources) or None,
                         pure=False, key=task_key("forward pass", run, f"records {sent} to {stop - 1}"),
                     )
                 )  # fmt: skip

@@ -10,8 +10,8 @@ from distributed import get_client, get_worker, secede
 
 from dsinga.cluster.dask.dask_workers import process
 from dsinga.cluster.dask.error_frames import cleared_frames
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.data import connect_sources
 from dsinga.errors import WorkerLost

@@ -3,65 +3,95 @@
 from __future__ import annotations
 
 import logging
+import statistics
+import time
+import uuid
+import weakref
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
 from distributed import Client
 
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.dask.error_frames import cleared_frames
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.placing.link_probe import measure_links
-from dsinga.job import NetConf, SlicingMethod
+from dsinga.cluster.dask.task_keys import submit_to
+from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.errors import RunError
+from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
+from dsinga.job.topology import Topology
+from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.ops import Ops, get_ops
+from dsinga.planner.barrier import BarrierCost
+from dsinga.planner.barrier_probe import (
+    TIMEOUT_SECONDS,
+    measure_barrier,
+    round_figure,
+    rounded_cost,
+    time_peer_barriers,
+)
 from dsinga.planner.choice import compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
-from dsinga.planner.link import Links
+from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers
 from dsinga.settings import read_setting
 from dsinga.training import Updater
+from dsinga.transport.endpoints import Endpoint, connect
+from dsinga.transport.handshake import Secret
+from dsinga.transport.interface import Items
+from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
+from dsinga.worker.exchange_options import Meter
+from dsinga.worker.mailbox import GroupPeers
+
+# The bytes that timed calls carry, and the number of calls by these bytes.
+SMALL, LARGE = 1 << 16, 1 << 24
+CALLS = {0: 40, SMALL: 20, LARGE: 5}
+CONNECT_CHECK_SECONDS = 0.01  # between two attempts to connect to a task that may not have started
 
 _log = logging.getLogger(__name__)
 
 
-def automatic_cuts(
-    conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
-) -> dict[str, LayerCut] | None:
-    """Return the cuts of layers that the cost model finds fastest, by name; None if one worker is the fastest.
+def choose_cuts(
+    job: Job, topology: Topology, net: NeuralNet, updater: Updater, client: Client, placement: Placement
+) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
+    """Return a job, its topology, and the cuts of layers that the cost model finds fastest, by name.
 
-    Layers with a partition_dim or a location of their own are left out. The first worker times the layers whose times
-    its machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
+    Where one worker is the fastest, the job is one with a single worker in each group, and the cuts are None. Layers
+    with a partition_dim or a location of their own are left out. The first worker times the layers whose times its
+    machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
     """
-    workers = placement.partitions[0]
-    excluded = explicitly_cut_layers(conf)
-    processes = process_map_of(placement, slicing)._replace(whole=updater.conf.clips_norms)
+    workers = placement.workers[0]
+    excluded = explicitly_cut_layers(job.neuralnet)
+    one_worker = not needs_several_workers(job.neuralnet)
+    processes = process_map_of(placement, topology.slicing)._replace(whole=updater.conf.clips_norms)
     links = measure_links(client, workers)
     folder = read_setting("cache")
-    one_worker = not needs_several_workers(conf)
     arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
-    with run_span():
-        search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
+    search = submit_to(client, workers[0], _search, *arguments)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
         _log.warning("partition: auto: %s", warning)
     if cuts is None:
         _log.info("partition: auto trains with one worker, which is faster than %d", len(workers))
-    else:
-        _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
-    return cuts
+        conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
+        job = job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
+        return job, create_topology(job, 1, 1), None
+    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
+    return job, topology, cuts
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
     """Return the processes of the workers and servers of the first group, for the planner."""
-    workers, servers = placement.partitions[0], placement.servers[0]
+    workers, servers = placement.workers[0], placement.servers[0]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
 
     def processes(addresses: Sequence[str]) -> tuple[int, ...]:
@@ -74,7 +104,7 @@ def machine_of(
     net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
 ) -> MachineModel:
     """Return a model of the first worker's machine while the first ``workers`` workers of its group compute."""
-    addresses = placement.partitions[0][:workers]
+    addresses = placement.workers[0][:workers]
     on_host = [address for address in addresses if host(address) == host(addresses[0])]
     in_process = [address for address in on_host if process(address) == process(addresses[0])]
     return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)
@@ -98,3 +128,96 @@ def _search(
     store.save()
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}
     return (cuts if choice.workers > 1 else None), choice.words(net), store.warning
+
+
+class EchoService:
+    """A service that accepts arrays and drops them, to time calls."""
+
+    def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
+        """Accept arrays and return nothing."""
+
+    def close(self, message: str) -> None:
+        """Do nothing."""
+
+
+class EchoActor:
+    """An Actor that offers :class:`EchoService` as a server offers its shard."""
+
+    def __init__(self, name: str, secret: Secret):
+        serve_connections()
+        weakref.finalize(self, Endpoint(name, EchoService(), secret=secret).close, "the measurement has ended")
+
+
+def measure_links(client: Client, addresses: Sequence[str]) -> Links:
+    """Measure the links between Dask workers; those between the first two processes stand for all.
+
+    Figures are rounded to a quarter of a power of two, so that the noise of measurements seldom changes a partitioning
+    that is chosen by them. Raises RunError where a Dask worker is lost meanwhile.
+    """
+    process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
+    first = process_addresses[0]
+    (inside,) = gather(client, [submit_to(client, first, measure_barrier)], [first])
+    if len(process_addresses) < 2:
+        return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
+    second = process_addresses[1]
+    name, secret = uuid.uuid4().hex, Secret()
+    echo = submit_to(client, second, EchoActor, name, secret, actor=True)  # it lives as long as this future
+    calls = submit_to(client, first, _time_calls, second, name, secret, echo)
+    seconds, shared_memory = gather(client, [calls], [first, second])[0]
+    link = link_of(seconds)
+    if host(first) != host(second):
+        wire = link._replace(latency=max(link.latency - ENDS.latency, 0.0))
+        return Links(INSIDE, ENDS, wire, False, inside, inside)
+    between = _measure_barrier_between(client, first, second, link) if shared_memory else inside
+    return Links(INSIDE, link, LOOPBACK, shared_memory, inside, between)
+
+
+def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
+    """Return the cost of a barrier of two Dask workers, without its two messages."""
+    names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
+    timings = [
+        submit_to(client, first, _time_barriers, names[0], names[1], secret),
+        submit_to(client, second, _time_barriers, names[1], names[0], secret),
+    ]
+    return rounded_cost(gather(client, timings, [first, second]), 2 * link.latency)
+
+
+def link_of(seconds: dict[int, float]) -> Link:
+    """Return the link on which calls take these ``seconds``, by the bytes that they carry, reply included."""
+    rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
+    return Link(round_figure(seconds[0] / 2), round_figure(rate))
+
+
+def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
+    """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory.
+
+    The service ``name`` is on the Dask worker ``address``, and lives as long as the Actor ``echo``.
+    """
+    transport = connect(name, connection_to(address, name), secret)
+    medians = {}
+    for size, calls in CALLS.items():
+        array = np.zeros(size, np.uint8)
+        transport.call("echo", (), [array]).result()
+        times = []
+        for _ in range(calls):
+            started = time.perf_counter()
+            transport.call("echo", (), [array]).result()
+            times.append(time.perf_counter() - started)
+        medians[size] = statistics.median(times)
+    transport.close()
+    return medians, isinstance(transport, SharedMemoryTransport)
+
+
+def _time_barriers(name: str, peer_name: str, secret: Secret) -> list[tuple[float, float]]:
+    """Task: return the seconds of computing and of barriers with the process that serves under ``peer_name``."""
+    peers = GroupPeers(TIMEOUT_SECONDS, Meter())
+    endpoint = Endpoint(name, peers.mailbox, secret=secret)
+    try:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (transport := connect_to_host(peer_name, secret)) is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {TIMEOUT_SECONDS:g} s for the other Dask worker to take part in a measurement")
+            time.sleep(CONNECT_CHECK_SECONDS)
+        return time_peer_barriers(peers, transport)
+    finally:
+        endpoint.close("the measurement has ended")

@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each partition or Dask worker, before a run begins."""
+"""Chooses a GPU or CPU cores for each worker of a run or Dask worker, before a run begins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 from distributed import Client
 
 from dsinga.cluster.dask.dask_workers import host
-from dsinga.cluster.dask.placement import Devices, Groups
+from dsinga.cluster.dask.placement import Devices, Groups, Placement
 from dsinga.cluster.dask.worker_calls import run_on_workers
 from dsinga.errors import UserError
-from dsinga.job import Job, Precision
+from dsinga.job import ClusterConf, Compression, Job, Phase, Precision, UpdatePlace
+from dsinga.job.topology import Topology
+from dsinga.net.partitioned import PartitionedNet
 from dsinga.settings import read_setting
+from dsinga.training import Updater
 from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
 
 _log = logging.getLogger(__name__)
@@ -126,13 +129,51 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if the job has a ``precision`` of GPUs and some partition computes on CPU cores."""
+    """Raise JobError if the job has a ``precision`` of GPUs and some worker computes on CPU cores."""
     if job.precision is not Precision.kFloat32 and any(device is None for group in devices for device in group):
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
             "float32; leave precision out, or give every worker a GPU",
             "precision",
         )
+
+
+def choose_run_devices(
+    job: Job,
+    client: Client,
+    topology: Topology,
+    nets: Mapping[Phase, PartitionedNet],
+    updater: Updater,
+    placement: Placement,
+) -> Devices:
+    """Return the GPU of each worker of a run, None for CPU cores; see :func:`choose_devices`.
+
+    Raises JobError where the job's ``precision`` is for GPUs and some worker computes on CPU cores.
+    """
+    slots = len(updater.slots) if _updates_on_gpu(job, topology) else 0
+    locals_ = nets[Phase.kTrain].locals
+
+    def needs(number: int) -> int:
+        from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
+
+        memory = worker_memory(locals_[number], slots)
+        return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
+
+    devices = choose_devices(job, client, placement.workers, needs)
+    check_precision(job, devices)
+    return devices
+
+
+def keeps_params_on_gpu(job: Job, topology: Topology, placement: Placement) -> bool:
+    """Whether the only worker keeps all params on its GPU: servers could only copy them."""
+    return topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_gpu(job, topology)
+
+
+def _updates_on_gpu(job: Job, topology: Topology) -> bool:
+    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
+    conf = job.cluster or ClusterConf()
+    single_worker = topology.groups == topology.workers == 1 and not topology.separate
+    return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
 
 
 def choose_processors(

@@ -5,34 +5,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from distributed import Client, SpecCluster
+from distributed.system import MEMORY_LIMIT
 
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
-from dsinga.cluster.dask.dask_workers import Workers, count_processes, on_several_hosts, process
+from dsinga.cluster.dask.dask_workers import Workers, available_workers, count_processes, on_several_hosts, process
 from dsinga.cluster.dask.placement import Devices, Placement, place
-from dsinga.cluster.placing.devices import check_precision, choose_devices
-from dsinga.cluster.placing.memory_check import check_memory
+from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
-from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
+from dsinga.engine import memory_check
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.net.partitioned import ParamPart
 from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.batch_reader import steps_per_epoch
 from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
+from dsinga.worker.configure import configure, evaluation_passes, open_job
 from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class PreparedRun:
         updater: the job's updater.
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
-        choose_devices: returns the GPU of each partition for another placement.
+        choose_devices: returns the GPU of each worker for another placement.
         cancellation: the request to end the run.
     """
 
@@ -81,7 +83,7 @@ def prepare_run(
     client: Client,
     roots: Sequence[str] = (),
     *,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] | None = None,
@@ -91,33 +93,58 @@ def prepare_run(
     The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
     are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
     that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
-    of each partition.
+    of each worker.
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     wanted = wanted_processes(job, client)
-
-    def choose_topology(workers: Workers) -> Topology:
-        usable = usable_workers(client, where, workers)
-        topology = create_topology(job, len(usable), count_processes(usable))
-        check_room(topology, usable, where)
-        return topology
-
-    def shortage(_: Topology, workers: Workers) -> str:
-        count = len(usable_workers(client, where, workers))
-        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
-
+    choose_topology, shortage = _topology_choice(job, client, selection, wanted)
     with keep_workers(client, int(wanted) if job.cluster else 1):
         topology = await_workers(
             client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
         )
-        request = Request(new_run_name(), job.name, topology, where)
         opened = open_job(job, topology, roots)
         check_memory(client, opened.nets.values(), topology.workers)
+        request = Request(new_run_name(), job.name, topology, selection)
         with claim_workers(client, request, cancellation, announce) as claim:
-            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads, cancellation)
+            threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+            placement = place(topology, claim.workers).with_threads(threads, max_threads)
+            check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+            updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
+            objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
+            whole_nets, readers = opened.nets.values(), opened.readers.values()
+            check_ready = partial(check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers)
+            check_ready(placement.addresses)
+            cuts = None
+            if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
+                from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
+
+                job, topology, cuts = choose_cuts(job, topology, opened.nets[Phase.kTrain], updater, client, placement)
+                if cuts is None:  # one worker is faster
+                    claim.keep(place(topology, claim.workers))
+                    opened = open_job(job, topology, roots)
+                    threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+                    placement = place(topology, claim.workers).with_threads(threads, max_threads)
+            nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
+            choose = partial(choose_run_devices, job, client, topology, nets, updater)
+            placement = placement._replace(devices=choose(placement))
+            config = configure(
+                job,
+                topology,
+                opened,
+                nets,
+                updater,
+                passes=evaluation_passes(opened, nets, cuts),
+                run=request.run,
+                served=not keeps_params_on_gpu(job, topology, placement),
+                find_preferred_servers=partial(preferred_servers, placement=placement),
+                overlap=read_setting("overlap"),
+                timeout=read_setting("timeout"),
+                piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
+            )
+            yield PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
 
 
 def wanted_processes(job: Job, client: Client) -> float:
@@ -134,113 +161,38 @@ def wanted_processes(job: Job, client: Client) -> float:
     return workers + (servers if conf.server_worker_separate else 0)
 
 
-def _configured(
-    job: Job,
-    client: Client,
-    roots: Sequence[str],
-    topology: Topology,
-    opened: OpenedJob,
-    run: str,
-    claim: Claim,
-    max_threads: int | None,
-    cancellation: Cancellation,
-) -> PreparedRun:
-    """Place a job on the threads that it has claimed, cut its nets, and check its Dask workers."""
-    usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
-    placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
-    conf = job.cluster or ClusterConf()
-    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
-    updater = create_updater(job.updater)
-    objects = {
-        "the updater": updater,
-        "the learning rate's schedule": updater.rate,
-        "the algorithm": algorithm(job.train_one_batch),
-    }
+def _topology_choice(
+    job: Job, client: Client, selection: WorkerSelection, wanted: float
+) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
+    """Return functions of the Dask workers of a cluster: the topology of a job on them, and what it lacks, or ""."""
 
-    def check_ready(addresses: Collection[str]) -> None:
-        check_workers_ready(client, addresses, opened.nets.values(), objects, opened.readers.values())
+    def choose_topology(workers: Workers) -> Topology:
+        usable = usable_workers(client, selection, workers)
+        topology = create_topology(job, len(usable), count_processes(usable))
+        check_room(topology, usable, selection)
+        return topology
 
-    check_ready(placement.addresses)
-    requested_cuts = None
-    if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
-        from dsinga.cluster.placing.automatic import automatic_cuts  # only partition: auto needs the planner
+    def shortage(_: Topology, workers: Workers) -> str:
+        count = len(usable_workers(client, selection, workers))
+        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
 
-        train_net = opened.nets[Phase.kTrain]
-        requested_cuts = automatic_cuts(job.neuralnet, train_net, updater, client, placement, topology.slicing)
-        if requested_cuts is None:
-            job = _with_one_worker(job)
-            topology = create_topology(job, 1, 1)
-            claim.keep(place(topology, claim.workers))
-            opened = open_job(job, topology, roots)
-            return _configured(job, client, roots, topology, opened, run, claim, max_threads, cancellation)
-    nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
-
-    def choose(placement: Placement) -> Devices:
-        return _devices(job, client, placement, topology, nets, updater)
-
-    placement = placement._replace(devices=choose(placement))
-    # A single worker on a GPU keeps all params there: servers could only copy them.
-    on_device = topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_device(topology, conf)
-    config = configure(
-        job,
-        topology,
-        opened,
-        nets,
-        updater,
-        passes=evaluation_passes(opened, nets, requested_cuts),
-        run=run,
-        served=not on_device,
-        find_preferred_servers=lambda parts: find_preferred_servers(parts, placement),
-        overlap=read_setting("overlap"),
-        timeout=read_setting("timeout"),
-        piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
-    )
-    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
+    return choose_topology, shortage
 
 
-def _with_one_worker(job: Job) -> Job:
-    """Return the job with one worker in each worker group, which one server serves."""
-    conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
-    return job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
-
-
-def _devices(
-    job: Job,
-    client: Client,
-    placement: Placement,
-    topology: Topology,
-    nets: Mapping[Phase, PartitionedNet],
-    updater: Updater,
-) -> Devices:
-    """Return the GPU of each partition, None for CPU cores; see :func:`choose_devices`."""
-    slots = len(updater.slots) if _updates_on_device(topology, job.cluster or ClusterConf()) else 0
-    locals_ = nets[Phase.kTrain].locals
-
-    def needs(number: int) -> int:
-        from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
-
-        memory = worker_memory(locals_[number], slots)
-        return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
-
-    devices = choose_devices(job, client, placement.partitions, needs)
-    check_precision(job, devices)
-    return devices
-
-
-def _updates_on_device(topology: Topology, conf: ClusterConf) -> bool:
-    """Whether a worker on a GPU updates its params there: a single worker, or all of them, each for itself."""
-    single_worker = topology.groups == topology.workers == 1 and not topology.separate
-    return (single_worker and conf.compression is Compression.kNone) or conf.update is UpdatePlace.kWorker
-
-
-def find_preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
-    """Return the server that is to keep each part with a sole user: one in that user's process, if there is any."""
+def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
+    """Return for each part with a single user a server in that user's process, if there is any."""
     near: dict[str, list[int]] = {}
     for server, address in enumerate(placement.servers[0]):
         near.setdefault(process(address), []).append(server)
     preferred = {}
     for number, (name, part) in enumerate(parts.items()):
-        servers = near.get(process(placement.partitions[0][part.users[0]]))
+        servers = near.get(process(placement.workers[0][part.users[0]]))
         if len(part.users) == 1 and servers:
             preferred[name] = servers[number % len(servers)]
     return preferred
+
+
+def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
+    """Raise UserError where a net needs more memory than this host, and any Dask worker, has."""
+    limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
+    memory_check.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))

@@ -16,8 +16,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster.dask.dask_workers import available_workers, process
 from dsinga.cluster.dask.worker_calls import call_on_workers, wait_for
 from dsinga.cluster.preflight import worker_report
-from dsinga.cluster.preflight.worker_differences import warn_of_differences
-from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
+from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks, warn_of_differences
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.engine.local_job import check_first_block
 from dsinga.errors import UserError
@@ -54,12 +53,12 @@ def check_workers_ready(
         readers: the readers whose records they read.
     """
     addresses, readers = list(addresses), list(readers)
+    user_objects = _user_objects(nets, objects or {})
     if any(process(address) != "inproc" for address in addresses):
         check_sendable(store for reader in readers for store in reader.stores.values())
         for name, value in (objects or {}).items():  # such as the algorithm that has the user's environment
-            if not is_user_code(value) and (why := why_unsendable(value)):
+            if name not in user_objects and (why := why_unsendable(value)):
                 raise unsendable(name, why, instead="")
-    user_objects = _user_objects(nets, objects or {})
     pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
     stores = _stores(readers)

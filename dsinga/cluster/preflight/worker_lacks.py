@@ -1,14 +1,26 @@
-"""Describes what the processes of a Dask cluster lack for a run, in one message that says how to put it right."""
+"""What the processes of a Dask cluster lack for a run, as one message, and warnings about what differs between them.
+
+A message says how to put right what is lacking. Kernels of oneDNN and of numpy compute the same up to rounding. So
+where one of several machines has no oneDNN, the run is right, but it is as slow as the slowest, and its last bits
+depend on which machine has which worker; an error would keep people from a cluster that they cannot change. Other
+versions of Dask than the driver's often work, too.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.cluster.preflight.worker_report import versions
+from dsinga.errors import UserError
+from dsinga.ops import get_ops
 from dsinga.version import __version__
 
+_log = logging.getLogger(__name__)
+_warn_once = functools.cache(_log.warning)
 # The report of the scheduler is under this name, that of a Dask worker under its address.
 SCHEDULER = "scheduler"
 # The oldest version of Dask that dsinga runs with, as in setup.cfg.
@@ -118,3 +130,51 @@ def _how_to_send(value: Any) -> str:
     if file.endswith("__init__.py"):
         return f"install the package {package!r} there"
     return f'install the module of its class there, or send it to all by client.upload_file("{file}")'
+
+
+def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Log a warning, once in a process, where kernels or versions of packages differ.
+
+    ``reports`` are those of the processes, by address (:func:`dsinga.cluster.preflight.worker_report.report`).
+    """
+    for warning in (*_kernel_differences(reports), *_package_differences(reports)):
+        _warn_once(warning)
+
+
+def _kernel_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    by_kernels: dict[str, list[str]] = {}
+    for address, report in reports.items():
+        if report["kernels"]:
+            by_kernels.setdefault(report["kernels"], []).append(address)
+    reason = next((report["no_onednn"] for report in reports.values() if report["no_onednn"]), "")
+    if len(by_kernels) > 1:
+        named = min(by_kernels, key=lambda name: (name != "numpy", len(by_kernels[name])))
+        others = " and ".join(sorted(by_kernels.keys() - {named}))
+        yield (
+            f"{sentence(by_kernels[named], f'computes with {named}')}, others with {others}: the run is as slow as "
+            f"the slowest of them, and its last bits depend on where its workers are placed"
+            f"{f' ({reason})' if reason else ''}; DSINGA_OPS=numpy in the environment of all gives the same bits"
+        )
+    elif reason and _driver_has_onednn():
+        slow = by_kernels["numpy"]
+        yield f"{sentence(slow, 'computes with numpy')}, several times slower than with oneDNN: {reason}"
+
+
+def _package_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    driver_packages = versions()
+    groups: dict[str, list[str]] = {}
+    for address, report in reports.items():
+        packages = report["packages"]
+        unequal = {name: version for name, version in packages.items() if driver_packages.get(name, version) != version}
+        if unequal:
+            predicate = f"has {listed(unequal)}, the driver {listed(driver_packages, unequal)}"
+            groups.setdefault(predicate, []).append(address)
+    for predicate, addresses in groups.items():
+        yield f"{sentence(addresses, predicate)}; if tasks fail, give all the same versions ({ALL_DIFFERENCES})"
+
+
+def _driver_has_onednn() -> bool:
+    try:
+        return get_ops().name == "onednn"
+    except UserError:
+        return False

@@ -76,13 +76,13 @@ def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that should be the same in all processes, where they are installed."""
-    found = {}
+    installed = {}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except Exception:  # not installed, or damaged
             continue
-    return found
+    return installed
 
 
 def _words(error: BaseException) -> str:

@@ -1,10 +1,12 @@
-"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends."""
+"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends.
+
+:class:`HeldThreads` says which other Dask tasks hold these threads, where a run's own tasks do not begin.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,6 +17,7 @@ from distributed.protocol.pickle import dumps
 
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.dask.placement import Placement, processes_apart
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, aliases
@@ -26,9 +29,11 @@ from dsinga.settings import read_setting
 
 # Seconds that one call of the scheduler waits for a turn.
 CALL_SECONDS = 5.0
-# Seconds after which a wait is announced, and between two announcements after the first one.
-FIRST_ANNOUNCEMENT_SECONDS = 1.0
-ANNOUNCEMENT_SECONDS = 300.0
+# Seconds without a task that ends, after which the Dask workers are asked for their tasks; and between two questions.
+QUIET_SECONDS = 3.0
+QUESTION_SECONDS = 5.0
+# Seconds that Dask workers may take to answer.
+ANSWER_SECONDS = 3
 GONE = "the Dask client was disconnected from the scheduler, which has dropped the run"
 # Seconds to give back a claim.
 RELEASE_SECONDS = 3
@@ -40,18 +45,18 @@ class Request(NamedTuple):
     Attributes:
         run: the name of the run.
         job: the name of its job, for messages.
-        topology: its groups; each partition needs a thread of a Dask worker, separate servers need whole Dask workers.
-        where: the Dask workers that it may use.
+        topology: its groups; each worker needs a thread of a Dask worker, separate servers need whole Dask workers.
+        selection: the Dask workers that it may use.
     """
 
     run: str
     job: str
     topology: Topology
-    where: WorkerSelection = ANYWHERE
+    selection: WorkerSelection = ANYWHERE
 
     @property
     def threads(self) -> int:
-        """The number of partitions."""
+        """The number of workers of all groups."""
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
@@ -62,10 +67,10 @@ class Request(NamedTuple):
             "client": client.id,
             "user": user_name(),
             "threads": self.threads,
-            "block": self.topology.workers_per_process,
-            "apart": processes_apart(self.topology, workers),
-            "resources": dict(self.where.resources),
-            "hosts": aliases(client, self.where.hosts, workers),
+            "threads_per_process": self.topology.workers_per_process,
+            "server_processes": processes_apart(self.topology, workers),
+            "resources": dict(self.selection.resources),
+            "hosts": aliases(client, self.selection.hosts, workers),
         }
 
 
@@ -83,7 +88,7 @@ class Claim:
 
     def keep(self, placement: Placement) -> None:
         """Give back all threads that a placement does not use."""
-        used = Counter(address for group in placement.partitions for address in group)
+        used = Counter(address for group in placement.workers for address in group)
         granted = {address: used[address] or self.workers[address]["nthreads"] for address in placement.addresses}
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
@@ -109,8 +114,8 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and where
-    the cluster becomes too small for the run, or large enough again.
+    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and soon after
+    the cluster has become too small for the run, or large enough again.
 
     Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
     and Cancelled soon after the run is cancelled.
@@ -120,7 +125,7 @@ def claim_workers(
     try:
         view = _claim(client, workers, message)
         if view["state"] == "waiting":
-            view = _wait(client, request, view, cancellation, announce)
+            view = _wait(client, request, cancellation, Announcements(announce))
         if view["state"] == "gone":
             raise RunError(GONE)
         yield Claim(client, request.run, view["workers"])
@@ -147,43 +152,32 @@ def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict
     return dict(view)
 
 
-def _wait(
-    client: Client,
-    request: Request,
-    view: dict[str, Any],
-    cancellation: Cancellation,
-    announce: Callable[[str], None],
-) -> dict[str, Any]:
+def _wait(client: Client, request: Request, cancellation: Cancellation, announcements: Announcements) -> dict[str, Any]:
     """Wait for a run's turn; return what the scheduler says of it then."""
-    began = time.monotonic()
     limit = read_setting("queue_timeout")
-    announced_at, fitted = began + FIRST_ANNOUNCEMENT_SECONDS, view["fits"]
-    while view["state"] == "waiting":
-        waited = time.monotonic() - began
-        if waited >= limit:
-            raise RunError(f"{_waits_for(request, view)}; that is as long as dsinga.queue_timeout lets it")
-        if time.monotonic() >= announced_at or view["fits"] != fitted:
-            fitted = view["fits"]
-            announce(f"{_waits_for(request, view)}; it begins by itself, {how_to_give_up()}")
-            announced_at = time.monotonic() + ANNOUNCEMENT_SECONDS
-        seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
-        view = ask_scheduler(
-            client, "dsinga_wait", check=cancellation.check, run=request.run, seconds=max(0.0, seconds)
-        )
-    return view
+
+    def ask(waited: float) -> dict[str, Any] | StillWaiting:
+        seconds = max(0.0, min(CALL_SECONDS, announcements.seconds_left(), limit - waited))
+        view = ask_scheduler(client, "dsinga_wait", check=cancellation.check, run=request.run, seconds=seconds)
+        if view["state"] != "waiting":
+            return dict(view)
+        sentence = _waits_for(request, view)
+        failure = RunError(f"{sentence}; that is as long as dsinga.queue_timeout lets it")
+        return StillWaiting(f"{sentence}; it begins by itself, {how_to_give_up()}", failure, topic=view["fits"])
+
+    return wait_until(ask, limit, announcements, pause=0.0)
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
     """Return a sentence: for how much and for whom a run waits."""
-    where = f" {request.where}" if str(request.where) else ""
-    wanted = _counted(request.threads, "worker thread")
+    threads = _counted(request.threads, "worker thread")
     if request.topology.separate:
-        wanted += " and Dask workers for the servers alone"
-    wanted += where
-    sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {wanted}"
+        threads += " and Dask workers for the servers alone"
+    threads += f" {request.selection}" if str(request.selection) else ""
+    sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {threads}"
     if not view["fits"]:
-        threads, workers = view["room"]
-        room = f"{_counted(threads, 'thread')} on {_counted(workers, 'Dask worker')}" if threads else "none"
+        count, workers = view["room"]
+        room = f"{_counted(count, 'thread')} on {_counted(workers, 'Dask worker')}" if count else "none"
         return f"{sentence}, more than the Dask cluster has now ({room}); it needs more Dask workers"
     reasons = [f"{_named(run)} has held {run['threads']} for {duration(run['seconds'])}" for run in view["holders"]]
     if view["ahead"]:
@@ -199,15 +193,54 @@ def _named(summary: Mapping[str, Any]) -> str:
     return repr(summary["job"]) + (f" of {summary['user']}" if summary["user"] else "")
 
 
-def how_to_give_up() -> str:
-    """Return how people end a wait of the calling thread."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return "Ctrl-C gives up" if is_main else "cancel() gives up"
-
-
 def user_name() -> str:
     """Return the name of the user, "" where the system does not know it."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
         return ""
+
+
+class HeldThreads:
+    """Looks for tasks of others in all threads of a Dask worker of a run.
+
+    The queue of runs knows threads that runs hold, not those that other Dask tasks do: these end some time, unless they
+    wait for a run themselves.
+    """
+
+    def __init__(self, client: Client, run: str, addresses: Collection[str], announce: Callable[[str], None]):
+        self._client, self._run, self._addresses = client, run, sorted(addresses)
+        self._announcements = Announcements(announce)
+        self._ask_at = 0.0
+
+    def check(self, quiet: float) -> None:
+        """Announce the tasks that the run waits for, if no task of it has ended for ``quiet`` seconds.
+
+        Raises RunError where this has lasted for ``dsinga.queue_timeout``.
+        """
+        now = time.monotonic()
+        if quiet < QUIET_SECONDS or now < self._ask_at:
+            return
+        self._ask_at = now + QUESTION_SECONDS
+        try:
+            executing = self._client.run(
+                _executing, workers=self._addresses, on_error="ignore", callback_timeout=ANSWER_SECONDS
+            )
+        except TimeoutError:  # they are busy; the question comes again
+            return
+        for address, (threads, names) in executing.items():
+            if len(names) >= threads and not any(self._run in name for name in names):
+                some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+                lack = f"all threads of the Dask worker {address} run other tasks: {some}"
+                if quiet >= read_setting("queue_timeout"):
+                    raise RunError(f"{lack}; that is as long as dsinga.queue_timeout lets the run wait")
+                self._announcements.give(
+                    f"{lack}; the run goes on when one ends. A task that waits for a run itself must leave its "
+                    f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
+                )
+                return
+
+
+def _executing(dask_worker: Any) -> tuple[int, list[str]]:
+    """Return the number of threads of this Dask worker, and the keys of the tasks that they execute."""
+    return dask_worker.state.nthreads, [str(task.key) for task in dask_worker.state.executing]

@@ -16,9 +16,9 @@ import cloudpickle
 
 from dsinga.cluster.queue import nanny_plugin
 
-# Seconds that runs may take to leave Dask workers that are to be retired, and between two looks whether they have.
+# Seconds that runs may take to leave Dask workers that are to be retired, and between two checks whether they have.
 LEAVE_SECONDS = 30.0
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 # Seconds after which a Dask worker that has not ended counts as staying again.
 FORGET_SECONDS = 10.0
 
@@ -75,8 +75,8 @@ class Departures:
         if workers is None and names is None:
             workers = addresses = list(self._scheduler.workers_to_close(**options))
         else:
-            given = {str(each) for each in [*(workers or ()), *(names or ())]}
-            addresses = [a for a, state in self._scheduler.workers.items() if a in given or str(state.name) in given]
+            labels = {str(label) for label in [*(workers or ()), *(names or ())]}
+            addresses = [a for a, state in self._scheduler.workers.items() if a in labels or str(state.name) in labels]
         await self._wait(addresses, LEAVE_SECONDS)
         return await self._retire(workers=addresses if workers is None else workers, **how)
 
@@ -87,7 +87,7 @@ class Departures:
             self._leaving[address] = self._leaving.get(address, 0) + 1
         try:
             while any(map(self._is_used, addresses)) and time.monotonic() < deadline:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(CHECK_SECONDS)
         finally:
             # A while later, because a Dask worker that runs have left is still there for a moment.
             asyncio.get_running_loop().call_later(FORGET_SECONDS, self._forget, addresses)

@@ -14,14 +14,14 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsinga.cluster.dask.process_memory import give_back_soon
-from dsinga.cluster.dask.run_span import trim_span
+from dsinga.cluster.dask.task_keys import trim_span
 from dsinga.cluster.queue.departures import Departures
 from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class RunQueue(SchedulerPlugin):

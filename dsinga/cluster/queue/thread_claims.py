@@ -1,12 +1,12 @@
 """Decides which run holds which threads of Dask workers, and which runs wait for some; knows no Dask.
 
 Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
-request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a partition),
-"block" (so many partitions fill a Dask worker before the next one gets some), "apart" (Dask workers of which the run
-needs all threads, for servers in processes of their own), "resources" (Dask's, by name, of each partition) and "hosts"
-(a list of the names of each host or Dask worker that it may use; empty for all). Its record has "state" ("waiting" or
-"running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the separate servers)
-and "since" (when the state began, in seconds since the epoch) besides.
+request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a worker),
+"threads_per_process" (so many workers fill a Dask worker before the next one gets some), "server_processes" (Dask
+workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each worker) and
+"hosts" (a list of the names of each host or Dask worker that it may use; empty for all). Its record has besides "state"
+("waiting" or "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the
+separate servers) and "since" (when the state began, in seconds since the epoch).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Worker = Mapping[str, Any]
 Record = dict[str, Any]
 
 
-class Held:
+class Usage:
     """How much of one Dask worker is taken: a number of threads, and amounts of its resources."""
 
     def __init__(self) -> None:
@@ -39,18 +39,18 @@ def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
     return not request["hosts"] or any(name in worker["names"] for names in request["hosts"] for name in names)
 
 
-def free_threads(request: Mapping[str, Any], worker: Worker, held: Held) -> int:
+def free_threads(request: Mapping[str, Any], worker: Worker, usage: Usage) -> int:
     """Return how many threads of a Dask worker a request could have, each with the resources that it asks for."""
-    counts = [worker["threads"] - held.threads]
+    counts = [worker["threads"] - usage.threads]
     for name, amount in request["resources"].items():
         if amount > 0:
-            left = worker["resources"].get(name, 0) - held.resources.get(name, 0)
+            left = worker["resources"].get(name, 0) - usage.resources.get(name, 0)
             counts.append(int(left / amount + 1e-9))
     return max(0, min(counts))
 
 
 def assign(
-    request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Held]
+    request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Usage]
 ) -> tuple[dict[str, int], list[str]] | None:
     """Return the threads that a request gets, by Dask worker, and the Dask workers of its separate servers.
 
@@ -58,16 +58,17 @@ def assign(
     ``workers``.
     """
     allowed = {address: worker for address, worker in workers.items() if may_use(request, worker)}
-    taken = {address: held.get(address, Held()) for address in allowed}
+    taken = {address: held.get(address, Usage()) for address in allowed}
     free = {address: free_threads(request, worker, taken[address]) for address, worker in allowed.items()}
-    # Servers need no resources, so they get the Dask workers with the least room for partitions, the last ones first.
+    # Servers need no resources, so they get the Dask workers with the least room for workers, the last ones first.
     unused = sorted((address for address in allowed if not taken[address].threads), key=lambda each: -free[each])
-    if len(unused) < request["apart"]:
+    if len(unused) < request["server_processes"]:
         return None
-    apart = unused[len(unused) - request["apart"] :]
+    apart = unused[len(unused) - request["server_processes"] :]
+    block = request["threads_per_process"]
     order = {address: number for number, address in enumerate(free) if address not in apart}
     threads = [
-        ((taken[address].threads + allowed[address].get("busy", 0) + thread) // request["block"], number, address)
+        ((taken[address].threads + allowed[address].get("busy", 0) + thread) // block, number, address)
         for address, number in order.items()
         for thread in range(free[address])
     ]
@@ -116,8 +117,8 @@ class ThreadClaims:
     def keep(self, name: str, granted: Mapping[str, int]) -> None:
         """Give back all threads of a run but ``granted``."""
         record = self.runs[name]
-        kept = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
-        record["granted"] = {a: count for a, count in kept.items() if count}
+        counts = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
+        record["granted"] = {a: count for a, count in counts.items() if count}
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
 
     def replace(self, name: str, without: Collection[str]) -> None:
@@ -135,7 +136,7 @@ class ThreadClaims:
         assigned = assign(record, workers, held)
         if assigned is None:
             free = {
-                address: free_threads(record, worker, held.get(address, Held()))
+                address: free_threads(record, worker, held.get(address, Usage()))
                 for address, worker in workers.items()
                 if may_use(record, worker)
             }
@@ -159,13 +160,15 @@ class ThreadClaims:
             elif self.fits(record) or not is_waiting:  # one that has begun takes threads by :meth:`replace`
                 for address, worker in self.workers.items():
                     if may_use(record, worker):
-                        slots = worker["threads"] if record["apart"] else free_threads(record, worker, Held())
-                        held.setdefault(address, Held()).add(slots, record["resources"])
+                        slots = (
+                            worker["threads"] if record["server_processes"] else free_threads(record, worker, Usage())
+                        )
+                        held.setdefault(address, Usage()).add(slots, record["resources"])
         return begun
 
-    def held(self, without: str = "") -> dict[str, Held]:
+    def held(self, without: str = "") -> dict[str, Usage]:
         """Return what all runs hold, by Dask worker; except for the run ``without``."""
-        held: dict[str, Held] = {}
+        held: dict[str, Usage] = {}
         for name, record in self.runs.items():
             if name != without:
                 _take(held, record)
@@ -177,7 +180,9 @@ class ThreadClaims:
 
     def room(self, request: Mapping[str, Any]) -> tuple[int, int]:
         """Return how many threads a request could have if no other run held any, and of how many Dask workers."""
-        counts = [free_threads(request, worker, Held()) for worker in self.workers.values() if may_use(request, worker)]
+        counts = [
+            free_threads(request, worker, Usage()) for worker in self.workers.values() if may_use(request, worker)
+        ]
         return sum(counts), sum(count > 0 for count in counts)
 
     def unclaimed(self, name: str) -> dict[str, int]:
@@ -197,12 +202,12 @@ class ThreadClaims:
     def ahead(self, name: str) -> list[Record]:
         """Return the records of the runs that wait longer than ``name``."""
         names = list(self.runs)
-        before = (self.runs[each] for each in names[: names.index(name)])
-        return [record for record in before if record["state"] == "waiting"]
+        earlier = (self.runs[run] for run in names[: names.index(name)])
+        return [record for record in earlier if record["state"] == "waiting"]
 
 
-def _take(held: dict[str, Held], record: Record) -> None:
+def _take(held: dict[str, Usage], record: Record) -> None:
     """Add what a run holds. Its separate servers use no resources."""
     for address, threads in record["granted"].items():
         resources = {} if address in record["apart_on"] else record["resources"]
-        held.setdefault(address, Held()).add(threads, resources)
+        held.setdefault(address, Usage()).add(threads, resources)

@@ -17,7 +17,7 @@ from dsinga.job.topology import Topology
 
 
 class WorkerSelection(NamedTuple):
-    """Where a run may train.
+    """The Dask workers that a run may use.
 
     Attributes:
         resources: the amounts of Dask's worker resources that each of its workers needs, as in {"GPU": 1}.
@@ -41,31 +41,33 @@ class WorkerSelection(NamedTuple):
 ANYWHERE = WorkerSelection()
 
 
-def usable_workers(client: Client, where: WorkerSelection, workers: Workers) -> Workers:
+def usable_workers(client: Client, selection: WorkerSelection, workers: Workers) -> Workers:
     """Return those of ``workers`` that a run may use, each with as many "nthreads" as its resources suffice for.
 
     Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
     """
-    if not where.is_limited:
+    if not selection.is_limited:
         return workers
-    check_where(client, where, workers)
-    names = aliases(client, where.hosts, workers)
+    check_selection(client, selection, workers)
+    names = aliases(client, selection.hosts, workers)
     usable = {}
     for address, info in workers.items():
         if not names or any(name in worker_names(address, info) for group in names for name in group):
-            counts = [int(info["resources"].get(name, 0) / amount + 1e-9) for name, amount in where.resources.items()]
+            counts = [
+                int(info["resources"].get(name, 0) / amount + 1e-9) for name, amount in selection.resources.items()
+            ]
             if min([info["nthreads"], *counts]) > 0:
                 usable[address] = {**info, "nthreads": min([info["nthreads"], *counts])}
     return usable
 
 
-def check_where(client: Client, where: WorkerSelection, workers: Workers) -> None:
+def check_selection(client: Client, selection: WorkerSelection, workers: Workers) -> None:
     """Raise UserError for a host that no Dask worker is on, and for a resource that none has enough of."""
-    for name, group in zip(where.hosts, aliases(client, where.hosts, workers), strict=True):
+    for name, group in zip(selection.hosts, aliases(client, selection.hosts, workers), strict=True):
         if not any(each in worker_names(address, info) for address, info in workers.items() for each in group):
             hosts = ", ".join(sorted({host(address) for address in workers})) or "none"
             raise UserError(f"no Dask worker is on {name!r}; the hosts of the cluster are: {hosts}")
-    for name, amount in where.resources.items():
+    for name, amount in selection.resources.items():
         if not amount > 0:
             raise UserError(f"the resource {name!r} is {amount}; give the amount that each worker needs, as in 1")
         most = max((info["resources"].get(name, 0) for info in workers.values()), default=0)
@@ -77,14 +79,14 @@ def check_where(client: Client, where: WorkerSelection, workers: Workers) -> Non
             )
 
 
-def check_room(topology: Topology, workers: Workers, where: WorkerSelection) -> None:
+def check_room(topology: Topology, workers: Workers, selection: WorkerSelection) -> None:
     """Raise UserError unless ``workers``, which a run may use, suffice for it if no other run holds any."""
     try:
         place(topology, workers)
     except UserError as error:
-        if not where.is_limited:
+        if not selection.is_limited:
             raise
-        raise UserError(f"{error} (only Dask workers {where} count)") from error
+        raise UserError(f"{error} (only Dask workers {selection} count)") from error
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:

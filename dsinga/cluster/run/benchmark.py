@@ -34,7 +34,7 @@ def measure(
     synthetic: bool,
     roots: Sequence[str] = (),
     profiled: bool = False,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
 ) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` more iterations; return the median times of an iteration and other figures.
 
@@ -45,7 +45,7 @@ def measure(
         synthetic: train on random records of the shapes in the job, so that no data is needed.
         roots: folders where relative paths of the job are looked up.
         profiled: measure each layer afterwards, with one worker in this process and the same number of steps.
-        where: which Dask workers may be used.
+        selection: which Dask workers may be used.
 
     Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
     computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
@@ -58,7 +58,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
-        outcome = train(job, client, SilentObserver(), roots=roots, where=where)
+        outcome = train(job, client, SilentObserver(), roots=roots, selection=selection)
         figures = {"profile": profile(job, steps, roots)} if profiled else {}
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}

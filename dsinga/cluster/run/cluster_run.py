@@ -15,13 +15,11 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.process_memory import give_back_soon
-from dsinga.cluster.dask.run_span import run_span
-from dsinga.cluster.dask.shared_objects import share
+from dsinga.cluster.dask.shared_objects import Packed, share
 from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.dask.task_keys import TaskKey, task_key, worker_words
+from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_words
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.cluster.run.servers import Servers
@@ -110,7 +108,7 @@ class ClusterRun:
         self._refreshes = 0
         self.started = False  # whether start() was called
         # By worker group: its generation, its Actors, all its tasks, and the last task of each of its workers.
-        groups = placement.partitions
+        groups = placement.workers
         self._generations = [config.generation for _ in groups]
         self._actors: list[list[Future]] = [[] for _ in groups]
         self._futures: list[weakref.WeakSet[Future]] = [weakref.WeakSet() for _ in groups]
@@ -156,7 +154,7 @@ class ClusterRun:
             for future in self._futures[group].difference(self._actors[group]):
                 future.release()
         generations = {group: self._generations[group] for group in groups}
-        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        addresses = {address for group in groups for address in self._placement.workers[group]}
         self._tell(addresses.difference(lost), end_groups, self.config.run, generations, message)
         self._forget([future for group in groups for future in self._futures[group]])
         for group in groups:
@@ -313,7 +311,7 @@ class ClusterRun:
         """
         stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
         shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
-        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        addresses = {address for group in groups for address in self._placement.workers[group]}
         return share(self.client, shared, addresses, self._task_key(WorkerActor))
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
@@ -333,15 +331,15 @@ class ClusterRun:
             return
         futures = []
         for group in groups:
-            peers = [self._key(group, p) for p in range(len(self._placement.partitions[group]))]
+            peers = [self._key(group, p) for p in range(len(self._placement.workers[group]))]
             futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(peers))]
         self.chains.wait(futures)
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        replicas, addresses = replica_values(self.config, values, state), self._placement.partitions[0]
+        replicas, addresses = replica_values(self.config, values, state), self._placement.workers[0]
         shared = share(self.client, replicas, addresses, self._task_key(tasks.set_replica))
-        partitions = range(len(self._placement.partitions[0]))
+        partitions = range(len(self._placement.workers[0]))
         self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 
     def _moment(self, step: int) -> str:
@@ -351,7 +349,7 @@ class ClusterRun:
         return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
 
     def _key(self, group: int, partition: int) -> WorkerKey:
-        address = self._placement.partitions[group][partition]
+        address = self._placement.workers[group][partition]
         return WorkerKey(self.config.run, self._generations[group], group, partition, address, self.config.secret)
 
     def _task_key(self, task: Callable[..., Any], *items: str) -> TaskKey:
@@ -361,17 +359,8 @@ class ClusterRun:
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         key = self._key(group, partition)
-        with run_span(priority=PRIORITY):
-            future = self.client.submit(
-                task,
-                key,
-                *arguments,
-                actor=actor,
-                workers=[key.address],
-                allow_other_workers=False,
-                pure=False,
-                key=self._task_key(task, what, worker_words(key, self._several)),
-            )
+        name = self._task_key(task, what, worker_words(key, self._several))
+        future = submit_to(self.client, key.address, task, key, *arguments, key=name, actor=actor, priority=PRIORITY)
         self._futures[group].add(future)
         return future
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
-from dsinga.cluster.dask.task_client import task_client
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
-from dsinga.cluster.queue.held_threads import HeldThreads
+from dsinga.cluster.queue.claims import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.grain import ROUNDS, Grain
@@ -48,7 +48,7 @@ def train(
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
-    where: WorkerSelection = ANYWHERE,
+    selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
     saved: Callable[[], None] | None = None,
@@ -58,8 +58,8 @@ def train(
 
     True stands for the newest undamaged checkpoint in the workspace; a path for that checkpoint.
 
-    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`); ``where``
-    says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
+    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`).
+    ``selection`` says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
@@ -79,7 +79,7 @@ def train(
     with (
         deferred_interrupts(cancellation),
         _prepare_again(
-            job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation,
+            job, client, roots, selection=selection, max_threads=max_threads, cancellation=cancellation,
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip
@@ -100,7 +100,7 @@ def train(
             return check
 
         run = RecoverableRun(prepared, client, begin, make_check, observer.waiting)
-        events = RunEvents(prepared, client, lambda method: run.run.ask_servers(method))
+        events = RunEvents(prepared, client, lambda method: run.cluster_run.ask_servers(method))
         return run_to_end(
             ClusterEngine(prepared, run, grain, events), begin, observer, [events, *all_extensions],
             Workspace(folder=workspace, topology=prepared.topology.describe(), saved=saved, check=check_workspace),

@@ -25,7 +25,7 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.restarts import RestartedGroups, StandingGroups
+from dsinga.cluster.run.restarts import NoGroups, RestartedGroups
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.cluster.run.workers_at_hand import WorkersAtHand
 from dsinga.engine.engine import Restart, Snapshot
@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 # How often a run starts again from one snapshot, unless the job says how often it may at all.
 RESTARTS_FROM_SNAPSHOT = 3
-# Seconds between two looks whether Dask workers leave or have come.
-LOOK_SECONDS = 1.0
+# Seconds between two checks whether Dask workers leave or have come.
+CHECK_SECONDS = 1.0
 # How many times the time of a start a move must save.
 MOVE_FACTOR = 2.0
 
@@ -56,7 +56,7 @@ class RecoverableRun:
         announce: is called with a sentence when the run waits for Dask workers.
 
     Attributes:
-        run: the present generation.
+        cluster_run: the present generation of the run.
         snapshots: the run's snapshots.
         restarts: those since the training loop has asked last.
     """
@@ -75,14 +75,14 @@ class RecoverableRun:
         self._check = make_check(self._placement)
         self._workers = WorkersAtHand(prepared, client, announce)
         self._restarts = self._restarts_from_snapshot = 0
-        self._start_seconds = self._look_at = 0.0
+        self._start_seconds = self._next_check = 0.0
         self._generation = prepared.config.generation
         # What a single Dask worker in this process has is lost only with this process.
         self._is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
         self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
-        self.run = ClusterRun(client, prepared.config, self._placement, self._check)
+        self.cluster_run = ClusterRun(client, prepared.config, self._placement, self._check)
         self.restarts: list[Restart] = []
-        self._groups: Callable[[], RestartedGroups | None] = StandingGroups
+        self._groups: Callable[[], RestartedGroups | None] = NoGroups
 
     @property
     def client(self) -> Client:
@@ -108,7 +108,7 @@ class RecoverableRun:
                 if pending is not None:
                     self.recover(pending)
                     self._connected().catch_up()
-                return operation(self.run)
+                return operation(self.cluster_run)
             except WorkerLost as loss:
                 pending = loss
 
@@ -127,7 +127,7 @@ class RecoverableRun:
             try:
                 self._place_again()
                 self._start_generation()
-                step, generation = self.snapshots.newest.step, self.run.config.generation
+                step, generation = self.snapshots.newest.step, self.cluster_run.config.generation
                 self._connected().restart(step)
                 break
             except WorkerLost as again:
@@ -142,16 +142,16 @@ class RecoverableRun:
         Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
         run is worth a new start.
         """
-        if self._is_within or time.monotonic() < self._look_at:
+        if self._is_within or time.monotonic() < self._next_check:
             return ""
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._next_check = time.monotonic() + CHECK_SECONDS
         leaving = sorted(self._workers.leaving() & self._placement.addresses)
         if leaving:
             return f"the run leaves the Dask worker{'s' if len(leaving) > 1 else ''} {', '.join(leaving)}"
-        most = self._placement.most_partitions
-        least_saving = 1 / most  # by moving a single partition to a process of its own
+        most = self._placement.most_workers
+        least_saving = 1 / most  # by moving a single worker to a process of its own
         if most > 1 and seconds_left * least_saving > MOVE_FACTOR * self._start_seconds:
-            offered = self._workers.most_partitions()
+            offered = self._workers.most_workers()
             if offered < most and seconds_left * (1 - offered / most) > MOVE_FACTOR * self._start_seconds:
                 return "the run moves to Dask workers that have come"
         return ""
@@ -160,16 +160,16 @@ class RecoverableRun:
         """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
         began = time.perf_counter()
         try:
-            params, state = self.run.snapshot(step)
+            params, state = self.cluster_run.snapshot(step)
             self.keep(Snapshot(step, params, state, loop))
-            self.run.close(reason, last=False)
+            self.cluster_run.close(reason, last=False)
             self._place_again()
             self._start_generation()
             self._connected().restart(step)
         except WorkerLost as loss:
             self.recover(loss)
         else:
-            self.restarts.append(Restart(reason, began, step, self.run.config.generation))
+            self.restarts.append(Restart(reason, began, step, self.cluster_run.config.generation))
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""
@@ -193,10 +193,10 @@ class RecoverableRun:
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; its waits there end with ``message``."""
         self.snapshots.drop()
-        self.run.close(message, heartbeats(self._client).silent())
+        self.cluster_run.close(message, heartbeats(self._client).silent())
 
     def _connected(self) -> RestartedGroups:
-        return self._groups() or StandingGroups()
+        return self._groups() or NoGroups()
 
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
         """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
@@ -218,10 +218,10 @@ class RecoverableRun:
         self._generation += 1
         self._placement, self._check = placement, self._make_check(placement)
         try:
-            self.run.end_groups(groups, str(loss), lost)
-            self.run.replace_servers(placement, self._check, self._generation)
+            self.cluster_run.end_groups(groups, str(loss), lost)
+            self.cluster_run.replace_servers(placement, self._check, self._generation)
             self._connected().go_on(groups)
-            reached = self.run.restart_groups(groups, self._generation)
+            reached = self.cluster_run.restart_groups(groups, self._generation)
         except WorkerLost as again:
             _log.warning("%s", again)
             return False
@@ -239,7 +239,7 @@ class RecoverableRun:
         topology, placement = self._prepared.topology, self._placement
         return [
             group
-            for group, workers in enumerate(placement.partitions)
+            for group, workers in enumerate(placement.workers)
             if {*workers, *placement.servers[topology.server_group(group)]} & {*addresses}
         ]
 
@@ -258,7 +258,7 @@ class RecoverableRun:
         _log.warning("%s; the run starts again from step %d", loss, self.snapshots.newest.step)
         self.snapshots.drop()
         self._workers.blame(self._placement.addresses)
-        self.run.close(str(loss), heartbeats(self._client).silent(), last=False)
+        self.cluster_run.close(str(loss), heartbeats(self._client).silent(), last=False)
         return str(loss)
 
     def _count_restart(self, lost: str) -> None:
@@ -279,13 +279,13 @@ class RecoverableRun:
     def _start_generation(self) -> None:
         """Start workers and servers with the values of the newest snapshot."""
         newest, prepared = self.snapshots.newest, self._prepared
-        if self.run.started:
+        if self.cluster_run.started:
             self._generation += 1
-            config = replace(self.run.config, generation=self._generation)
-            self.run = ClusterRun(self._client, config, self._placement, self._check)
+            config = replace(self.cluster_run.config, generation=self._generation)
+            self.cluster_run = ClusterRun(self._client, config, self._placement, self._check)
         is_within = any(address.startswith("inproc://") for address in self._placement.addresses)
         params, state = newest.copy() if is_within else (newest.params, newest.state)
         warm = prepared.topology.common_start(newest.step, prepared.job.train_steps)
         began = time.monotonic()
-        self.run.start(params, state, newest.step, warm)
+        self.cluster_run.start(params, state, newest.step, warm)
         self._start_seconds = time.monotonic() - began

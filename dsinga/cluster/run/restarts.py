@@ -25,7 +25,7 @@ class RestartedGroups(Protocol):
         """Begin some groups at the steps from which they have started again."""
 
 
-class StandingGroups:
+class NoGroups:
     """The worker groups of a run before they train, and afterwards."""
 
     def restart(self, step: int) -> None:

@@ -11,13 +11,11 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.cluster.dask.dask_workers import host, process
-from dsinga.cluster.dask.packed import Packed
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.dask.task_keys import generation_words, task_key
-from dsinga.cluster.on_workers.server_actor import ServerActor
-from dsinga.cluster.on_workers.server_links import connect_server, link_server
+from dsinga.cluster.dask.task_keys import generation_words, submit_to, task_key
+from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.errors import WorkerLost
 from dsinga.server import routes
 from dsinga.transport.interface import wait_for
@@ -113,7 +111,7 @@ class Servers:
     def _remote_clients(self, key: ServerKey) -> list[str]:
         """Return the addresses of the workers and linked servers in other processes that call a server."""
         topology, placement = self._config.topology, self._placement
-        workers = [address for group in topology.worker_groups(key.group) for address in placement.partitions[group]]
+        workers = [address for group in topology.worker_groups(key.group) for address in placement.workers[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 
@@ -165,12 +163,12 @@ class Servers:
 
         Their worker groups must not push meanwhile.
         """
-        before: list[int] | None = None
+        previous: list[int] | None = None
         while self._config.topology.edges:
             sent = self._call(self._actors, "flush", lambda key: ())
-            if sent == before:
+            if sent == previous:
                 break
-            before = sent
+            previous = sent
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
@@ -237,18 +235,8 @@ class Servers:
         self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
     ) -> Future:
         of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
-        with run_span():
-            return self._client.submit(
-                task,
-                *arguments,
-                actor=actor,
-                workers=[self._address(key)],
-                allow_other_workers=False,
-                pure=False,
-                key=task_key(
-                    words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what
-                ),
-            )
+        name = task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what)
+        return submit_to(self._client, self._address(key), task, *arguments, key=name, actor=actor)
 
     def _describe(self, key: ServerKey) -> str:
         return f"server {key.server} on the Dask worker {self._address(key)}"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
-from dsinga.cluster.placing.memory_check import in_gib
 from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
 from dsinga.engine.engine import Snapshot
+from dsinga.engine.memory_check import in_gib
 from dsinga.errors import RunError
 
 _log = logging.getLogger(__name__)

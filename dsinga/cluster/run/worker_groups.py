@@ -70,7 +70,7 @@ class WorkerGroups:
         """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
         while True:
             try:
-                rounds, run = self.first, self._run.run
+                rounds, run = self.first, self._run.cluster_run
                 if self._warms_up and rounds.read_to >= self._together:
                     self._join(run)
                 if rounds.sent < stop:
@@ -86,7 +86,7 @@ class WorkerGroups:
         """
         rounds = self.first
         try:
-            by_worker = self._run.run.chains.wait(rounds.oldest)
+            by_worker = self._run.cluster_run.chains.wait(rounds.oldest)
         except WorkerLost as loss:
             self._run.recover(loss)
             return [], []
@@ -106,7 +106,7 @@ class WorkerGroups:
 
     def restart(self, step: int) -> None:
         """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
-        run, lengths = self._run.run, [rounds.length for rounds in self._groups]
+        run, lengths = self._run.cluster_run, [rounds.length for rounds in self._groups]
         self._groups = [
             GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
             for group in range(self._count)
@@ -131,15 +131,15 @@ class WorkerGroups:
         """Let the groups that are not ``restarting`` go on with their rounds in flight."""
         for rounds in self._groups[1:]:
             if rounds.group not in restarting:
-                self._run.run.chains.add(self._train_alone(rounds))
+                self._run.cluster_run.chains.add(self._train_alone(rounds))
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
         """Begin the rounds of some groups at the steps from which they have started again."""
         for group, step in steps.items():
-            rounds = GroupRounds(self._run.run, self._grain, group, step)
+            rounds = GroupRounds(self._run.cluster_run, self._grain, group, step)
             rounds.length, self._groups[group] = self._groups[group].length, rounds
             if group:
-                self._run.run.chains.add(self._train_alone(rounds))
+                self._run.cluster_run.chains.add(self._train_alone(rounds))
 
     def _show_restarts(self, seconds: float, group: int) -> None:
         show = self._show()
@@ -161,4 +161,4 @@ class WorkerGroups:
             self._events.round(rounds.group, by_worker)
         rounds.speed = 0.0
         self._show_restarts(0.0, rounds.group)
-        self._run.run.leave(rounds.group)
+        self._run.cluster_run.leave(rounds.group)

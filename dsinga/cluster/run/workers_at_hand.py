@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 
 from distributed import Client
 
-from dsinga.cluster.connecting.expected_workers import Notices
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, count_processes
-from dsinga.cluster.dask.heartbeats import heartbeats
 from dsinga.cluster.dask.placement import Placement, place, place_lost
-from dsinga.cluster.dask.supervision import Check
-from dsinga.cluster.placing.memory_check import check_memory
-from dsinga.cluster.placing.prepare import PreparedRun
+from dsinga.cluster.dask.supervision import Check, ask_for_workers
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
+from dsinga.cluster.placing.prepare import PreparedRun, check_memory
 from dsinga.errors import RunError, UserError
 from dsinga.job import ClusterConf
+from dsinga.monitor.progress import duration
 
 _log = logging.getLogger(__name__)
 
 # How often in succession a Dask worker may be lost before a snapshot is complete; then it is left out.
 LOSSES_OF_WORKER = 3
-# Seconds between two looks whether there are Dask workers again.
+# Seconds between two checks whether there are Dask workers again.
 WAIT_SECONDS = 0.1
 
 
@@ -47,7 +44,7 @@ class WorkersAtHand:
 
     def lost(self, addresses: Collection[str]) -> set[str]:
         """Return the addresses of those of the Dask workers at ``addresses`` that are gone or silent."""
-        workers, silent = available_workers(self._client), heartbeats(self._client).silent()
+        workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 
     def forgive(self, addresses: Collection[str]) -> None:
@@ -59,11 +56,11 @@ class WorkersAtHand:
         """Return the addresses of the Dask workers that are about to leave."""
         return set(ask_scheduler(self._client, "dsinga_leaving"))
 
-    def most_partitions(self) -> int:
-        """Return the largest number of partitions of a process in the placement that :meth:`place` would return."""
+    def most_workers(self) -> int:
+        """Return the largest number of workers in a process in the placement that :meth:`place` would return."""
         offered = self._prepared.claim.offer(self._unusable())
         workers = {address: {"nthreads": threads} for address, threads in offered.items()}
-        return place(self._prepared.topology, workers, crowded=True).most_partitions if workers else 0
+        return place(self._prepared.topology, workers, crowded=True).most_workers if workers else 0
 
     def place(self, check: Check) -> Placement:
         """Place the run on Dask workers at hand; wait, calling ``check``, where there are too few."""
@@ -108,29 +105,30 @@ class WorkersAtHand:
 
     def _await_workers(self, check: Check) -> None:
         """Claim threads of Dask workers at hand; wait until there are ``min_workers`` processes with some."""
-        claim, least, patience = self._prepared.claim, self._cluster.min_workers, self._cluster.patience
-        notices, began = Notices(self._announce), time.monotonic()
-        while True:
+        claim, least = self._prepared.claim, self._cluster.min_workers
+
+        def claim_threads(waited: float) -> StillWaiting | None:
             claim.replace(self._unusable())
             count = count_processes(claim.workers)
             if count >= least:
-                return
-            waited = time.monotonic() - began
+                return None
             plural = "s" if least > 1 else ""
             lack = f"the run needs {least} Dask worker{plural} to go on, and there are {count or 'none'}"
-            if waited >= patience:
-                raise RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
-            notices.give(f"{lack}; waiting for others", waited)
+            failure = RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
+            sentence = f"{lack}; waiting for others; {duration(waited)} so far, {how_to_give_up()}"
+            return StillWaiting(sentence, failure, topic=count)
+
+        def check_run() -> None:
             self._prepared.cancellation.check_idle()
             check(0.0)
-            threading.Event().wait(WAIT_SECONDS)
+
+        wait_until(claim_threads, self._cluster.patience, Announcements(self._announce), check_run, WAIT_SECONDS)
 
     def _unusable(self) -> set[str]:
         """Return the addresses of the Dask workers that the run is not to use."""
-        workers = available_workers(self._client)
-        heartbeats(self._client).look(self._client, workers)
+        workers, silent = ask_for_workers(self._client)
         self._note_names(workers)
-        unusable = self._refused | heartbeats(self._client).silent().keys() | self.leaving()
+        unusable = self._refused | silent.keys() | self.leaving()
         often = {a for a in workers if self._losses[self._names[a]] >= LOSSES_OF_WORKER} - unusable
         return unusable | often if workers.keys() - unusable - often else unusable
 

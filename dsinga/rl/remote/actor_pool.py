@@ -15,8 +15,10 @@ from distributed import Client
 from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
-from dsinga.cluster.dask.dask_workers import available_workers, staying_workers
-from dsinga.cluster.dask.run_span import run_span
+from dsinga.cluster.dask.dask_workers import Workers, staying_workers
+from dsinga.cluster.dask.supervision import ask_for_workers
+from dsinga.cluster.dask.task_keys import run_span
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.errors import RunError
 from dsinga.rl.agent import Agent
@@ -26,7 +28,7 @@ from dsinga.settings import read_setting
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two looks whether the Dask workers of actors are still there.
+# Seconds between two checks whether the Dask workers of actors are still there.
 CHECK_SECONDS = 1.0
 # Seconds after which a Dask worker that does not answer counts as one that cannot be reached from here.
 REACH_SECONDS = 5.0
@@ -78,8 +80,9 @@ class ActorPool:
         self._states: dict[int, Any] = {}
         self._serials = itertools.count()
         self._seconds = read_setting("timeout")
-        self._workers = staying_workers(available_workers(client))
-        self._looked = time.monotonic()
+        self._workers = self._present_workers()
+        self._next_check = time.monotonic() + CHECK_SECONDS
+        self._is_closed = False
         # By number: the address of the Dask worker, the actor, and its future, without which Dask lets it go.
         self._actors: dict[int, tuple[str, Any, Any]] = {}
         self._is_direct: dict[str, bool] = {}  # by the address of a Dask worker, whether it can be reached from here
@@ -106,6 +109,7 @@ class ActorPool:
 
     def close(self) -> None:
         """Cancel the calls on their way, and let go of the actors."""
+        self._is_closed = True
         for call in tuple(self._calls):  # else they would replace their actors when the cluster is closed
             call.cancel()
         self._actors.clear()
@@ -164,20 +168,22 @@ class ActorPool:
 
     async def _choose(self, number: int) -> str:
         """Return the Dask worker for an actor: as many actors on each as possible; wait where there is none."""
-        deadline = time.monotonic() + self._seconds
-        while True:
-            await self._look(at_once=True)
-            if self._workers:
-                loads = dict.fromkeys(self._workers, 0)
-                for address, *_ in self._actors.values():
-                    loads[address] = loads.get(address, 0) + 1
-                addresses = list(self._workers)
-                start = (self._first + number) % len(addresses)
-                rotated = addresses[start:] + addresses[:start]
-                return min(rotated, key=lambda address: loads[address])
-            if time.monotonic() > deadline:
-                raise RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
-            await asyncio.sleep(CHECK_SECONDS)
+        failure = RunError(f"waited {self._seconds:g} s for a Dask worker for actor {number}; there is none")
+
+        def find(_: float) -> Workers | StillWaiting:
+            if self._is_closed:  # then nobody awaits this thread
+                raise failure
+            sentence = f"there is no Dask worker for actor {number}; waiting for {self._seconds:g} s at most"
+            return self._present_workers() or StillWaiting(sentence, failure)
+
+        self._workers = await asyncio.to_thread(wait_until, find, self._seconds, Announcements(_log.warning))
+        addresses = list(self._workers)
+        loads = dict.fromkeys(addresses, 0)
+        for address, *_ in self._actors.values():
+            loads[address] = loads.get(address, 0) + 1
+        start = (self._first + number) % len(addresses)
+        rotated = addresses[start:] + addresses[:start]
+        return min(rotated, key=lambda address: loads[address])
 
     async def _wait(self, awaitable: Any, addresses: Iterable[str], what: str) -> Any:
         """Return what an actor or Dask answers. Raises _ActorLost once its Dask worker is gone, RunError on timeout."""
@@ -185,7 +191,7 @@ class ActorPool:
         deadline = time.monotonic() + self._seconds
         try:
             while not (await asyncio.wait([task], timeout=CHECK_SECONDS))[0]:
-                await self._look()
+                await self._check_workers()
                 for address in addresses:
                     if address not in self._workers:
                         raise _ActorLost(address)
@@ -205,12 +211,15 @@ class ActorPool:
         finally:
             task.cancel()
 
-    async def _look(self, at_once: bool = False) -> None:
-        """Ask the scheduler which Dask workers there are, at most once in CHECK_SECONDS."""
-        if at_once or time.monotonic() - self._looked > CHECK_SECONDS:
-            self._looked = time.monotonic()
-            identity = await self._client.scheduler.identity(n_workers=-1)  # type: ignore[union-attr]
-            self._workers = staying_workers(dict(sorted(identity["workers"].items())))
+    async def _check_workers(self) -> None:
+        """Ask the scheduler which Dask workers are not lost, at most once in CHECK_SECONDS."""
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + CHECK_SECONDS
+            self._workers = await asyncio.to_thread(self._present_workers)
+
+    def _present_workers(self) -> Workers:
+        workers, silent = ask_for_workers(self._client)
+        return staying_workers({address: info for address, info in workers.items() if address not in silent})
 
 
 class _ActorLost(Exception):

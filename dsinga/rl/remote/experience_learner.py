@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dsinga.cluster.dask.task_client import task_client
+from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.data.conversion import as_records
 from dsinga.engine.local_updater import norm_of, scaled
 from dsinga.layers import Context, Records

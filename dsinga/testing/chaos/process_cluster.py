@@ -17,7 +17,7 @@ from dsinga.errors import RunError
 
 # Seconds to wait for processes that were lost to come back, and between two looks.
 RETURN_SECONDS = 60.0
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -48,4 +48,4 @@ def wait_for_return(client: Client, workers: int) -> None:
             )
         if client.cluster is not None:  # it lists retired workers for a while, and replaces them when asked after that
             client.cluster.scale(workers)
-        threading.Event().wait(LOOK_SECONDS)
+        threading.Event().wait(CHECK_SECONDS)

@@ -1,0 +1,88 @@
+"""Waits for other runs, Dask workers and schedulers: each has an end and says what it waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+# Seconds after which a wait is announced, and between two announcements after the first one.
+FIRST_ANNOUNCEMENT_SECONDS = 1.0
+ANNOUNCEMENT_SECONDS = 300.0
+# The same where what is waited for has changed, as it does often where many Dask workers come one after another.
+CHANGE_SECONDS = 10.0
+# Seconds between two checks whether a wait is over.
+CHECK_SECONDS = 0.2
+
+T = TypeVar("T")
+
+
+class StillWaiting(NamedTuple):
+    """What a wait is for.
+
+    Attributes:
+        sentence: what is waited for, to be announced.
+        failure: the error if the wait ends now because it has taken too long.
+        topic: what of the sentence does not change with time: a new topic is announced soon.
+    """
+
+    sentence: str
+    failure: Exception
+    topic: object = None
+
+
+class Announcements:
+    """Announces what is waited for: after a second, then every five minutes, and soon after it has changed.
+
+    Attributes:
+        count: the number of announcements so far.
+    """
+
+    def __init__(self, announce: Callable[[str], None]):
+        self._announce = announce
+        self._next = time.monotonic() + FIRST_ANNOUNCEMENT_SECONDS
+        self._last, self._topic = 0.0, object()
+        self.count = 0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the next announcement."""
+        return max(0.0, self._next - time.monotonic())
+
+    def give(self, sentence: str, topic: object = None) -> None:
+        """Announce a sentence if it is time to."""
+        now = time.monotonic()
+        has_changed = self.count and topic != self._topic and now >= self._last + CHANGE_SECONDS
+        if now >= self._next or has_changed:
+            self._last, self._next, self._topic = now, now + ANNOUNCEMENT_SECONDS, topic
+            self.count += 1
+            self._announce(sentence)
+
+
+def wait_until(
+    condition: Callable[[float], T | StillWaiting],
+    seconds: float,
+    announcements: Announcements,
+    check: Callable[[], None] = lambda: None,
+    pause: float = CHECK_SECONDS,
+) -> T:
+    """Return what ``condition`` returns, called every ``pause`` seconds until that is not StillWaiting.
+
+    It is called with the seconds since the wait began. What is waited for is announced, and ``check`` is called between
+    two calls. Raises the failure of the last StillWaiting after ``seconds``, and what ``condition`` and ``check``
+    raise.
+    """
+    began = time.monotonic()
+    while isinstance(result := condition(time.monotonic() - began), StillWaiting):
+        if time.monotonic() - began >= seconds:
+            raise result.failure
+        announcements.give(result.sentence, result.topic)
+        check()
+        threading.Event().wait(pause)
+    return result
+
+
+def how_to_give_up() -> str:
+    """Return how people end a wait of the calling thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return "Ctrl-C gives up" if is_main else "cancel() gives up"
