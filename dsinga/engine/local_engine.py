@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dsinga.data import Prefetch
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
@@ -97,15 +98,22 @@ class LocalEngine(Engine):
         started = time.perf_counter()
         records = next(self._batches)
         seconds = time.perf_counter() - started
-        step, gradients = self._updater.steps, dict[str, object]()
+        step, gradients = self._updater.steps, dict[str, Any]()
         ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
-        metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, gradients.__setitem__))
+
+        def push(name: str, gradient: Any) -> None:
+            """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
+            gradient = to_host(gradient, self._ops)
+            if self._skips or not self._updater.apply_large(self._params, name, gradient):
+                gradients[name] = gradient
+
+        metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
         if self._skips and not all_finite(metrics):
             self._skip(step)
             return {}, seconds
         check_metrics(metrics, step)
-        self._updater.step(self._params, {name: to_host(gradient, self._ops) for name, gradient in gradients.items()})
+        self._updater.step(self._params, gradients)
         return metrics, seconds
 
     @property

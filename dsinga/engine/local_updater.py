@@ -120,6 +120,17 @@ class LocalUpdater:
             group.update(self.steps, params, gradient, self.state)
         self.steps += 1
 
+    def apply_large(self, params: Mapping[str, np.ndarray], name: str, gradient: np.ndarray | SparseRows) -> bool:
+        """Apply a gradient of the next step at once, while it is in the caches, unless it is small; return if it was.
+
+        :meth:`step` then takes the small ones, which it applies together. The param is changed in place.
+        """
+        if self._joinable[name] and type(gradient) is np.ndarray:
+            return False
+        check_gradient(name, gradient, self._shapes, (), self.steps)
+        self._apply(self._updaters[name], self._params[name], params[name], gradient)
+        return True
+
     def _group(self, updater: Updater, params: list[Param]) -> JoinedParams:
         key = updater, *(param.name for param in params)
         if key not in self._joined:
