@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,24 +115,20 @@ class TestDestination:
 
     def test_one_of_several_concurrent_writers_succeeds(self, tmp_path: Path) -> None:
         barrier = threading.Barrier(6)
-        outcomes: list[str] = []
 
         def batches(value: int) -> Iterator[tuple[np.ndarray, None]]:
             barrier.wait(10)  # all have checked that the destination does not exist
             yield np.full((3, 2), value, np.uint8), None
 
-        def write(value: int) -> None:
+        def write(value: int) -> str:
             try:
                 write_store(tmp_path / "x.zarr", batches(value))
-                outcomes.append(f"wrote {value}")
             except UserError as error:
-                outcomes.append(str(error))
+                return str(error)
+            return f"wrote {value}"
 
-        threads = [threading.Thread(target=write, args=(value,)) for value in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        with ThreadPoolExecutor(6) as pool:
+            outcomes = list(pool.map(write, range(6), timeout=30))
         wrote = [outcome for outcome in outcomes if outcome.startswith("wrote")]
         assert len(wrote) == 1
         assert sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes) == 5
@@ -171,11 +168,8 @@ class TestDestination:
 
             write_store(tmp_path / "x.zarr", batches(), overwrite=True)
 
-        threads = [threading.Thread(target=write, args=(value,)) for value in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(write, range(6), timeout=30))
         records = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
         assert len(np.unique(records)) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]

@@ -27,7 +27,7 @@ class ZarrSource(RecordSource):
 
     Args:
         location: local path or fsspec URL of an array or a group.
-        data: path of the array of records in the group; None guesses by :func:`dsinga.data.zarr_names.find_arrays`.
+        data: path of the array of records in the group; None guesses, see :func:`.zarr_names.find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
         key: identifies the contents in the cache; None makes a new one, since the same path may get other contents.
 
