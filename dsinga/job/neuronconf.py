@@ -138,7 +138,7 @@ class RBMConf(Message):
 class ReLUConf(Message):
     """Settings of kReLU: the slope for negative inputs."""
 
-    negative_slope: float = 0.0
+    negative_slope: NonNegative = 0.0
 
 
 class SoftmaxConf(Message):

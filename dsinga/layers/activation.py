@@ -53,10 +53,7 @@ class ReLU(ElementwiseFunction):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        relu = conf.relu_conf or ReLUConf()
-        self.slope = relu.negative_slope
-        if self.slope < 0:
-            raise self.fail(f"negative_slope is {self.slope}; give 0 or more", relu, "negative_slope")
+        self.slope = (conf.relu_conf or ReLUConf()).negative_slope
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.relu(x, self.slope)
@@ -202,12 +199,6 @@ class Dropout(Layer):
         super().__init__(conf, source_shapes, info)
         dropout = conf.dropout_conf or DropoutConf()
         self.ratio, self.unit = dropout.dropout_ratio, dropout.unit
-        if not 0 <= self.ratio < 1:
-            raise self.fail(
-                f"dropout_ratio is {self.ratio}; give the share of units to drop, from 0 to below 1",
-                dropout,
-                "dropout_ratio",
-            )
         self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

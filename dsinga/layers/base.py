@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from dsinga.job import LayerConf, Message, StoreConf
+from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.ops import Array, Ops
 
@@ -148,10 +149,16 @@ class Layer(ABC):
         self.shape: Shape = ()
         self.part_shapes: tuple[Shape, ...] = ()
         self.params: tuple[ParamSpec, ...] = ()
+        self._check_numbers()
         if self.source_count is not None:
             self.expect_sources(self.source_count, self.optional_sources)
         if self.label_source is not None:
             self._expect_labels(self.label_source)
+
+    def _check_numbers(self) -> None:
+        for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
+            for field, _, value, allowed in out_of_range(message):
+                raise self.fail(f"{field} {allowed.fault(value)}", message, field)
 
     @classmethod
     def reads(cls, conf: LayerConf) -> StoreConf | None:

@@ -29,11 +29,8 @@ class Split(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        split = conf.split_conf or SplitConf()
-        if split.num_splits < 1:
-            raise self.fail("num_splits is below 1; give the number of destinations", split, "num_splits")
         self.shape = self.source_shapes[0]
-        self.part_shapes = (self.shape,) * split.num_splits
+        self.part_shapes = (self.shape,) * (conf.split_conf or SplitConf()).num_splits
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output((sources[0],) * len(self.part_shapes))

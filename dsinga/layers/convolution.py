@@ -32,12 +32,6 @@ def sliding_window(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: in
     if isinstance(conf, PoolingConf) and conf.global_pooling:
         return _whole_image(layer, conf, (height, width))
     kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
-    if min(kernel) < 1 or min(step) < 1 or min(pad) < 0:
-        raise layer.fail(
-            f"kernel {as_text(kernel)}, stride {as_text(step)}, pad {as_text(pad)}: "
-            "kernel and stride are at least 1, pad at least 0",
-            conf,
-        )
     room = (height + 2 * pad[0], width + 2 * pad[1])
     if kernel[0] > room[0] or kernel[1] > room[1]:
         raise layer.fail(
@@ -83,8 +77,6 @@ class Convolution(Layer):
         if settings is None:
             raise self.fail("needs convolution_conf { num_filters: ... kernel: ... }")
         filters, channels = settings.num_filters, self.image_shape()[0]
-        if filters < 1:
-            raise self.fail(f"num_filters is {filters}; give the number of its filters", settings, "num_filters")
         self.window = sliding_window(self, settings, stride=1)
         height, width = self.window.kernel
         self.kernels = (filters, channels, height, width)

@@ -112,8 +112,6 @@ class Mnist(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         mnist = conf.mnist_conf or MnistConf()
-        if mnist.norm_a == 0:
-            raise self.fail("pixels are divided by norm_a, which is 0; give another number", mnist, "norm_a")
         self.norm_a, self.norm_b = mnist.norm_a, mnist.norm_b
         self.shape = self.source_shapes[0]
 

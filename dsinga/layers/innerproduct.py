@@ -33,8 +33,6 @@ class InnerProduct(Layer):
         if settings is None:
             raise self.fail("needs innerproduct_conf { num_output: ... }")
         outputs, inputs = settings.num_output, math.prod(self.source_shapes[0][1:])
-        if outputs < 1:
-            raise self.fail(f"num_output is {outputs}; give the number of its outputs", settings, "num_output")
         self.transpose, self.bias = settings.transpose, settings.bias_term
         weight = (inputs, outputs) if self.transpose else (outputs, inputs)
         self.params = (ParamSpec("weight", weight, cut_axis=1 if self.transpose else 0),)

@@ -41,8 +41,7 @@ class RecordInput(Layer):
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
         self.std = self._per_record(info.std, store.std_value, store, "std")
         if self.std is not None and not np.all(self.std):
-            where = "std_value is 0" if np.ndim(self.std) == 0 else "std_file has zeros"
-            raise self.fail(f"records are divided by std, but {where}; give numbers above 0", store)
+            raise self.fail("records are divided by std, but std_file has zeros; give numbers above 0", store)
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         return records if self._are_codes(records.data) else records._replace(data=ops.upload(records.data))
@@ -67,7 +66,7 @@ class RecordInput(Layer):
         shape = tuple(store.shape)
         if not shape:
             return stored
-        if min(shape) < 1 or math.prod(shape) != math.prod(stored):
+        if math.prod(shape) != math.prod(stored):
             raise self.fail(
                 f"store_conf gives a record the shape {as_text(shape)} ({math.prod(shape)} numbers), but the store has "
                 f"records of {as_text(stored)} ({math.prod(stored)} numbers); leave shape out, or make them equal",
@@ -113,7 +112,7 @@ class Dummy(Layer):
         self.makes_numbers, self.is_output = dummy.input, dummy.output
         if dummy.input:
             self.expect_sources(0)
-            if len(dummy.shape) < 2 or min(dummy.shape) < 1:
+            if len(dummy.shape) < 2:
                 raise self.fail("needs dummy_conf { shape: ... }, the batch first, at least two numbers above 0", dummy)
             self.shape, self.connection = tuple(dummy.shape), Connection.kOneToAll  # it has no source
         else:

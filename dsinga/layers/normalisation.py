@@ -40,15 +40,11 @@ class LRN(Layer):
         if len(self.source_shapes[0]) != 4:
             shape = as_text(self.source_shapes[0])
             raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
-        if lrn.local_size < 1 or lrn.local_size % 2 == 0:
+        if lrn.local_size % 2 == 0:
             raise self.fail(
                 f"local_size is {lrn.local_size}; give an odd number, for as many channels on either side",
                 lrn,
                 "local_size",
-            )
-        if lrn.knorm <= 0 or lrn.alpha < 0:
-            raise self.fail(
-                f"knorm is {lrn.knorm} and alpha {lrn.alpha}; give a knorm above 0 and an alpha of 0 or more", lrn
             )
         self.settings = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
         self.shape = self.source_shapes[0]
