@@ -1,4 +1,4 @@
-"""Cases of the layer contract: a layer to build, and random params and sources for it."""
+"""Cases of the layer contract: a layer to build, random params and sources for it, and the backends at hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers import Layer, ParamSpec, RecordInfo, Records
 from dsinga.layers.base import Shape
 from dsinga.layers.contract import make_layer
-from dsinga.ops import Ops
+from dsinga.ops import BACKENDS, Ops
 from dsinga.registry import lookup
 
 
@@ -160,3 +161,19 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def why_missing(backend: str) -> str:
+    """Return why ``backend`` does not load on this machine, the empty string if it does."""
+    if backend not in BACKENDS:
+        return f"there is no backend {backend}"
+    try:
+        BACKENDS[backend]()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def available_backends() -> list[str]:
+    """Return the names of the backends that load on this machine; "numpy" always does."""
+    return [backend for backend in BACKENDS if not why_missing(backend)]
