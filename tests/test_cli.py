@@ -318,14 +318,11 @@ def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
 
 
 BAD_JOBS = {
-    "unknown field": ("train_steps: 20", "train_step: 20", r"job.conf:2: .*'train_step'.*did you mean 'train_steps'"),
-    "unknown layer type": ("kInnerProduct", "kInnerproduct", r"job.conf:12: .*ip1.*did you mean 'kInnerProduct'"),
     "unregistered layer": (
         "type: kInnerProduct",
         'type: kUserLayer user_type: "Swish"',
         r"job.conf:12: layer 'ip1': no layer is registered as 'Swish'; .* and --import FILE",
     ),
-    "wrong type": ("num_output: 3", 'num_output: "three"', r"job.conf:12: .*num_output.*whole number"),
     "missing required field": ("num_output: 3", "", r"job.conf:12: .*ip1.*num_output"),
     "duplicate name": ('name: "ip1"', 'name: "data"', r"job.conf:12: .*'data'"),
     "unknown srclayer": ('srclayers: "ip1"', 'srclayers: "ip"', r"job.conf:15: .*'loss'.*'ip'.*did you mean 'ip1'"),
@@ -342,16 +339,6 @@ BAD_JOBS = {
         "disp_freq: 10",
         "extension { type: kEarlyStoping }",
         r"job.conf:5: ExtensionConf.type: .*'kEarlyStoping'; did you mean 'kEarlyStopping'",
-    ),
-    "unknown metric": (
-        "disp_freq: 10",
-        'extension { type: kKeepBest monitor: "test/acuracy" }',
-        r"job.conf:5: extension kKeepBest: there is no metric 'test/acuracy' to monitor; did you mean 'test/accuracy'",
-    ),
-    "a phase that never runs": (
-        "disp_freq: 10",
-        'extension { type: kEarlyStopping monitor: "val/loss" }',
-        r"job.conf:5: extension kEarlyStopping: .*would never be known: .*give it validate_freq",
     ),
     "too many rows": ('workspace: "work"', "nworkers_per_group: 21", r"job.conf:9: .*batch of 20.*21 workers"),
 }
@@ -389,21 +376,9 @@ BAD_PARTITIONINGS = {
         ["cluster.nworkers_per_group=2", "neuralnet.layer[data,kTest].store_conf.batchsize=1"],
         r"layer 'data': a batch of 1 cannot be cut over 2 workers",
     ),
-    "a location beyond the group": (
-        ["cluster.nworkers_per_group=2", "neuralnet.layer[ip1].location=2"],
-        r"layer 'ip1': location must be a worker of the group, 0 to 1, not 2",
-    ),
     "a location beyond the only worker": (
         ["neuralnet.layer[ip1].location=1"],
         r"layer 'ip1': location must be a worker of the group, 0 to 0, not",
-    ),
-    "a dimension that layers do not have": (
-        ["neuralnet.layer[ip1].partition_dim=2"],
-        r"layer 'ip1': partition_dim must be in \[-1, 1\], not 2",
-    ),
-    "groups that do not divide": (
-        ["cluster.nworker_groups=3", "cluster.nserver_groups=2"],
-        r"nserver_groups: 2 must divide nworker_groups: 3",
     ),
     "params that training cuts otherwise": (
         ["cluster.nworkers_per_group=2", BY_FEATURES],
