@@ -31,11 +31,13 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
+from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
 hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("dsinga")
+use_few_arenas()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
@@ -22,6 +24,13 @@ def trees() -> dict[str, ast.Module]:
         path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(PACKAGE.rglob("*.py"))
     }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_trees() -> Iterator[None]:
+    """Free the trees, 90 MB, after the tests of this file."""
+    yield
+    trees.cache_clear()
 
 
 def classes() -> dict[str, list[str]]:

@@ -75,6 +75,12 @@ class ChunkCache:
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
+    def clear(self) -> None:
+        """Drop all chunks but those that are being loaded."""
+        with self._lock:
+            for key in list(self._entries):
+                self._drop(key)
+
     def _forget(self, contents: Sequence[Hashable]) -> None:
         with self._lock:
             self._sources.subtract(contents)

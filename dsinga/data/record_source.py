@@ -19,6 +19,11 @@ from dsinga.redaction import redact
 _cache = ChunkCache()
 
 
+def clear_cache() -> None:
+    """Drop the decoded chunks that this process keeps for sources that may be read again."""
+    _cache.clear()
+
+
 class RecordSource:
     """Records with optional labels, read by row number.
 

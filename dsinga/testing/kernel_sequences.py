@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dsinga.ops.types import CELL_ACTIVATIONS, CellActivations
 from dsinga.testing.kernel_backend import KernelBackend
 from dsinga.testing.kernel_cases import given
-from dsinga.testing.kernel_formulas import assert_close, assert_gradient
-from dsinga.testing.recurrent_formulas import param_shapes, recurrent
+from dsinga.testing.kernel_formulas import assert_close, assert_gradient, param_shapes, recurrent
 
 SIZE = 5
 GATES = st.sampled_from(["sigmoid", "tanh", "relu", "identity"])

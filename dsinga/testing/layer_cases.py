@@ -1,4 +1,4 @@
-"""Cases of the layer contract: a layer to build, and random params and sources for it."""
+"""Cases of the layer contract: a layer to build, random params and sources for it, and the backends at hand."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers import Layer, ParamSpec, RecordInfo, Records
 from dsinga.layers.base import Shape
 from dsinga.layers.contract import make_layer
-from dsinga.ops import Ops
+from dsinga.ops import BACKENDS, Ops
 from dsinga.registry import lookup
 
 
@@ -57,11 +59,20 @@ class LayerCase:
 
     def layer(self) -> Layer:
         """Return a new layer, made as a net makes it; raise UserError where it refuses its configuration or sources."""
+        cls = lookup("layer", self.kind)
+        shapes = [self.labels_shape(shape) if k == cls.label_source else shape for k, shape in enumerate(self.shapes)]
+        return make_layer(cls, self._layer_conf, shapes, self.info)
+
+    @cached_property
+    def _layer_conf(self) -> LayerConf:
         names = [f"source{index}" for index in range(len(self.shapes))]
         type_ = {"type": self.kind} if self.kind in LayerType.__members__ else {"user_type": self.kind}
-        conf, cls = LayerConf(name="layer", srclayers=names, **{**type_, **self.conf}), lookup("layer", self.kind)
-        shapes = [self.labels_shape(shape) if k == cls.label_source else shape for k, shape in enumerate(self.shapes)]
-        return make_layer(cls, conf, shapes, self.info)
+        return LayerConf(name="layer", srclayers=names, **{**type_, **self.conf})
+
+    @cached_property
+    def _example(self) -> Layer:
+        """A layer for questions to which every layer of the case gives the same answer."""
+        return self.layer()
 
     def labels_shape(self, shape: Shape) -> Shape:
         """Return the shape of the labels at ``label_source``, where ``shapes`` has ``shape``."""
@@ -72,22 +83,22 @@ class LayerCase:
     @property
     def batch(self) -> int:
         """The number of rows of the batch."""
-        return self.shapes[0][0] if self.shapes else self.layer().shape[0]
+        return self.shapes[0][0] if self.shapes else self._example.shape[0]
 
     @property
     def has_gradient(self) -> bool:
         """Whether the layer defines ``compute_gradient`` and back-propagation calls it."""
-        layer = self.layer()
+        layer = self._example
         return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
 
     def needs(self) -> list[bool]:
         """Return for each source whether it takes a gradient: labels and codes take none."""
-        label_source = self.layer().label_source
+        label_source = self._example.label_source
         return [index != label_source and not (index == 0 and self.codes) for index in range(len(self.shapes))]
 
     def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
         """Return (params, sources) as read-only arrays of ``ops`` in ``dtype``: the same numbers for every backend."""
-        layer, rng = self.layer(), np.random.default_rng(zlib.crc32(str(self).encode()))
+        layer, rng = self._example, np.random.default_rng(zlib.crc32(str(self).encode()))
         if layer.is_input:
             return [], [self.records(rng)]
         sources = [self.source(layer, index, rng) for index in range(len(self.shapes))]
@@ -150,3 +161,19 @@ def read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def why_missing(backend: str) -> str:
+    """Return why ``backend`` does not load on this machine, the empty string if it does."""
+    if backend not in BACKENDS:
+        return f"there is no backend {backend}"
+    try:
+        BACKENDS[backend]()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def available_backends() -> list[str]:
+    """Return the names of the backends that load on this machine; "numpy" always does."""
+    return [backend for backend in BACKENDS if not why_missing(backend)]

@@ -15,8 +15,7 @@ from dsinga.job import Phase
 from dsinga.layers import Columns, Connection, Layer, Rows
 from dsinga.layers.contract import make_part
 from dsinga.ops import BACKENDS, Ops
-from dsinga.testing.backends import available_backends
-from dsinga.testing.layer_cases import LayerCase
+from dsinga.testing.layer_cases import LayerCase, available_backends
 from dsinga.testing.layer_passes import (
     WAIT_SECONDS,
     Passes,

@@ -26,6 +26,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.data import Prefetch, Sampler, open_store, write_store
+from dsinga.data.record_source import clear_cache
 from dsinga.job import load
 from tests.support.old_stores import remove_checksums
 
@@ -87,7 +88,7 @@ def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool 
     if decoded:
         store.read(range(len(store)))  # now the cache has all of them
     else:
-        store._data.key = f"{time.perf_counter()}"  # a new key each time, so that the cache has none of its chunks
+        clear_cache()
     sampler, rng = Sampler(len(store), batch, 0, store.block, shuffle), np.random.default_rng(0)
 
     def read(step: int) -> Any:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+import tokenize
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from tests.benchmarks.private_names import name_of, private_reaches
+
 DASK = ("dask", "distributed")
-FILE_LINES, PAGE_LINES = 250, 150
+FILE_LINES, PAGE_LINES, SMALL_LINES = 250, 150, 60
+# Rooms in which a forward pass is defined, or timed; elsewhere a file that calls it is a runner.
+FORWARD_ROOMS = ("dsinga/training/", "dsinga/planner/", "dsinga/layers/", "dsinga/ops/", "dsinga/nn/")
 REFERENCE = re.compile(r"\s*(See|Like|As) :\w+:`[^`]+`\.?\s*")
 
 Row = tuple[str, int, list[str]]
@@ -30,6 +35,7 @@ def rows_of(tree: Path) -> Iterator[Row]:
     lines = {name: text.count("\n") for name, text in files.items()}
     yield "files of dsinga/", len(files), []
     yield "lines of dsinga/", sum(lines.values()), []
+    yield "lines of code in dsinga/", sum(map(code_lines, (root.parent / name for name in files))), []
     users = {name: sum(imports_dask(node) for node in ast.walk(module)) for name, module in modules.items()}
     users = {name: count for name, count in users.items() if count}
     yield "files that import Dask", len(users), listed(users)
@@ -39,13 +45,24 @@ def rows_of(tree: Path) -> Iterator[Row]:
     yield "names that several classes share", len(shared), [f"{name}: {', '.join(shared[name])}" for name in shared]
     referring = [place for name, module in modules.items() for place in bare_references(name, module)]
     yield "docstrings that only refer to another", len(referring), referring
-    cycles = circular(import_graph(modules))
+    graph = import_graph(modules)
+    yield f"files of at most {SMALL_LINES} lines with one importer", *small(lines, graph)
+    loops = calling(modules, {"due", "is_due"}, ("dsinga/extensions/",))
+    yield "files beside extensions/ that decide when something is due", len(loops), loops
+    runners = calling(modules, {"forward", "forward_pass"}, FORWARD_ROOMS)
+    yield "files that run forward passes", len(runners), runners
+    waits = calling(modules, {"check_workers", "wait_for_loss", "scheduler_info"}, ())
+    yield "files that look for lost Dask workers", len(waits), waits
+    yield from room_rows(graph, "dsinga/cluster/")
+    cycles = circular(graph)
     yield "groups of files that import each other in a circle", len(cycles), [" ".join(cycle) for cycle in cycles]
     yield "files in such circles", sum(map(len, cycles)), []
     yield f"files of dsinga/ over {FILE_LINES} lines", *longer(lines, FILE_LINES)
     tests = line_counts(tree, "tests", "*.py")
     yield "lines of tests/", sum(tests.values()), []
     yield f"files of tests/ over {FILE_LINES} lines", *longer(tests, FILE_LINES)
+    reaches = private_reaches(tree, modules)
+    yield "reaches of tests/ into private names", len(reaches), reaches
     yield f"pages of docs/ over {PAGE_LINES} lines", *longer(line_counts(tree, "docs", "*.md"), PAGE_LINES)
 
 
@@ -53,6 +70,61 @@ def line_counts(tree: Path, folder: str, pattern: str) -> dict[str, int]:
     """Return the number of lines by file."""
     paths = sorted((tree / folder).rglob(pattern))
     return {str(path.relative_to(tree)): path.read_text(encoding="utf-8").count("\n") for path in paths}
+
+
+def code_lines(path: Path) -> int:
+    """Return the number of lines that have code: no blank ones, comments and docstrings."""
+    with tokenize.open(path) as file:
+        tokens = list(tokenize.generate_tokens(file.readline))
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    before = tokenize.NEWLINE
+    for token in tokens:
+        is_text = token.type == tokenize.STRING and before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        if token.type not in skipped and not is_text:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            before = token.type
+    return len(lines)
+
+
+def small(lines: dict[str, int], graph: dict[str, set[str]]) -> tuple[int, list[str]]:
+    """Return how many small files exactly one other file imports, and which."""
+    importers = Counter(target for targets in graph.values() for target in targets)
+    names = [name for name, count in lines.items() if count <= SMALL_LINES and importers[name] == 1]
+    return len(names), [f"{name}: {lines[name]}" for name in names]
+
+
+def calling(modules: dict[str, ast.Module], names: set[str], rooms: tuple[str, ...]) -> list[str]:
+    """Return the files outside ``rooms`` that call a function or method of one of these names."""
+    return [
+        file
+        for file, module in modules.items()
+        if not file.startswith(rooms)
+        and any(isinstance(node, ast.Call) and name_of(node.func) in names for node in ast.walk(module))
+    ]
+
+
+def room_rows(graph: dict[str, set[str]], folder: str) -> Iterator[Row]:
+    """Yield how many rooms a folder has, the arrows between them, and their floors: the longest way of arrows."""
+
+    def room(name: str) -> str:
+        return name.removeprefix(folder).split("/")[0].removesuffix(".py")
+
+    inside = {name: targets for name, targets in graph.items() if name.startswith(folder)}
+    rooms: dict[str, set[str]] = {room(name): set() for name in inside}
+    for name, targets in inside.items():
+        rooms[room(name)] |= {room(target) for target in targets if target in inside} - {room(name)}
+    rooms.pop("__init__", None)  # the face of the folder
+    arrows = [f"{source} -> {target}" for source in rooms for target in sorted(rooms[source] & rooms.keys())]
+
+    def floors(source: str, above: tuple[str, ...] = ()) -> int:
+        below = rooms[source] & rooms.keys() - {source, *above}
+        return 1 + max((floors(target, (*above, source)) for target in below), default=0)
+
+    yield f"rooms of {folder}", len(rooms), sorted(rooms)
+    yield f"arrows between rooms of {folder}", len(arrows), arrows
+    yield f"floors of {folder}", max(map(floors, rooms), default=0), []
 
 
 def longer(lines: dict[str, int], limit: int) -> tuple[int, list[str]]:

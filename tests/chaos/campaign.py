@@ -25,7 +25,8 @@ from dsinga.job import Job
 from dsinga.monitor import RECOVERY
 from dsinga.testing.chaos.faults import CausedFault
 from dsinga.testing.chaos.process_cluster import wait_for_return
-from dsinga.testing.chaos.watch import RecoveryWatch, read_recoveries, seconds_to_next_step
+from dsinga.testing.chaos.report import seconds_to_next_step
+from dsinga.testing.chaos.trials import RecoveryWatch, read_recoveries
 from tests.chaos.cases import MOMENTS, PASSES, STEPS, Case
 from tests.chaos.doors import Plan, moment_of
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of

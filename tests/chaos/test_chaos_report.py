@@ -8,9 +8,8 @@ import pytest
 from dsinga import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.testing.chaos.faults import CausedFault, check_kinds
-from dsinga.testing.chaos.report import goodput, is_good, report
-from dsinga.testing.chaos.trials import Pair, Trial
-from dsinga.testing.chaos.watch import Recovery, seconds_to_next_step
+from dsinga.testing.chaos.report import goodput, is_good, report, seconds_to_next_step
+from dsinga.testing.chaos.trials import Pair, Recovery, Trial
 
 FAULTS = [
     CausedFault("kill", "a", 10.0),

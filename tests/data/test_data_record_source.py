@@ -278,3 +278,11 @@ def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) 
         cache.get("x", slow)
     unblocked.set()
     thread.join(10)
+
+
+def test_a_cleared_cache_loads_its_chunks_again() -> None:
+    cache, loads = ChunkCache(), list[int]()
+    for _ in range(2):
+        cache.get(("mine", 0), lambda: loads.append(1) or np.ones(1024, np.uint8))  # type: ignore[func-returns-value]
+        cache.clear()
+    assert len(loads) == 2

@@ -13,6 +13,7 @@ from dsinga.data import RecordStore, import_records
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import Context, Rows
 from dsinga.ops import BACKENDS
+from tests.support.registries import restored_registry
 
 FILE = Path(__file__).parents[2] / "datasets" / "rnnlm" / "rnnlm.py"
 CTX = Context(BACKENDS["numpy"](), Phase.kTrain, Rows(0, 1, 1))
@@ -41,16 +42,13 @@ layer { name: "loss" user_type: "kLoss" srclayers:"hidden" srclayers:"data" [los
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     """A folder with the imported text; afterwards the built-in kEmbedding is registered again."""
-    before = {kind: dict(entries) for kind, entries in registry._entries.items()}
-    registry.import_file(FILE)
-    folder = tmp_path_factory.mktemp("rnnlm")
-    for name in ("train", "valid"):
-        (folder / name).write_text(TEXT)
-    import_records("rnnlm", folder, folder / "examples" / "rnnlm", classes=4)
-    yield folder
-    for kind, entries in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(entries)
+    with restored_registry():
+        registry.import_file(FILE)
+        folder = tmp_path_factory.mktemp("rnnlm")
+        for name in ("train", "valid"):
+            (folder / name).write_text(TEXT)
+        import_records("rnnlm", folder, folder / "examples" / "rnnlm", classes=4)
+        yield folder
 
 
 def test_windows_end_with_a_sentence_or_after_ten_words(stores):

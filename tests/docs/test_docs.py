@@ -63,7 +63,9 @@ def test_page(page, folder, forked_commands):
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
+@pytest.mark.slow
 def test_the_readme_runs_as_it_stands_in_any_folder(folder, forked_commands):
+    """In CI its blocks are executed with what its own commands install (.ci/run)."""
     execute(README, folder, forked_commands)
 
 

@@ -14,6 +14,7 @@ from dsinga import registry
 from dsinga.data import KINDS
 from dsinga.job import LayerConf, LRGenConf, Message, UpdaterConf
 from dsinga.job.message import defaults, field_types, item_type
+from tests.support.registries import entries
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "policy-losses.md", "updaters.md"))
@@ -27,8 +28,7 @@ SECTIONS = {
 
 def builtin(kind: str) -> set[str]:
     """Return the registered names of a kind whose code is of this package (other tests register their own)."""
-    entries = registry._entries[kind].items()
-    return {name for name, entry in entries if getattr(entry, "__module__", "").startswith("dsinga.")}
+    return {name for name, entry in entries(kind).items() if getattr(entry, "__module__", "").startswith("dsinga.")}
 
 
 def documented(kind: str) -> set[str]:

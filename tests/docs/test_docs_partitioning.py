@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import dsinga.net  # noqa: F401  registers the layers
-from dsinga import registry
 from dsinga.job import LayerConf
 from dsinga.layers import Connection, Layer
+from tests.support.registries import entries
 
 PAGE = (Path(__file__).parents[2] / "docs" / "partitioned-layers.md").read_text(encoding="utf-8")
 CUT = {
@@ -30,6 +30,6 @@ def test_the_table_agrees_with_the_classes():
     section = PAGE.split("## Which layers are cut by features")[1].split("## ")[0]
     rows = re.findall(r"^\| (`k.*) \| (.*) \|$", section, re.MULTILINE)
     table = {kind: text for kinds, text in rows for kind in re.findall(r"`(\w+)`", kinds)}
-    layers = registry._entries["layer"].items()
+    layers = entries("layer").items()
     builtin = {kind: layer for kind, layer in layers if getattr(layer, "__module__", "").startswith("dsinga.")}
     assert table == {kind: description(kind, layer) for kind, layer in builtin.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import dask.config
 import pytest
 
-from tests.faults.kills import STAGES, run_stage, verdict
+from tests.faults.kills import STAGES, owner_of, run_stage, verdict
 from tests.support.forked_cluster import forked_cluster
 
 pytestmark = pytest.mark.process
@@ -21,6 +21,12 @@ def check(victim: str, stage: str, number: int, folder: Path) -> None:
         name = cluster.workers[1] if victim == "worker" else victim
         seconds, end = run_stage(STAGES[stage], cluster, name, number, 0.0, folder)
     assert not verdict(STAGES[stage], seconds, end, name, WAIT), end
+
+
+def test_every_stage_names_a_function() -> None:
+    for stage in STAGES.values():
+        owner, name = owner_of(stage.function)
+        assert callable(getattr(owner, name))
 
 
 @pytest.mark.parametrize(

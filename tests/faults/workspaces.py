@@ -174,28 +174,11 @@ class Workspace(RuleBasedStateMachine):
         assert steps == sorted(set(steps))
 
 
-def run_short() -> None:
-    """Do everything once, in an order that meets a killed run, a damaged checkpoint and a lock that is left."""
-    machine = Workspace()
-    try:
-        machine.train_on()
-        machine.train_and_be_killed(12)
-        machine.train_on()
-        machine.damage_checkpoint(1, 0, "bytes")
-        machine.leave_lock(b"")
-        machine.train_twice_at_once()
-        machine.rows_grow()
-        machine.delete_checkpoint(-1)
-        machine.train_on()
-    finally:
-        machine.teardown()
-
-
 def main() -> None:
     """Run as many examples as the arguments ask for; raises AssertionError where one fails."""
     global original
     parser = argparse.ArgumentParser(prog="python -m tests.faults.workspaces")
-    parser.add_argument("--examples", type=int, default=50, help="0: a short fixed one [50]")
+    parser.add_argument("--examples", type=int, default=50, help="runs of random rules [50]")
     parser.add_argument("--steps", type=int, default=15, help="the most that happens in an example [15]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dsinga-faults-") as name:
@@ -203,14 +186,11 @@ def main() -> None:
         original.mkdir()
         [created] = run_forked([(0, lambda: _create(original))], Path(name), 300.0, 1)
         assert created.status == 0, created.output
-        if options.examples == 0:
-            run_short()
-        else:
-            chosen = settings(
-                max_examples=options.examples, stateful_step_count=options.steps, deadline=None, database=None,
-                suppress_health_check=list(HealthCheck), derandomize=True,
-            )  # fmt: skip
-            run_state_machine_as_test(Workspace, settings=chosen)
+        chosen = settings(
+            max_examples=options.examples, stateful_step_count=options.steps, deadline=None, database=None,
+            suppress_health_check=list(HealthCheck), derandomize=True,
+        )  # fmt: skip
+        run_state_machine_as_test(Workspace, settings=chosen)
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
 
 

@@ -12,7 +12,7 @@ from dsinga.layers import Layer
 from dsinga.ops import BACKENDS, Ops, SparseRows
 from dsinga.registry import lookup
 from dsinga.testing import LayerCase, LayerContract
-from dsinga.testing.backends import why_missing
+from dsinga.testing.layer_cases import why_missing
 from dsinga.testing.layer_passes import on_device, on_host, random_gradient
 from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import CASES, FEED_FORWARD, LATER, context

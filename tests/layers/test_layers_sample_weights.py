@@ -16,7 +16,7 @@ from dsinga.layers import Layer, RecordInfo
 from dsinga.net import create_net
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
-from dsinga.testing.backends import available_backends
+from dsinga.testing.layer_cases import available_backends
 from dsinga.testing.layer_passes import layer_context
 from dsinga.training.metrics import read_metrics
 from tests.support.training_cases import build, dense, layer

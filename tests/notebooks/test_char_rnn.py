@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.notebook_cells import execute, outputs, value
+from tests.support.notebook_cells import execute, outputs, streams, value
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +13,7 @@ def executed(tmp_path_factory):
 
 
 def test_no_cell_prints_or_warns(executed):
-    streams = [
-        output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"
-    ]
-    assert streams == []
+    assert not streams(executed)
 
 
 def test_it_has_learned_which_characters_are_frequent(executed):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.notebook_cells import execute, outputs, value
+from tests.support.notebook_cells import execute, shown, streams, value
 
 pytest.importorskip("sklearn", reason="needs pip install 'dsinga[estimators]'")
 
@@ -14,10 +14,7 @@ def executed(tmp_path_factory):
 
 
 def test_no_cell_prints_or_warns(executed):
-    streams = [
-        output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"
-    ]
-    assert streams == []
+    assert not streams(executed)
 
 
 @pytest.mark.parametrize("name", ["score", "best", "compute"])
@@ -33,11 +30,9 @@ def test_the_saved_estimator_gives_the_answers_of_the_cluster(executed):
     assert value(executed, "save") is True
 
 
-@pytest.mark.parametrize("name", ["first", "client", "lazy"])
-def test_objects_are_displayed_as_html(executed, name):
-    assert [output.data["text/html"] for output in outputs(executed, name)][0]
+def test_objects_are_displayed_as_html(executed):
+    assert shown(executed, "text/html", "first client lazy")
 
 
-@pytest.mark.parametrize("name", ["history", "scores", "doubt"])
-def test_figures_are_drawn(executed, name):
-    assert [output.data["image/png"] for output in outputs(executed, name)][0]
+def test_figures_are_drawn(executed):
+    assert shown(executed, "image/png", "history scores doubt")

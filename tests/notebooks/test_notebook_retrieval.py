@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.notebook_cells import execute, outputs, value
+from tests.support.notebook_cells import execute, shown, streams, value
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +21,13 @@ def test_codes_rank_better_than_pixels(executed):
     assert max(precision["by pixels, lower for upper"], precision["chance"]) < 0.3
 
 
-@pytest.mark.parametrize("name", ["job", "train"])
-def test_objects_are_displayed_as_html(executed, name):
-    assert [output.data["text/html"] for output in outputs(executed, name)][0]
+def test_objects_are_displayed_as_html(executed):
+    assert shown(executed, "text/html", "job train")
 
 
-@pytest.mark.parametrize("name", ["examples", "curve"])
-def test_pictures_are_drawn(executed, name):
-    assert [output.data["image/png"] for output in outputs(executed, name)][0]
+def test_pictures_are_drawn(executed):
+    assert shown(executed, "image/png", "examples curve")
 
 
 def test_no_cell_prints_or_warns(executed):
-    for cell in executed.cells:
-        assert not [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
+    assert not streams(executed)

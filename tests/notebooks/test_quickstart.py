@@ -3,7 +3,7 @@
 import pytest
 
 import dsinga
-from tests.support.notebook_cells import execute, outputs, value
+from tests.support.notebook_cells import execute, outputs, shown, streams, value
 
 
 @pytest.fixture(scope="module")
@@ -13,12 +13,7 @@ def executed(tmp_path_factory):
 
 
 def test_no_cell_prints_or_warns_but_the_one_that_prints_the_model(executed):
-    printed = {
-        cell.id: output
-        for cell in executed.cells
-        for output in cell.get("outputs", ())
-        if output.output_type == "stream"
-    }
+    printed = dict(streams(executed))
     assert list(printed) == ["print"]
     assert printed["print"].name == "stdout"
     job = dsinga.loads(printed["print"].text)
@@ -41,14 +36,12 @@ def test_history_and_checkpoint_agree_with_the_result(executed):
     assert value(executed, "checkpoint") == value(executed, "evaluate")["test"]
 
 
-@pytest.mark.parametrize("name", ["job", "picture", "cluster", "train", "resume"])
-def test_objects_are_displayed_as_html(executed, name):
-    assert [output.data["text/html"] for output in outputs(executed, name)][0]
+def test_objects_are_displayed_as_html(executed):
+    assert shown(executed, "text/html", "job picture cluster train resume")
 
 
-@pytest.mark.parametrize("name", ["look", "curves", "confusion", "mistakes", "filters", "features"])
-def test_figures_are_drawn(executed, name):
-    assert [output.data["image/png"] for output in outputs(executed, name)][0]
+def test_figures_are_drawn(executed):
+    assert shown(executed, "image/png", "look curves confusion mistakes filters features")
 
 
 def test_the_progress_display_ends_with_the_last_step(executed):

@@ -87,6 +87,17 @@ def outputs(book, name):
     return cell.outputs
 
 
+def streams(book):
+    """Return what cells print or warn, by the id of the cell."""
+    outputs = [(cell.id, output) for cell in book.cells for output in cell.get("outputs", ())]
+    return [(name, output) for name, output in outputs if output.output_type == "stream"]
+
+
+def shown(book, kind, names):
+    """Whether each of these cells displays something of a MIME type first."""
+    return all([output.data[kind] for output in outputs(book, name)][0] for name in names.split())
+
+
 def result(book, name):
     """Return the result that the cell with the id ``name`` displays, by MIME type."""
     (output,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]

@@ -13,6 +13,7 @@ from dsinga.job import Phase
 from dsinga.layers import Connection, Layer, Output, ParamSpec
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase, LayerContract
+from tests.support.registries import restored_registry
 
 NUMPY = BACKENDS["numpy"]()
 SHAPES = [(5, 4)]
@@ -109,15 +110,15 @@ class Plain(NoisyScale):
 
 
 @pytest.fixture
-def case_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def case_of() -> Iterator[object]:
     """Register a class for the time of a test, and return a case of it."""
-    monkeypatch.setattr(registry, "_entries", {kind: dict(entries) for kind, entries in registry._entries.items()})
 
     def case_of(cls: type[Layer]) -> LayerCase:
         registry.register("layer", cls.__name__)(cls)
         return LayerCase(cls.__name__, SHAPES, phases_differ=True)
 
-    return case_of
+    with restored_registry():
+        yield case_of
 
 
 @pytest.mark.parametrize("cls", [SameNoise, SameNoiseOnTheDevice, NoiseOfThePart])

@@ -11,6 +11,7 @@ from dsinga import registry
 from dsinga.job import UpdaterConf
 from dsinga.testing import UpdaterContract
 from dsinga.training import Updater
+from tests.support.registries import restored_registry
 
 
 class Lion(Updater):
@@ -74,15 +75,15 @@ class Normalises(Lion):
 
 
 @pytest.fixture
-def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def conf() -> Iterator[object]:
     """Register a class for the time of a test, and return a configuration that names it."""
-    monkeypatch.setattr(registry, "_entries", {kind: dict(entries) for kind, entries in registry._entries.items()})
 
     def conf(cls: type[Updater]) -> UpdaterConf:
         registry.register("updater", cls.__name__)(cls)
         return conf_of(cls.__name__)
 
-    return conf
+    with restored_registry():
+        yield conf
 
 
 def test_another_formula_is_found(conf):

@@ -1,5 +1,5 @@
 """Faults as a tool: trains a job while processes of its cluster are killed, stopped and retired, and measures that.
 
-``python -m dsinga.testing.chaos JOB --mtbf 30``. ``faults`` has the kinds of faults, ``injector`` causes them at random
-moments, ``watch`` takes the times of recoveries, ``trials`` trains with faults and without, ``report`` adds up.
+``python -m dsinga.testing.chaos JOB --mtbf 30``. ``faults`` has the kinds of faults and causes them at random moments,
+``trials`` trains with faults and without and takes the times of recoveries, ``report`` adds up.
 """

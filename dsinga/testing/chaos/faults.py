@@ -1,20 +1,25 @@
-"""The kinds of faults, and how each is caused in the process of a Dask worker, through Dask."""
+"""The kinds of faults, how each is caused in the process of a Dask worker, and causing them at random moments."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import random
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distributed import Client
 
+from dsinga.cluster import available_workers
 from dsinga.errors import UserError
 from dsinga.registry import nearest
+
+_log = logging.getLogger(__name__)
 
 # Seconds for which a process stands still: a pause that is no loss, and one that must count as the loss of the worker.
 PAUSE_SECONDS = 5.0
@@ -128,3 +133,43 @@ def cause(client: Client, kind: str, address: str) -> CausedFault:
     except Exception as error:  # the worker may have gone by itself, or its scheduler
         failed = f"{type(error).__name__}: {error}"
     return CausedFault(kind, address, time.monotonic() + delay, failed)
+
+
+class FaultInjector:
+    """Causes faults in a thread, as a Poisson process: each at a random moment, in a random Dask worker.
+
+    ``distributed.chaos.KillWorker`` draws such moments too, but in each worker without a seed, and tells nobody when.
+
+    Attributes:
+        faults: those that have happened.
+    """
+
+    def __init__(self, client: Client, kinds: Sequence[str], mtbf: float, seed: int):
+        self.faults: list[CausedFault] = []
+        self._client, self._kinds, self._mtbf = client, kinds, mtbf
+        self._random = random.Random(seed)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dsinga-chaos", daemon=True)
+
+    def __enter__(self) -> FaultInjector:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._random.expovariate(1 / self._mtbf)):
+            kind, place = self._random.choice(self._kinds), self._random.random()
+            victims = self._victims()
+            if victims:
+                fault = cause(self._client, kind, victims[int(place * len(victims))])
+                self.faults.append(fault)
+                _log.info("fault %d: %s of the Dask worker %s %s", len(self.faults), kind, fault.victim, fault.failed)
+
+    def _victims(self) -> list[str]:
+        """Return the Dask workers that answer: not those that an earlier fault has stopped."""
+        now = time.monotonic()
+        still = {fault.victim for fault in self.faults if now < fault.at + STILL_SECONDS.get(fault.kind, 0.0)}
+        return sorted(available_workers(self._client).keys() - still)

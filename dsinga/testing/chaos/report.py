@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dsinga.job import Job
-from dsinga.testing.chaos.trials import Pair
-from dsinga.testing.chaos.watch import seconds_to_next_step
+from dsinga.testing.chaos.faults import CausedFault
+from dsinga.testing.chaos.trials import Pair, Recovery
 
 
 def report(job: Job, pairs: Sequence[Pair]) -> list[str]:
@@ -35,6 +35,22 @@ def report(job: Job, pairs: Sequence[Pair]) -> list[str]:
         lines.append(f"goodput: {goodput(pairs):.3f} of the steps that runs without faults do in the same time")
         lines.append(_equality(job, pairs))
     return [*lines, *(f"a run ended by an error: {trial.error}" for trial in trials if trial.error)]
+
+
+def seconds_to_next_step(faults: Sequence[CausedFault], recoveries: Sequence[Recovery]) -> dict[int, float]:
+    """Return the seconds from each fault to the next new step, by the fault's number.
+
+    Faults that no recovery followed are absent: they hit a Dask worker without a part of the run, or paused one for a
+    time only. Two faults before one recovery both count up to that.
+    """
+    seconds = {}
+    begin = 0.0
+    for recovery in recoveries:
+        for number, fault in enumerate(faults):
+            if begin <= fault.at < recovery.at and not fault.failed:
+                seconds[number] = recovery.at - fault.at
+        begin = recovery.at
+    return seconds
 
 
 def goodput(pairs: Sequence[Pair]) -> float:

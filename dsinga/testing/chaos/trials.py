@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed import Client
@@ -18,11 +18,13 @@ from distributed import Client
 from dsinga.api import train
 from dsinga.cluster import available_workers
 from dsinga.errors import RunError
+from dsinga.extensions import Extension, LoopView
+from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job
-from dsinga.testing.chaos.faults import CausedFault
-from dsinga.testing.chaos.injector import FaultInjector
+from dsinga.monitor import RECOVERY, read_metrics
+from dsinga.testing.chaos.faults import CausedFault, FaultInjector
 from dsinga.testing.chaos.process_cluster import wait_for_return
-from dsinga.testing.chaos.watch import Recovery, RecoveryWatch, read_recoveries
+from dsinga.training import Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,58 @@ LONGEST_MINUTES = 2.0
 WARM_UP_STEPS = 20
 # More steps than any run takes that is stopped after a time.
 MANY_STEPS = 100_000_000
+
+
+class Recovery(NamedTuple):
+    """A row of the history about a recovery, and when the next new step was done, by ``time.monotonic``."""
+
+    row: Mapping[str, Any]
+    at: float
+
+
+class RecoveryWatch(Extension):
+    """Notes the steps of a run, and which time its rows count from; may stop the run after a time.
+
+    Args:
+        seconds: how long to train, 0 for all steps of the job.
+
+    Attributes:
+        step: how many steps are done.
+        zero: the moment from which the "time" of rows counts, by ``time.monotonic``.
+    """
+
+    pauses = False
+
+    def __init__(self, seconds: float = 0.0):
+        self.trigger = AtEnd()
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self.zero = self._began
+        self.step = 0
+
+    def start(self, loop: LoopView) -> None:
+        """Note when training begins."""
+        self._began = time.monotonic()
+        self.zero = self._began - loop.seconds
+
+    def observe(self, loop: LoopView, sums: Metrics) -> None:
+        """Count a step; stop when the time is over."""
+        self.step = loop.step
+        if self._seconds and not loop.stopped and time.monotonic() - self._began > self._seconds:
+            loop.stop(f"{self._seconds:g} s are over")
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing."""
+
+
+def read_recoveries(workspace: Path, zero: float) -> list[Recovery]:
+    """Return the recoveries in the ``metrics.jsonl`` of a workspace, however its run has ended.
+
+    ``zero`` is the moment from which the "time" of its rows counts.
+    """
+    path = workspace / "metrics.jsonl"
+    rows = read_metrics(path).phase(RECOVERY) if path.exists() else ()
+    return [Recovery(row, zero + row["time"]) for row in rows]
 
 
 @dataclass

@@ -1,0 +1,30 @@
+"""Damaged jobs, stores, checkpoints and workspaces give the right bits or one message.
+
+CI runs these; by hand the runners of this folder take thousands of cases.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.executed_pages import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def run(*arguments: str) -> str:
+    """Run a runner of this folder, which must find no fault; return what it prints."""
+    command = [sys.executable, "-m", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1700, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports"])
+def test_damaged_inputs_give_the_right_bits_or_one_message(kind: str) -> None:
+    assert "40 cases in" in run("tests.faults", kind, "--count", "40", "--seed", "7")
+
+
+def test_whatever_happens_to_a_workspace() -> None:
+    run("tests.faults.workspaces", "--examples", "6", "--steps", "10")

@@ -1,0 +1,60 @@
+"""A fixture that gives memory back to the system after each test module. Imported by tests/conftest.py."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GROWTH_BYTES = 48 << 20  # from which on freeing is worth the quarter of a second of the garbage collector
+ARENAS = 2
+M_ARENA_MAX = -8  # of glibc's malloc.h
+
+_left = [0]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def freed_memory() -> Iterator[None]:
+    """Free the pools and caches that dsinga keeps for a process, if the process has grown since they were freed last.
+
+    A process of pytest-xdist runs thousands of tests: what is idle for the rest of a run would be idle for all of them.
+    """
+    yield
+    if resident_bytes() - _left[0] > GROWTH_BYTES:
+        free_memory()
+        _left[0] = resident_bytes()
+
+
+def free_memory() -> None:
+    """Free arrays of pools, decoded chunks and garbage, and let malloc return what is free."""
+    if buffers := imported("dsinga.ops.buffers"):
+        buffers.clear()
+    if source := imported("dsinga.data.record_source"):
+        source.clear_cache()
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def use_few_arenas() -> None:
+    """Let the threads of this process share arenas of malloc: each would keep some memory of its own."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+
+
+def imported(name: str) -> Any:
+    """Return a module that a test has imported, else None."""
+    return sys.modules.get(name)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 where the system has no /proc."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
