@@ -11,12 +11,17 @@ from dsinga.api.clients import awaitable
 from dsinga.api.jobs import job_with_data
 from dsinga.api.training import train
 from dsinga.errors import Diverged, UserError
-from dsinga.extensions.rate_sweep import RateSweep
 from dsinga.job import ChangeMethod, FixedStepConf, Job, LRGenConf, Phase
 from dsinga.monitor import RateSearch
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.triggers import EverySteps
+from dsinga.monitor import has_diverged
+from dsinga.training import Metrics
 
 
 @awaitable
@@ -89,3 +94,39 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     return job.replace(
         train_steps=steps, disp_freq=max(1, steps // 10), updater=updater, cluster=cluster, extension=[], **never
     )
+
+
+class RateSweep(Extension):
+    """Keeps the loss of each step in ``losses``, and ends training when the smoothed loss diverges.
+
+    It pauses after each step, so that a run that ends by a loss that is not finite has shown all losses before it.
+    """
+
+    def __init__(self) -> None:
+        self.trigger = EverySteps(1)
+        self.losses: list[float] = []
+
+    def observe(self, loop: LoopView, sums: Metrics) -> None:
+        """Keep the loss."""
+        metrics = loop.means("train", sums)
+        loss = metrics.get("loss", metrics.get("reconstruction_error"))  # the latter is that of Boltzmann machines
+        if loss is None:
+            raise UserError("a search for a learning rate needs a net that reports a loss; add a loss layer")
+        self.losses.append(loss)
+
+    def start(self, loop: LoopView) -> None:
+        """End a resumed run at once if its loss has diverged."""
+        self.run(loop)
+
+    def run(self, loop: LoopView) -> None:
+        """End training when the loss diverges."""
+        if has_diverged(self.losses):
+            loop.stop("the loss diverges")
+
+    def state_dict(self) -> State:
+        """Return the losses."""
+        return {"losses": self.losses}
+
+    def load_state(self, state: State) -> None:
+        """Go on from these losses."""
+        self.losses = [*state.get("losses", [])]

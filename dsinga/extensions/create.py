@@ -7,11 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.extensions.checkpointing import Checkpointing
-from dsinga.extensions.display import Display
-from dsinga.extensions.evaluation import Evaluation
 from dsinga.extensions.extension import Extension
-from dsinga.extensions.function import FunctionExtension
+from dsinga.extensions.standard import Checkpointing, Display, Evaluation, FunctionExtension
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, ExtensionType, Job, Phase, training_phases
 from dsinga.job.extensionconf import FIELDS

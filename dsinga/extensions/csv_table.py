@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.durable_files import replace_file
-from dsinga.extensions.extension import Extension
+from dsinga.extensions.extension import Extension, LoopView, choose_path
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
-from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd
 from dsinga.registry import register
 from dsinga.regular_files import TABLE_BYTES, read_regular_text

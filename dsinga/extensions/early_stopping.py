@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dsinga.arguments import check_bool
-from dsinga.extensions.best_value import metric_name
-from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.best_value import Plateau, metric_name
+from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keep_best import KeepBest
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
-from dsinga.extensions.plateau import Plateau
 from dsinga.extensions.triggers import OnMetric
 from dsinga.registry import register
 

@@ -1,17 +1,108 @@
-"""The interface of extensions: what a training loop does besides training."""
+"""The interface of extensions: what a training loop does besides training, and how they see the run."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import UserError
-from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd, Trigger
-from dsinga.job import ExtensionConf
+from dsinga.job import ExtensionConf, Job
 from dsinga.training import Metrics
+
+
+class LoopView(ABC):
+    """A view of a run, for extensions: where training stands, and what they may ask of it.
+
+    With several worker groups it is a view of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
+    extensions that pause training; for others they raise UserError.
+
+    Attributes:
+        job: the job that is trained.
+        step: how many steps are done.
+        train_steps: the step at which training is complete.
+        metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
+        workspace: the folder for files of the run, None if it has none.
+        stopped: why training ends before ``train_steps``, "" while it does not.
+        seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
+            pauses and checkpoints took so far.
+        samples_per_second: how many records all worker groups together trained on in a second of their last rounds, 0
+            before the first round.
+    """
+
+    job: Job
+    step: int
+    train_steps: int
+    metrics: Mapping[str, float]
+    workspace: Path | None
+    stopped: str
+    seconds_to_stop: float
+    samples_per_second: float
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """Seconds since training was asked for."""
+
+    @property
+    @abstractmethod
+    def rate_factor(self) -> float:
+        """The number by which the learning rate of the schedule is multiplied at this step."""
+
+    @property
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """The learning rate of the next step: the schedule's, times ``rate_factor``."""
+
+    @abstractmethod
+    def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
+        """Return the means of the metrics over the first ``batches`` batches of ``phase``, "val" or "test".
+
+        By default there are as many batches as the job says, ``validate_steps`` or ``test_steps``, or all records, each
+        once, if it does not say. Raises UserError for a phase that the job does not run.
+        """
+
+    @abstractmethod
+    def params(self) -> dict[str, np.ndarray]:
+        """Return copies of the params at this step, float32 by name; raise Diverged where one is not finite."""
+
+    @abstractmethod
+    def means(self, phase: str, sums: Metrics) -> dict[str, float]:
+        """Return sums and counts of metrics, as layers report them, as means under the names that people see."""
+
+    @abstractmethod
+    def record(self, phase: str, metrics: Mapping[str, float]) -> None:
+        """Add a row of ``phase`` at this step to the history."""
+
+    @abstractmethod
+    def stop(self, reason: str, *, resumable: bool = False) -> None:
+        """End training at the end of this round, for ``reason``, a clause such as "val/loss has not improved".
+
+        What the job does at the end is done then. A run that is ``resumable`` only writes a checkpoint, so that the run
+        that goes on from there has the history of one that was never interrupted. The first reason counts.
+        """
+
+    @abstractmethod
+    def set_rate_factor(self, from_step: int, factor: float) -> None:
+        """Multiply the schedule's learning rate by ``factor`` from ``from_step`` on, which is at least ``step``.
+
+        It holds at the same step wherever params are updated, and is part of checkpoints. Raises UserError for a step
+        that is done.
+        """
+
+    @abstractmethod
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint once all extensions have run that are due at this step; none without a workspace."""
+
+    @abstractmethod
+    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
+        """Let these params be those of the result; ``remark`` is a sentence that says which ones they are."""
+
 
 # Plain values that JSON can hold, and numpy arrays, in dicts with string keys.
 State = Mapping[str, Any]
@@ -104,3 +195,22 @@ class Watcher(Extension):
 
     def run(self, loop: LoopView) -> None:
         """Do nothing: rows and progress are shown when they come."""
+
+
+def choose_path(
+    extension: Extension, workspace: Path | None, given: str | os.PathLike[str] | None, name: str, field: str
+) -> Path:
+    """Return the path ``given``, by default ``name`` in the workspace of the run.
+
+    Raises UserError, which names ``field``, for a run without a workspace that is not told where to write, and for a
+    place where nothing can be written.
+    """
+    if given is None and workspace is None:
+        raise extension.error(f'give it {field}, as in {field}: "{name}", or the run a workspace to write to', field)
+    if given is not None and "://" in str(given):
+        raise extension.error(f"it writes local files only, not {given}; give it another {field}", field)
+    path = Path(given) if given is not None else (workspace or Path()) / name
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not os.access(existing, os.W_OK) or (existing != path and not existing.is_dir()):
+        raise extension.error(f"{path} cannot be written, because of {existing}; give it another {field}", field)
+    return path

@@ -6,9 +6,8 @@ import numpy as np
 
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.extensions.best_value import checked_number
-from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import WhenBest
 from dsinga.registry import register
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsinga.extensions.best_value import BestValue
-from dsinga.extensions.extension import Extension, State
-from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import OnMetric
 
 # How many runs must be complete before any is ended, so that the median of a few does not decide.

@@ -14,9 +14,8 @@ from typing import Any
 from dsinga.checkpoint import latest
 from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
-from dsinga.extensions.extension import Extension
+from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, redact_job, to_text
 from dsinga.job.message import readable, set_fields

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
-from dsinga.extensions.best_value import checked_number, metric_name
-from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.best_value import Plateau, checked_number, metric_name
+from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
-from dsinga.extensions.plateau import Plateau
 from dsinga.extensions.triggers import OnMetric
 from dsinga.registry import register
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.best_value import BAD_STATE
-from dsinga.extensions.extension import Extension, State
-from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import Moment
 from dsinga.monitor import NOT_METRICS
 from dsinga.registry import is_user_code

@@ -6,9 +6,8 @@ import re
 from numbers import Real
 
 from dsinga.errors import UserError
-from dsinga.extensions.extension import Extension
+from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.registry import register
 from dsinga.training import Metrics

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.extensions.extension import Extension
+from dsinga.extensions.extension import Extension, LoopView, choose_path
 from dsinga.extensions.keras_names import checked_extension
-from dsinga.extensions.loop_view import LoopView
-from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd, EverySteps
 from dsinga.monitor import NOT_METRICS
 from dsinga.registry import register

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsinga.api.learning_rate import RateSweep
 from dsinga.extensions import (
     CSV,
     AtEnd,
@@ -26,7 +27,6 @@ from dsinga.extensions import (
     TensorBoard,
     create_extensions,
 )
-from dsinga.extensions.rate_sweep import RateSweep
 from dsinga.job import Job
 from dsinga.testing import ExtensionContract
 
