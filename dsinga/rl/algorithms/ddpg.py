@@ -13,12 +13,12 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
-from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
+from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
@@ -79,7 +79,7 @@ class DDPG(Algorithm):
         self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
         critic = critic_of(model, action, self._values)
         self.critic_net = LocalNet(
-            critic.job(self._critic_losses(), critic_updater or Adam(1e-3), seed),
+            critic.job(self._critic_losses(), critic_updater or adam(1e-3), seed),
             self._critic_examples(model, spaces),
             threads=1,
             is_small=True,
@@ -88,7 +88,7 @@ class DDPG(Algorithm):
             with_static_params(model, critic_layers(model, action, self._values), self.critic_net.net),
             spaces,
             layers=[_actor_loss(self._values[0])],
-            updater=updater or Adam(1e-3),
+            updater=updater or adam(1e-3),
             seed=seed,
         )
         self.critic_updater = self.critic_net.updater()

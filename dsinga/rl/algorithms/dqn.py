@@ -10,11 +10,11 @@ import numpy as np
 from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
-from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
+from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that DQN adds to the net of a model.
@@ -83,7 +83,7 @@ class DQN(Algorithm):
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}
         super().__init__(
-            model, spaces, layers=layers, examples=examples, updater=updater or Adam(learning_rate=1e-3), seed=seed
+            model, spaces, layers=layers, examples=examples, updater=updater or adam(learning_rate=1e-3), seed=seed
         )
         self.target_params = copy_params(self.params)
         self.sampled = 0
