@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.cluster import Arrays, WorkerSelection
+    from dsinga.rl.training import AgentTask
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Execution:
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         dask_workers: how many Dask workers the cluster had when training began, with ``options.retry``.
+        task: the agent and the environment of a job with ``reinforcement``; None for those that it describes.
     """
 
     job: Job | str | os.PathLike[str]
@@ -110,6 +112,7 @@ class Execution:
     history: History = field(default_factory=History)
     workspace: Path | str | None = None
     dask_workers: int = 0
+    task: AgentTask | None = None
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
@@ -155,17 +158,25 @@ class Execution:
         job, options = self.prepare_job(), self.options
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
+        train, agents = cast("Callable[..., Any]", cluster.train), None
         with contextlib.ExitStack() as stack:
-            dashboard = options.grain == "graph"  # its tasks are for looking at
-            client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
-            if options.retry:
+            if job.reinforcement is not None:
+                from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
+
+                agents = AgentTraining(job, self.task)
+                job, train = agents.job, agents.train
+                client = stack.enter_context(agents.open(self.source))
+            else:
+                dashboard = options.grain == "graph"  # its tasks are for looking at
+                client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
+            if options.retry and client is not None:
                 self._await_workers(client, (job.cluster or ClusterConf()).patience)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor), remote)
             with observer.naming_lost_workspace():
-                outcome = cluster.train(
+                outcome = train(
                     job,
                     client,
                     observer,
@@ -184,7 +195,7 @@ class Execution:
             for sentence in (outcome.stopped, *outcome.remarks, monitor.workspace_fault):
                 if sentence:
                     monitor.remark(sentence)
-        return Result(
+        result = Result(
             job,
             outcome.params,
             monitor.history,
@@ -195,6 +206,7 @@ class Execution:
             (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
             outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
         )
+        return result if agents is None else agents.result(result)
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
@@ -206,7 +218,12 @@ class Execution:
     def prepare_job(self) -> Job:
         """Return the job with data, workers and epochs as the options say."""
         options = self.options
-        job = job_with_data(self.job, options.data, Phase.kTrain, options.data_root)
+        job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
+        if job.reinforcement is not None:
+            from dsinga.api.agent_training import refuse_options
+
+            refuse_options(job, options)
+        job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
         if options.workers is not None:
             job = with_workers(job, options.workers)
         if options.epochs is not None:

@@ -40,11 +40,20 @@ class LocalUpdater:
 
     def _prepare(self) -> None:
         """Make what the configuration determines."""
-        updater = create_updater(self._conf)
+        self._updater = updater = create_updater(self._conf)
         self._shapes = {name: param.shape for name, param in self._params.items()}
         self._updaters = {name: updater.of(name) for name in self._params}
         self._joinable = {name: joinable(self._updaters[name], param) for name, param in self._params.items()}
         self._joined: dict[Any, JoinedParams] = {}
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the schedule at the next step."""
+        return float(self._updater.rate(self.steps))
+
+    def set_rate_factor(self, factor: float) -> None:
+        """Multiply the schedule's rate by ``factor`` from now on."""
+        self._updater.set_rate_factors({0: factor})
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_conf": self._conf, "_params": self._params, "steps": self.steps, "state": self.state}

@@ -145,7 +145,7 @@ class ReinforcementConf(Message):
     num_actors: int = 0
     predicts_here: bool = False
     max_staleness: int = 8
-    algorithm: LearningAlgorithm
+    algorithm: LearningAlgorithm | None = None
     rollout_steps: int = 128
     discount: float = 0.99
     evaluation_episodes: int = 10

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.arguments import check_range, check_whole
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
 from dsinga.rl.algorithm import Algorithm
@@ -165,6 +166,16 @@ class DDPG(Algorithm):
         batch.targets = self.targets(batch)
         values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
         return values[0] - batch.targets
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "loss", "value"
+
+    @property
+    def updaters(self) -> Sequence[LocalUpdater]:
+        """The actor's updater and the critic's."""
+        return self.updater, self.critic_updater
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,6 +126,11 @@ class DQN(Algorithm):
         values = self.heads(batch.observations)[0]
         batch.targets = self.targets(batch)
         return values[np.arange(len(values)), batch.actions] - batch.targets
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "loss", "value"
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return "loss" and "value", the mean value of its actions."""

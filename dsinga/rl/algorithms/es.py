@@ -78,6 +78,11 @@ class ES(Algorithm):
                 changed = {name: self.params[name] + np.float32(sign) * noise[name] for name in noise}
                 yield {**self.params, **changed}
 
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "candidate_return", "best_candidate_return"
+
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
         """Update the params by the returns of all candidates, in their order; begin the next generation."""
         ranks = centred_ranks(np.asarray(batch, np.float64))
