@@ -6,6 +6,7 @@ import contextlib
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
@@ -15,14 +16,17 @@ from dsinga.api.jobs import wanted_workers
 from dsinga.api.result import Result
 from dsinga.errors import UserError
 from dsinga.job import Job
+from dsinga.job.checks import check_reinforcement
 from dsinga.loop.running import Ending
-from dsinga.monitor import RECOVERY
+from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
 from dsinga.rl.remote.group_training import GroupTask
 from dsinga.rl.training import AgentTask, has_groups, train_agent
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+    from dsinga.cluster import Arrays
 
 # Options that have no meaning for an agent, and what applies in their place.
 WITHOUT_EFFECT = {
@@ -74,8 +78,9 @@ def without_effect(job: Job) -> dict[str, str]:
     return options
 
 
-def refuse_options(job: Job, options: Any) -> None:
-    """Raise UserError for one of the options of :func:`dsinga.train` that has no effect on the agent of a job."""
+def check_agent_job(job: Job, options: Any) -> None:
+    """Raise UserError for what has no effect on an agent: in its job, or of the options of :func:`dsinga.train`."""
+    check_reinforcement(job)
     default = type(options)()
     for name, instead in without_effect(job).items():
         value = getattr(options, name, None)
@@ -158,3 +163,12 @@ def agent_metrics(job: Job) -> Mapping[str, Sequence[str]]:
     Raises UserError for a fault in the job.
     """
     return AgentTraining(job, None).metric_names()
+
+
+def agent_result(
+    job: Job, params: Arrays, history: History, step: int, workspace: Path | None, stopped: str
+) -> AgentResult:
+    """Return the result of an earlier run, whose agent has these params."""
+    agent = AgentTask.of(job).agent
+    agent.algorithm.take_params(params)
+    return AgentResult(job, params, history, agent.algorithm.net.net, step, workspace, stopped, agent=agent)

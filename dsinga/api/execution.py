@@ -220,9 +220,9 @@ class Execution:
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.reinforcement is not None:
-            from dsinga.api.agent_training import refuse_options
+            from dsinga.api.agent_training import check_agent_job
 
-            refuse_options(job, options)
+            check_agent_job(job, options)
         job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
         if options.workers is not None:
             job = with_workers(job, options.workers)

@@ -89,20 +89,26 @@ def _check_monitor(
 
 
 def check_metric(
-    monitor: str, job: Job, nets: Mapping[Phase, NeuralNet], extensions: Sequence[ExtensionLike] = ()
+    monitor: str,
+    job: Job,
+    nets: Mapping[Phase, NeuralNet],
+    extensions: Sequence[ExtensionLike] = (),
+    metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Raise UserError for a metric that no run of a job with these extensions would record; ``monitor`` is its name.
 
-    ``nets`` are the nets of the phases that the job runs.
+    ``nets`` and ``metrics`` are as for :func:`check_extensions`.
     """
     phases = {name: PHASES[name] for name in ("train", *ASKED_BY) if PHASES[name] in nets}
-    names = [f"{name}/{metric}" for name, phase in phases.items() for metric in declared_metrics(nets[phase])]
+    declared = {name: declared_metrics(nets[phase]) for name, phase in phases.items()} | dict(metrics or {})
+    names = [f"{name}/{metric}" for name, known in declared.items() for metric in known]
     monitor = metric_name(monitor)
     name = monitor.partition("/")[0]
     # Rows of the user's extensions are not known before they are there, nor are all metrics of the user's layers.
     by_extension = {getattr(extension, "phase", None) for extension in extensions}
     has_user_extension = any(conf.type is ExtensionType.kUserExtension for conf in job.extension)
-    is_user_phase = name in by_extension or (has_user_extension and name not in phases)
+    is_user_phase = name in by_extension or (has_user_extension and name not in declared)
+    is_user_phase |= metrics is not None and name == "train" and name not in metrics
     has_user_code = name in phases and not _is_known_whole(nets[phases[name]], job, name)
     if monitor in names or is_user_phase or has_user_code:
         return

@@ -76,7 +76,6 @@ class AgentTask:
     def check(self) -> None:
         """Raise UserError where the algorithm does not learn in the way that the job says."""
         conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
-        check_reinforcement(self.job)
         name = type(algorithm).__name__
         if conf.num_actors and (not algorithm.on_policy or isinstance(algorithm, ES)):
             raise conf.error(
