@@ -40,6 +40,7 @@ class AgentEngine(Engine):
         self._conf, self._learning, self._environment = job.reinforcement, learning, environment
         self._algorithm = learning.agent.algorithm
         self._metrics: Mapping[str, float] = {}  # of the last updates
+        self._episodes, self._summary = -1, dict[str, float]()  # how many have ended, and their means
         self._speeds: deque[tuple[int, float]] = deque()  # steps and seconds of the last rollouts
         self._factors: Mapping[int, float] = {}
         self._factor, self._is_closed = 1.0, False
@@ -91,8 +92,10 @@ class AgentEngine(Engine):
         """Return the figures of a row: of training those that hold now, whatever the sums; else the means."""
         if phase != "train":
             return super().means(phase, sums)
-        speed = {"env_steps_per_second": self.samples_per_second}
-        return {**self._learning.statistics.summary(), **self._metrics, **speed}
+        statistics = self._learning.statistics
+        if statistics.episodes != self._episodes:  # this is asked for after each rollout
+            self._episodes, self._summary = statistics.episodes, statistics.summary()
+        return {**self._summary, **self._metrics, "env_steps_per_second": self.samples_per_second}
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Return the sums of returns and lengths of ``batches`` episodes by the best actions, 0 for the job's."""
