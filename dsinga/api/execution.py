@@ -165,6 +165,7 @@ class Execution:
 
                 agents = AgentTraining(job, self.task)
                 job, train = agents.job, agents.train
+                self.steps = job.train_steps  # updates, of worker groups
                 client = stack.enter_context(agents.open(self.source))
             else:
                 dashboard = options.grain == "graph"  # its tasks are for looking at
