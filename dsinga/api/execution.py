@@ -32,7 +32,9 @@ from dsinga.worker.batch_reader import resolve_epochs
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
+    from dsinga.api.agent_training import AgentTraining
     from dsinga.cluster import Arrays, WorkerSelection
+    from dsinga.rl.training import AgentTask
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +99,7 @@ class Execution:
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         dask_workers: how many Dask workers the cluster had when training began, with ``options.retry``.
+        task: the agent and the environment of a job with ``reinforcement``; None for those that it describes.
     """
 
     job: Job | str | os.PathLike[str]
@@ -114,6 +117,7 @@ class Execution:
     history: History = field(default_factory=History)
     workspace: Path | str | None = None
     dask_workers: int = 0
+    task: AgentTask | None = None
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
@@ -160,7 +164,12 @@ class Execution:
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
-            train = self._trainer(job, stack)
+            agents = self._agent_training(job)
+            if agents is None:
+                train = self._trainer(job, stack)
+            else:
+                job, train = agents.job, self._agent_trainer(agents, stack)
+                self.steps = job.train_steps  # updates, of worker groups
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
@@ -181,7 +190,7 @@ class Execution:
             for sentence in (outcome.stopped, *outcome.remarks, monitor.workspace_fault):
                 if sentence:
                     monitor.remark(sentence)
-        return Result(
+        result = Result(
             job,
             outcome.params,
             monitor.history,
@@ -192,6 +201,7 @@ class Execution:
             (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
             outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
         )
+        return result if agents is None else agents.result(result)
 
     def _trainer(self, job: Job, stack: contextlib.ExitStack) -> Callable[..., Outcome]:
         """Return the function that trains the job: in this thread where no cluster is there or needed, else on one."""
@@ -204,6 +214,22 @@ class Execution:
         if options.retry:
             self._await_workers(client, (job.cluster or ClusterConf()).patience)
         return functools.partial(cluster.train, job, client, grain=grain, selection=selection)
+
+    def _agent_training(self, job: Job) -> AgentTraining | None:
+        """Return the training of an agent, None for a job without ``reinforcement``."""
+        if job.reinforcement is None:
+            return None
+        from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
+
+        return AgentTraining(job, self.task)
+
+    def _agent_trainer(self, agents: AgentTraining, stack: contextlib.ExitStack) -> Callable[..., Outcome]:
+        """Return the function that trains an agent: in this thread, perhaps with remote actors, or on a cluster."""
+        client = stack.enter_context(agents.open(self.source))
+        if self.options.retry and client is not None:
+            self._await_workers(client, (agents.job.cluster or ClusterConf()).patience)
+        grain, selection = cluster.find_grain(self.options.grain), self.options.selection()
+        return functools.partial(agents.train, agents.job, client, grain=grain, selection=selection)
 
     def _needs_no_cluster(self, job: Job) -> bool:
         options, source = self.options, self.source
@@ -224,7 +250,12 @@ class Execution:
     def prepare_job(self) -> Job:
         """Return the job with data, workers and epochs as the options say."""
         options = self.options
-        job = job_with_data(self.job, options.data, Phase.kTrain, options.data_root)
+        job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
+        if job.reinforcement is not None:
+            from dsinga.api.agent_training import check_agent_job
+
+            check_agent_job(job, options)
+        job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
         if options.workers is not None:
             job = with_workers(job, options.workers)
         if options.epochs is not None:

@@ -63,7 +63,7 @@ def search(
             process for the search, with a worker of one thread on each core. Called in the event loop of an
             asynchronous client, the function returns an awaitable.
         monitor: the metric that settings are compared by, such as "val/accuracy"; by default the loss of validations,
-            of tests where the job has no validations, of training where it has neither.
+            of tests where the job has no validations, of training where it has neither; of an agent the mean return.
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
         samples: how many settings are drawn from the space; None for all combinations.
         seed: determines what is drawn.
@@ -85,9 +85,9 @@ def search(
     training_options = TrainingOptions.of("search", {**options, "progress": False})
     settings = make_settings(space, samples, seed)
     jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
-    first, nets = _first_valid(jobs, source, training_options)
+    first, nets, metrics = _first_valid(jobs, source, training_options)
     monitor = monitor or _default_monitor(first)
-    check_metric(monitor, first, nets, training_options.extensions)
+    check_metric(monitor, first, nets, training_options.extensions, metrics)
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
@@ -169,15 +169,23 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 
 def _first_valid(
     jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions
-) -> tuple[Job, dict[Phase, NeuralNet]]:
-    """Return the first job that is ready to be trained, and its nets. Raises the first error where none is."""
+) -> tuple[Job, dict[Phase, NeuralNet], Mapping[str, Sequence[str]] | None]:
+    """Return the first job that is ready to be trained, and its nets, or for an agent the names of metrics by phase.
+
+    Raises the first error where none is ready.
+    """
     errors: list[Exception] = []
     for job in jobs.values():
         try:
             if isinstance(job, Job):
                 ready = Execution(job, source, options).prepare_job()
+                if ready.reinforcement is not None:
+                    from dsinga.api.agent_training import agent_metrics  # imports much that other jobs do not need
+
+                    return ready, {}, agent_metrics(ready)
                 folders = roots(ready, options.data_root)
-                return ready, {phase: cluster.build_net(ready, phase, folders) for phase in training_phases(ready)}
+                nets = {phase: cluster.build_net(ready, phase, folders) for phase in training_phases(ready)}
+                return ready, nets, None
         except UserError as error:
             errors.append(error)
     raise errors[0]
@@ -192,7 +200,8 @@ def _raise_common_error(jobs: Any) -> None:
 def _default_monitor(job: Job) -> str:
     phases = training_phases(job)
     evaluated = [name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases]
-    return f"{evaluated[0] if evaluated else 'train'}/loss"
+    metric = "loss" if job.reinforcement is None else "episode_return"
+    return f"{evaluated[0] if evaluated else 'train'}/{metric}"
 
 
 def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
@@ -215,6 +224,10 @@ def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     if path is None or isinstance(job, Exception):
         return None
     job = Execution(job, ClusterSource(), plan.options).prepare_job()
+    row, history, params = result.best, result.histories[number], read_params(path)
+    if job.reinforcement is not None:
+        from dsinga.api.agent_training import agent_result
+
+        return agent_result(job, params, history, row["steps"], folder, row["remark"])
     net = cluster.build_net(job, Phase.kTrain, roots(job, plan.options.data_root))
-    row = result.best
-    return Result(job, read_params(path), result.histories[number], net, row["steps"], folder, row["remark"])
+    return Result(job, params, history, net, row["steps"], folder, row["remark"])

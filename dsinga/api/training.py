@@ -37,7 +37,7 @@ def train(
     hosts: Sequence[str] = (),
     retry: bool = False,
 ) -> Result:
-    """Train a job and return the result.
+    """Train a job and return the result; that of a job with ``reinforcement { }`` also has the agent.
 
     Args:
         job: a Job, or the path of a job file.
@@ -83,9 +83,12 @@ def train(
         progress=progress, grain=grain, extensions=extensions, params=params, resources=resources, hosts=hosts,
         retry=retry,
     )  # fmt: skip
-    source = find_cluster(client)
-    execution = Execution(job, source, options)
-    if source.in_loop:
+    return execute(Execution(job, find_cluster(client), options))
+
+
+def execute(execution: Execution) -> Result:
+    """Execute a run in this thread; in the event loop of an asynchronous client return an awaitable of the result."""
+    if execution.source.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
     with deferred_terminations(execution.cancelled):
         return execution.execute()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dsinga.advice import join_resume, short_path
-from dsinga.commands.agent_options import refuse_without_effect
 from dsinga.commands.options import (
     CHECKPOINT,
     DEVICE,
@@ -85,11 +86,9 @@ def train(
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.reinforcement is not None:
-        from dsinga.rl.remote.group_job import has_groups
+        from dsinga.api.agent_training import without_effect
 
-        refuse_without_effect(job.reinforcement.num_actors > 0 or has_groups(job))
-        train_agent(job, source, workspace, resume == NEWEST or resume or False)
-        return
+        refuse_without_effect(without_effect(job))
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
         resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
@@ -101,13 +100,17 @@ def train(
     click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}")
 
 
-def train_agent(job: Job, source: Any, workspace: str, resume: bool | str) -> None:
-    """Train the agent that a job describes; its actors or worker groups, if any, are on the cluster ``source``."""
-    from dsinga import rl
+def refuse_without_effect(instead: Mapping[str, str]) -> None:
+    """Raise UserError for an option of the running command that has no effect on an agent.
 
-    result = rl.train(job, client=source, workspace=workspace, resume=resume)
-    click.echo(repr(result)[1:-1])
-    click.echo(f"metrics and checkpoints are in {short_path(str(result.workspace))}")
+    ``instead`` says what applies in place of each, by its name.
+    """
+    from dsinga.api.agent_training import refuse
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in instead and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            refuse(option.opts[0], instead[option.name])
 
 
 @click.command()
@@ -130,7 +133,7 @@ def test(
 
     job, connection = job_and_connection(conf, options)
     if job.reinforcement is not None:
-        refuse_without_effect()
+        refuse_without_effect(without_effect_on_test())
         click.echo(json.dumps(test_agent(job, checkpoint)))
         return
     with connection as client:
@@ -138,10 +141,19 @@ def test(
     click.echo(json.dumps(metrics))
 
 
+def without_effect_on_test() -> dict[str, str]:
+    """Return the options of the command ``test`` that have no effect on an agent, and what applies in their place."""
+    from dsinga.api.agent_training import CLUSTER_OPTIONS, OF_GROUPS, WITHOUT_EFFECT
+
+    here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
+    return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
+
+
 def test_agent(job: Job, checkpoint: str | None) -> dict[str, float]:
     """Return the mean return and length of episodes in which the agent of a job takes its best actions."""
     from dsinga import rl
-    from dsinga.rl.from_job import reinforcement_of, trained_agent
+    from dsinga.api.agents import trained_agent
+    from dsinga.rl.from_job import reinforcement_of
 
     conf, agent = reinforcement_of(job), trained_agent(job, checkpoint)
     return rl.evaluate(agent, conf.environment, max(1, conf.evaluation_episodes), seed=job.seed).summary()

@@ -22,16 +22,21 @@ ASKED_BY = {"val": "validate_freq", "test": "test_freq"}
 
 
 def check_extensions(
-    extensions: Sequence[Extension], job: Job, nets: Mapping[Phase, NeuralNet], workspace: Path | None = None
+    extensions: Sequence[Extension],
+    job: Job,
+    nets: Mapping[Phase, NeuralNet],
+    workspace: Path | None = None,
+    metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Raise UserError for the first extension that can never run, or whose state cannot be saved.
 
-    ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report.
+    ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report. For an agent
+    ``metrics`` are the names by phase; those of a phase that is left out are not known.
     """
     recorded = {extension.phase for extension in extensions if extension.phase}
     for extension in extensions:
         for trigger in extension.trigger.metrics():
-            _check_monitor(extension, trigger, job, nets, recorded)
+            _check_monitor(extension, trigger, job, nets, recorded, metrics)
         reason = extension.trigger.never_due(job.train_steps)
         if reason:
             raise extension.error(f"it would never run: {reason}", "freq")
@@ -43,7 +48,12 @@ def check_extensions(
 
 
 def _check_monitor(
-    extension: Extension, trigger: OnMetric, job: Job, nets: Mapping[Phase, NeuralNet], recorded: set[str]
+    extension: Extension,
+    trigger: OnMetric,
+    job: Job,
+    nets: Mapping[Phase, NeuralNet],
+    recorded: set[str],
+    metrics: Mapping[str, Sequence[str]] | None,
 ) -> None:
     phase, _, metric = trigger.monitor.partition("/")
     known = [*dict.fromkeys(["train", *ASKED_BY, *recorded])]
@@ -56,15 +66,19 @@ def _check_monitor(
             "monitor",
         )
     if phase not in recorded:
+        remedy = f"give it {ASKED_BY[phase]}, and input layers in that phase"
+        if metrics is not None:
+            remedy = {"val": "an agent is evaluated in phase test", "test": "give evaluation_episodes"}[phase]
         raise extension.error(
-            f"monitor: {trigger.monitor!r} would never be known: the job has no phase "
-            f"{PHASES[phase].name}; give it {ASKED_BY[phase]}, and input layers in that phase",
+            f"monitor: {trigger.monitor!r} would never be known: the job has no phase {PHASES[phase].name}; {remedy}",
             "monitor",
         )
     net = nets.get(PHASES[phase]) if phase in PHASES else None
-    names = [f"{phase}/{name}" for name in declared_metrics(net)] if net else []
-    trigger.is_declared = trigger.monitor in names
-    if not trigger.is_declared and net and _is_known_whole(net, job, phase):
+    declared = declared_metrics(net) if net else (metrics or {}).get(phase, ())
+    names = [f"{phase}/{name}" for name in declared]
+    # A row of an agent lacks some before it learns.
+    trigger.is_declared = trigger.monitor in names or (metrics is not None and not names)
+    if not trigger.is_declared and (_is_known_whole(net, job, phase) if net else names):
         hint = nearest_or_listed(trigger.monitor, names, "there are")
         raise extension.error(f"there is no metric {trigger.monitor!r} to monitor{hint}", "monitor")
     if trigger.best is not None:
@@ -75,20 +89,26 @@ def _check_monitor(
 
 
 def check_metric(
-    monitor: str, job: Job, nets: Mapping[Phase, NeuralNet], extensions: Sequence[ExtensionLike] = ()
+    monitor: str,
+    job: Job,
+    nets: Mapping[Phase, NeuralNet],
+    extensions: Sequence[ExtensionLike] = (),
+    metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Raise UserError for a metric that no run of a job with these extensions would record; ``monitor`` is its name.
 
-    ``nets`` are the nets of the phases that the job runs.
+    ``nets`` and ``metrics`` are as for :func:`check_extensions`.
     """
     phases = {name: PHASES[name] for name in ("train", *ASKED_BY) if PHASES[name] in nets}
-    names = [f"{name}/{metric}" for name, phase in phases.items() for metric in declared_metrics(nets[phase])]
+    declared = {name: declared_metrics(nets[phase]) for name, phase in phases.items()} | dict(metrics or {})
+    names = [f"{name}/{metric}" for name, known in declared.items() for metric in known]
     monitor = metric_name(monitor)
     name = monitor.partition("/")[0]
     # Rows of the user's extensions are not known before they are there, nor are all metrics of the user's layers.
     by_extension = {getattr(extension, "phase", None) for extension in extensions}
     has_user_extension = any(conf.type is ExtensionType.kUserExtension for conf in job.extension)
-    is_user_phase = name in by_extension or (has_user_extension and name not in phases)
+    is_user_phase = name in by_extension or (has_user_extension and name not in declared)
+    is_user_phase |= metrics is not None and name == "train" and name not in metrics
     has_user_code = name in phases and not _is_known_whole(nets[phases[name]], job, name)
     if monitor in names or is_user_phase or has_user_code:
         return

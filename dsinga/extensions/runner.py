@@ -29,6 +29,7 @@ class ExtensionRunner:
         self._loop = loop
         self._recorded: dict[str, float] = {}  # metrics of the present step
         self._last_run: dict[str, int] = {}  # the step of the last run, by name
+        self._asked: dict[str, tuple[int, int]] = {}  # the last two steps at which a trigger could have fired, by name
         self._dropped: dict[str, Extension] = {}
         self.failing: Extension | None = None
 
@@ -45,7 +46,10 @@ class ExtensionRunner:
             state = states.get(name, {})
             extension.trigger.bind(recorded)
             self._load(name, extension, state)
-        for extension in self._extensions.values():
+        for name, extension in self._extensions.items():
+            # A new run pauses before its first step, for extensions that pause.
+            begin = self._loop.step if self._loop.step or not extension.pauses else -1
+            self._asked[name] = begin, begin
             if not extension.is_part_of_run:
                 self._call(extension, extension.start, self._loop)
 
@@ -70,16 +74,17 @@ class ExtensionRunner:
 
     def wants_pause(self) -> bool:
         """Whether training must pause as soon as it can, because of the time."""
-        moment = self._moment(at_end=False)
-        triggers = (extension.trigger for extension in self._pausing.values())
-        return any(trigger.by_clock and trigger.due(moment) for trigger in triggers)
+        return any(
+            extension.trigger.by_clock and extension.trigger.due(self._moment(self._asked[name][1], at_end=False))
+            for name, extension in self._pausing.items()
+        )
 
     def observe(self, sums: Metrics) -> None:
         """Show a training step to all extensions, and run those that are due and need no pause."""
         self._recorded.clear()
         for extension in self._observing:
             self._call(extension, extension.observe, self._loop, sums)
-        self._run_due(self._looking, self._loop.step == self._loop.train_steps)
+        self._run_due(self._looking, self._loop.step >= self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
         """Run the extensions that are due at the present step and have not run at it.
@@ -149,14 +154,18 @@ class ExtensionRunner:
                 self._call(extension, self._run_if_due, name, extension, at_end)
 
     def _run_if_due(self, name: str, extension: Extension, at_end: bool) -> None:
-        moment = self._moment(at_end)
+        before, asked = self._asked[name]
+        if asked != self._loop.step:
+            before = asked
+            self._asked[name] = before, self._loop.step
+        moment = self._moment(before, at_end)
         if extension.trigger.due(moment):
             self._last_run[name] = self._loop.step
             extension.run(self._loop)
             extension.trigger.note_run(moment)
 
-    def _moment(self, at_end: bool) -> Moment:
-        return Moment(self._loop.step, self._loop.seconds, self._recorded, at_end)
+    def _moment(self, before: int, at_end: bool) -> Moment:
+        return Moment(self._loop.step, self._loop.seconds, self._recorded, at_end, before)
 
     def _call(self, extension: Extension, method: Callable[..., None], *arguments: Any) -> None:
         outer, self.failing = self.failing, extension

@@ -22,12 +22,20 @@ class Moment(NamedTuple):
         seconds: time since training was asked for.
         metrics: those that were recorded at this step, by phase and name: {"val/loss": 0.3}.
         at_end: whether training is complete.
+        before: the step of the moment before this one at which an extension could have run; None for the step before.
+            An engine may take steps that it cannot divide: then several lie between two moments.
     """
 
     step: int
     seconds: float = 0.0
     metrics: Mapping[str, float] = {}
     at_end: bool = False
+    before: int | None = None
+
+    @property
+    def earlier(self) -> int:
+        """The step of the moment before this one; -1 where there is none."""
+        return self.step - 1 if self.before is None else self.before
 
 
 class Trigger(ABC):
@@ -75,7 +83,8 @@ class Trigger(ABC):
 class EverySteps(Trigger):
     """Fires every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
 
-    That is SINGA's rule ``now``: step >= after and (step - after) % freq == 0.
+    That is SINGA's rule ``now``: step >= after and (step - after) % freq == 0. Where training passes over such a step,
+    because its steps cannot be divided, it fires at the next moment.
     """
 
     def __init__(self, freq: int, after: int | None = None):
@@ -86,7 +95,11 @@ class EverySteps(Trigger):
         self.freq, self.after = freq, freq if after is None else after
 
     def due(self, moment: Moment) -> bool:
-        return moment.step >= self.after and (moment.step - self.after) % self.freq == 0
+        return self._count(moment.step) > self._count(moment.earlier)
+
+    def _count(self, step: int) -> int:
+        """Return at how many steps up to ``step`` it fires."""
+        return 0 if step < self.after else (step - self.after) // self.freq + 1
 
     def next_step(self, step: int) -> int | None:
         return self.after if step < self.after else step + self.freq - (step - self.after) % self.freq
@@ -108,8 +121,7 @@ class EveryEpoch(Trigger):
         self.steps = steps
 
     def due(self, moment: Moment) -> bool:
-        epochs = math.floor(moment.step / self.steps)
-        return epochs > 0 and math.ceil(epochs * self.steps) == moment.step
+        return math.floor(moment.step / self.steps) > math.floor(max(moment.earlier, 0) / self.steps)
 
     def next_step(self, step: int) -> int | None:
         return math.ceil((math.floor(step / self.steps) + 1) * self.steps)

@@ -69,11 +69,21 @@ NEEDS: dict[object, tuple[str, ...]] = {
 TYPED = (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf, ExtensionConf)
 
 
+# Fields of a job that have no meaning for an agent, and what has.
+INSTEAD_OF_FIELDS = {
+    "epochs": "it learns from an environment, not from records: set train_steps",
+    "validate_freq": "an agent is evaluated in phase test: set test_freq",
+}
+
+
 def training_phases(job: Job) -> list[Phase]:
     """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
 
-    A job with ``epochs`` also validates and tests without a frequency, if it has records for that.
+    A job with ``epochs`` also validates and tests without a frequency, if it has records for that. An agent is tested
+    in episodes, at the end without a frequency.
     """
+    if job.reinforcement is not None:
+        return [Phase.kTrain, *([Phase.kTest] if job.reinforcement.evaluation_episodes else [])]
     runs = {
         Phase.kVal: job.validate_freq or (job.epochs and has_own_records(job, Phase.kVal)),
         Phase.kTest: job.test_freq or (job.epochs and has_own_records(job, Phase.kTest)),
@@ -112,8 +122,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     """
     if job.reinforcement is not None:
         raise job.reinforcement.error(
-            "the job learns from an environment, not from records: use dsinga.rl.train(job), or `dsinga train`, "
-            "`dsinga test` and `dsinga show` in a shell"
+            "the job learns from an environment, not from records: use dsinga.train(job) or dsinga.rl.train(job), or "
+            "`dsinga train`, `dsinga test` and `dsinga show` in a shell"
         )
     trains = phases is None
     phases = training_phases(job) if phases is None else phases
@@ -148,9 +158,26 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
 
 
 def check_reinforcement(job: Job) -> None:
-    """Raise JobError for a number that is not allowed in a job with ``reinforcement``, and for a run without steps."""
+    """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
+    conf = job.reinforcement
+    assert conf is not None
     for layer, message in iterate_messages(job):
         check_numbers(layer, message)
+        if isinstance(message, ExtensionConf):
+            check_extension(message)
+    for field, instead in INSTEAD_OF_FIELDS.items():
+        if getattr(job, field):
+            raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
+    if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
+        raise conf.error(
+            "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "
+            "and evaluation_episodes numbers above 0",
+            "stop_return",
+        )
+    if conf.predicts_here and not conf.num_actors:
+        raise conf.error(
+            "predicts_here is about actors: give actors (in a job num_actors) a number above 0", "predicts_here"
+        )
     if not job.train_steps:
         raise job.error("give train_steps: how many steps all environments take together", "train_steps")
 

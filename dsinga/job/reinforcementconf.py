@@ -147,7 +147,7 @@ class ReinforcementConf(Message):
     num_actors: Natural = 0
     predicts_here: bool = False
     max_staleness: Natural = 8
-    algorithm: LearningAlgorithm
+    algorithm: LearningAlgorithm | None = None
     rollout_steps: Count = 128
     discount: Unit = 0.99
     evaluation_episodes: Natural = 10

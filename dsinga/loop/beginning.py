@@ -75,8 +75,11 @@ def begin_anew(
     return values
 
 
-def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
-    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over."""
+def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
+    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over.
+
+    It is the newest undamaged one of the workspace if ``resume`` is True, or at a path. Raises UserError for none.
+    """
     if isinstance(resume, Path):
         return resume, read_checkpoint(resume)
     if workspace is None:
@@ -97,13 +100,19 @@ def read_beginning(
 
     Raises UserError where there is none, or it does not fit the job.
     """
-    path, checkpoint = _find_checkpoint(workspace, resume)
-    check_loop_state(path, checkpoint.loop)
+    path, checkpoint = find_checkpoint(workspace, resume)
     if checkpoint.step > job.train_steps:
         raise UserError(
             f"{path} is beyond the job's {job.train_steps} train_steps; give {checkpoint.step} or more, with "
             f"{describe_length(job, checkpoint.step)}"
         )
+    check_beginning(path, checkpoint, job, net_params)
+    return checkpoint
+
+
+def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Mapping[str, Param]) -> None:
+    """Raise UserError where a checkpoint does not fit a job and the params of its net."""
+    check_loop_state(path, checkpoint.loop)
     seed = checkpoint.meta.get("seed")
     if seed != job.seed:
         raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
@@ -116,7 +125,6 @@ def read_beginning(
     if lost := first_not_finite(checkpoint.params):
         good = describe_last_good_in(path.parent)
         raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")
-    return checkpoint
 
 
 def _another_run(workspace: Path) -> str:

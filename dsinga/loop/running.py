@@ -128,7 +128,7 @@ def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, fol
     if is_early and loop.stopped == CANCELLED:
         raise Cancelled(f"{CANCELLED}; {resume_hint(folder, step)}")
     remarks = []
-    if begin == step == job.train_steps:
+    if begin == step >= job.train_steps:
         more = describe_length(job, 2 * job.train_steps)
         remarks.append(
             f"nothing was left to do: the run has done its {job.train_steps} train_steps; go on with more, as in {more}"

@@ -73,7 +73,8 @@ class ThroughputEstimate:
     def update(self, row: Row) -> None:
         """Record the time at which the run reached the step of ``row``, a row as for :meth:`Progress.update`."""
         self._recent.append((row["step"], self._clock()))
-        self._speeds = [f"{row[name]:,.0f} {unit}" for name, unit in SPEEDS.items() if row.get(name) is not None]
+        speeds = [f"{row[name]:,.0f} {unit}" for name, unit in SPEEDS.items() if row.get(name) is not None]
+        self._speeds = speeds[-1:]  # the samples of an agent are steps of environments
 
     def __str__(self) -> str:
         parts = [*self._speeds]

@@ -1,5 +1,7 @@
 """Reinforcement learning: models, algorithms and agents, after PARL, on the engine of the other packages."""
 
+from typing import TYPE_CHECKING, Any
+
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
@@ -15,16 +17,17 @@ from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
+from dsinga.rl.learning import OffPolicyLoop
 from dsinga.rl.model import Model
-from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.remote.group_training import train_in_groups
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.run_settings import ReplaySettings
+from dsinga.rl.settings import ReplaySettings
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
-from dsinga.rl.training import AgentResult, train
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
+
+if TYPE_CHECKING:
+    from dsinga.api.agents import AgentResult, train, train_in_groups
 
 __all__ = [
     "A2C",
@@ -64,3 +67,15 @@ __all__ = [
     "train",
     "train_in_groups",
 ]
+
+# What users find here, though it is of the API, which is made of this room.
+_API = ("AgentResult", "train", "train_in_groups")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a function of the API when it is first used."""
+    if name in _API:
+        import importlib
+
+        return getattr(importlib.import_module("dsinga.api.agents"), name)
+    raise AttributeError(f"module 'dsinga.rl' has no attribute {name!r}")

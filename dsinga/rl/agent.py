@@ -92,7 +92,8 @@ class Agent:
                 raise UserError(f"there is no checkpoint in {path}; give the folder that agent.save(folder) wrote to")
             path = newest
         checkpoint = directory.read_checkpoint(path)
-        state = checkpoint.loop["learning"]["agent"] if "learning" in checkpoint.loop else checkpoint.loop
+        state = checkpoint.loop.get("engine", checkpoint.loop)
+        state = state["learning"]["agent"] if "learning" in state else state
         if "algorithm" in state:
             self.set_state(state)
         elif self.algorithm.on_policy:

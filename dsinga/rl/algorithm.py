@@ -13,6 +13,7 @@ from dsinga.data.conversion import record_dtype
 from dsinga.engine.bind_records import bind_records
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.checks import check_model_and_spaces
@@ -77,6 +78,16 @@ class Algorithm(ABC):
         self.check_heads()
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
+
+    @property
+    def updaters(self) -> Sequence[LocalUpdater]:
+        """All updaters of the params."""
+        return [self.updater]
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics that :meth:`learn` may return; empty where they are not known."""
+        return ()
 
     def check_heads(self) -> None:  # noqa: B027, by default any heads will do
         """Raise UserError unless each head has as many numbers as the algorithm needs; see :meth:`check_head`."""

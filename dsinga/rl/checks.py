@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.arguments import check_whole
 from dsinga.errors import UserError
-from dsinga.rl.model import Model
+from dsinga.rl.model import KerasModel, Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 
 
@@ -25,7 +24,7 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
     """Raise UserError where the arguments of an algorithm have a model or spaces that are not of this package."""
     model, spaces = given.get("model"), given.get("spaces")
     if "model" in given and not isinstance(model, Model):
-        example = "dsinga.rl.Model(net)" if isinstance(model, nn.Model) else "dsinga.rl.Model(dsinga.nn.Model(...))"
+        example = "dsinga.rl.Model(net)" if isinstance(model, KerasModel) else "dsinga.rl.Model(dsinga.nn.Model(...))"
         raise UserError(f"an algorithm takes a dsinga.rl.Model, not {_kind(model)}; give {example}")
     if "spaces" not in given:
         return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf, UpdaterConf, loads
 from dsinga.job.check_net import check_net
@@ -15,6 +14,17 @@ from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
 from dsinga.rl.spaces import Space
+
+
+@runtime_checkable
+class KerasModel(Protocol):
+    """A model of :mod:`dsinga.nn`, whose room is above this one."""
+
+    def job(self) -> Job:
+        """Return the job of its net."""
+
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers that are its outputs."""
 
 
 class Model:
@@ -37,8 +47,8 @@ class Model:
     or without a head of this name.
     """
 
-    def __init__(self, net: nn.Model | Job | NetConf | str, heads: Sequence[str] = ()):
-        if isinstance(net, nn.Model):
+    def __init__(self, net: KerasModel | Job | NetConf | str, heads: Sequence[str] = ()):
+        if isinstance(net, KerasModel):
             self.layers: list[LayerConf] = net.job().neuralnet.layer
             heads = heads or net.output_layers()
         else:

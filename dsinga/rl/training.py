@@ -1,221 +1,231 @@
-"""Trains an agent in environments: progress, rows of metrics, evaluations and checkpoints."""
+"""Trains an agent by the training loop: what it learns from, what it begins with, and what is checked before."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dsinga.api import find_cluster
-from dsinga.errors import RunError, UserError
-from dsinga.job import Job, load
+import numpy as np
+
+from dsinga.checkpoint import port
+from dsinga.engine.engine import Snapshot
+from dsinga.errors import UserError
+from dsinga.extensions import Extension, ExtensionLike, LoopView, OnMetric, check_extensions, create_extensions
+from dsinga.job import ClusterConf, Job, Phase, training_phases
+from dsinga.job.checks import check_reinforcement
+from dsinga.job.reinforcementconf import ReplayConf
+from dsinga.loop.beginning import check_beginning, find_checkpoint
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
-from dsinga.loop.loop_state import resume_hint
-from dsinga.monitor.run_monitor import RunMonitor
+from dsinga.loop.observer import Observer
+from dsinga.loop.running import Outcome, Workspace, run_to_end
+from dsinga.registry import is_user_code
 from dsinga.rl.agent import Agent
-from dsinga.rl.agent_result import AgentResult
-from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.agent_engine import AgentEngine
 from dsinga.rl.algorithms.es import ES
-from dsinga.rl.checkpoints import has_checkpoint, restore_checkpoint, write_checkpoint
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
-from dsinga.rl.evaluation import evaluate
-from dsinga.rl.evolution import EvolutionLoop
-from dsinga.rl.from_job import agent_of, run_settings_of, workspace_of
-from dsinga.rl.off_policy import OffPolicyLoop
-from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
+from dsinga.rl.from_job import agent_of, reinforcement_of
+from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.group_job import has_groups, train_job_in_groups
-from dsinga.rl.remote.loops import GatheringLoop, StreamingLoop
-from dsinga.rl.remote.predicting_loop import PredictingLoop
 from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.run_settings import RunSettings, check_names, is_due
-from dsinga.termination import deferred_terminations
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
+# Metrics of episodes, and those of how rollouts are taken, some of them with remote actors only.
+EPISODES = ("episode_return", "episode_length")
+OF_ROLLOUTS = ("env_steps_per_second", "staleness", "actors_in_batch")
 
-def train(
-    agent: Agent | Job | str | os.PathLike[str],
-    environment: Environment | None = None,
-    *,
-    client: Any = None,
-    workspace: str | os.PathLike[str] | None = None,
-    resume: bool | str | os.PathLike[str] = False,
-    progress: bool = True,
-    **settings: Any,
-) -> AgentResult:
-    """Train an agent in environments, and return it with its history.
 
-    Args:
-        agent: an agent; or a job with ``reinforcement { }``, or the path of one.
-        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names one itself.
-        client: a Dask client, on whose cluster the actors are, if there are any; by default as for
-            :func:`dsinga.train`, where a cluster that is started here has a process for each actor.
-        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
-        resume: continue from the newest checkpoint in the workspace, or from the checkpoint at a path; "auto" continues
-            if there is one and begins else. The result is bit-equal to that of an unbroken run.
-        progress: show a progress line (in a notebook: a picture of the metrics).
-        settings: the fields of :class:`dsinga.rl.run_settings.RunSettings`, such as ``steps``; of a job they replace
-            the job's.
+@dataclass(frozen=True)
+class AgentTask:
+    """An agent, the environment that it learns from, and the job that says how.
 
-    Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
-    fails.
+    Attributes:
+        job: a job with ``reinforcement``.
+        agent: the agent.
+        environment: as for :func:`dsinga.rl.make_environments`.
+        in_groups: whether params are on servers, even where a single worker learns.
     """
-    check_names(settings)
-    if isinstance(agent, Algorithm):
-        raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
-    if isinstance(agent, Agent):
-        if environment is None or "steps" not in settings:
-            raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
-        run = RunSettings(environment, **settings)
-    else:
-        job = agent if isinstance(agent, Job) else load(agent)
-        changes = settings if environment is None else {**settings, "environment": environment}
-        run = replace(run_settings_of(job), **changes)
-        with contextlib.closing(make_environments(run.environment, 1)) as one:
-            agent, workspace = agent_of(job, one.spaces), workspace or workspace_of(job)
-        if has_groups(job):
-            return train_job_in_groups(job, agent, run, client, workspace, resume, progress)
-    folder, cancellation = None if workspace is None else Path(workspace).absolute(), Cancellation()
-    with deferred_terminations(cancellation.event), _open_loop(agent, run, client) as loop:
-        return _Run(loop, run, folder, resume, progress).train(cancellation)
+
+    job: Job
+    agent: Agent
+    environment: Environment
+    in_groups: bool = False
+
+    @classmethod
+    def of(cls, job: Job, environment: Environment | None = None) -> AgentTask:
+        """Return the task that a job describes, perhaps in another environment. Raises UserError for a fault in it."""
+        reinforcement_of(job)
+        check_reinforcement(job)
+        environment = reinforcement_of(job).environment if environment is None else environment
+        with contextlib.closing(make_environments(environment, 1)) as environments:
+            return cls(job, agent_of(job, environments.spaces), environment)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether worker groups learn."""
+        return self.in_groups or has_groups(self.job)
+
+    def check(self) -> None:
+        """Raise UserError where the algorithm does not learn in the way that the job says."""
+        conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
+        name = type(algorithm).__name__
+        if conf.num_actors and (not algorithm.on_policy or isinstance(algorithm, ES)):
+            raise conf.error(
+                f"{name} learns from environments in this process, not from actors; leave actors out", "num_actors"
+            )
+        replay = conf.replay_conf or ReplayConf()
+        if not algorithm.on_policy and replay.learn_after > self.job.train_steps:
+            raise replay.error(
+                f"learning begins after {replay.learn_after} steps (learn_after), but the run has "
+                f"{self.job.train_steps}: lower the one or raise the other",
+                "learn_after",
+            )
+
+    def metric_names(self) -> dict[str, Sequence[str]]:
+        """Return the names of the metrics by phase; a phase whose metrics are not known is left out."""
+        names: dict[str, Sequence[str]] = {"test": EPISODES} if Phase.kTest in training_phases(self.job) else {}
+        algorithm = self.agent.algorithm
+        if algorithm.metric_names and not any(map(is_user_code, (type(self.agent), type(algorithm)))):
+            names["train"] = (*EPISODES, *OF_ROLLOUTS, *algorithm.metric_names)
+        return names
 
 
-class _Run:
-    """One run: learning, and what happens at some of its steps."""
-
-    def __init__(self, loop: LearningLoop, settings: RunSettings, workspace: Path | None, resume: Any, progress: bool):
-        self.loop, self.settings, self.workspace = loop, settings, workspace
-        if resume == "auto":
-            resume = workspace is not None and has_checkpoint(workspace)
-        if resume is True and workspace is None:
-            raise UserError("there is nothing to resume from: give the workspace of the earlier run")
-        self.source = workspace if resume is True else Path(resume) if resume else None
-        self.monitor = RunMonitor(settings.name, settings.steps, workspace, self.source is not None, progress)
-        self.log_every = settings.log_every or max(1, settings.steps // 100)
-        self.seconds_before = 0.0
-
-    def train(self, cancellation: Cancellation) -> AgentResult:
-        """Learn up to the last step."""
-        loop, settings, faults = self.loop, self.settings, list[str]()
-        if self.source:
-            state, faults = restore_checkpoint(self.source, loop, settings.layout())
-            self.seconds_before = float(state["seconds"])
-        with deferred_interrupts(cancellation), self.monitor:
-            self.monitor.begin(loop.statistics.steps)
-            for fault in faults:
-                self.monitor.remark(fault)
-            self.started = time.monotonic()
-            logged, busy = loop.statistics.steps, 0.0
-            cancellation.ends_in_order = self.workspace is not None
-            while loop.statistics.steps < settings.steps:
-                before, begun = loop.statistics.steps, time.monotonic()
-                metrics = loop.advance(settings.rollout_steps)
-                busy += time.monotonic() - begun
-                step, at_end = loop.statistics.steps, loop.statistics.steps >= settings.steps
-                if at_end or is_due(step, before, self.log_every):
-                    self._log(step, metrics, (step - logged) / max(busy, 1e-9))
-                    logged, busy = step, 0.0
-                if at_end or is_due(step, before, settings.evaluate_every):
-                    at_end |= self._evaluate(step)
-                if at_end or is_due(step, before, settings.checkpoint_every):
-                    self._save()
-                if at_end:
-                    break
-                if cancellation.event.is_set() or self.monitor.workspace_fault:
-                    self._save()
-                    fault, hint = self.monitor.workspace_fault, resume_hint(self.workspace, step)
-                    raise RunError(f"{fault}; {hint}" if fault else hint)
-        if self.monitor.workspace_fault:
-            self.monitor.remark(self.monitor.workspace_fault)
-        return AgentResult(loop.agent, self.monitor.history, loop.statistics.steps, self.workspace)
-
-    def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:
-        """Record a row of metrics, ``rate`` being the steps of environments in a second of learning."""
-        means = self.loop.statistics.summary()
-        row = {"step": step, "phase": "train", "time": self._seconds(), **means, **metrics}
-        self.monitor.record({**row, "env_steps_per_second": rate})
-        self.monitor.progress({**row, "env_steps_per_second": rate})
-
-    def _evaluate(self, step: int) -> bool:
-        """Record an evaluation; return whether its mean return ends the run."""
-        settings = self.settings
-        if not settings.evaluation_episodes:
-            return False
-        episodes = evaluate(self.loop.agent, settings.environment, settings.evaluation_episodes, seed=settings.seed)
-        self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **episodes.summary()})
-        return settings.stop_return is not None and episodes.mean_return >= settings.stop_return
-
-    def _save(self) -> None:
-        if self.workspace:
-            self.monitor.check_workspace()
-            run = {**self.settings.layout(), "seconds": self._seconds()}
-            write_checkpoint(self.workspace, self.loop, run, self.settings.checkpoints_kept)
-
-    def _seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self.started
+def has_groups(job: Job) -> bool:
+    """Whether a job has more than one worker, as ``cluster { nworker_groups: 2 }`` says."""
+    cluster = job.cluster or ClusterConf()
+    return max(cluster.nworker_groups, cluster.nworkers_per_group) > 1
 
 
-@contextlib.contextmanager
-def _open_loop(agent: Agent, run: RunSettings, client: Any) -> Iterator[LearningLoop]:
-    """Yield how an agent learns in a run, and close it; with actors on the cluster of ``client``."""
-    with contextlib.ExitStack() as stack:
-        loop: LearningLoop
-        if run.actors:
-            check_takes_actors(agent.algorithm)
-            processes = {"workers": run.actors, "separate_processes": True}
-            loop = remote_loop(agent, run, stack.enter_context(find_cluster(client).open(**processes)))
-        else:
-            environments = make_environments(run.environment, run.environments, seed=run.seed)
-            loop = loop_of(agent, Collector(environments), run)
-        yield stack.enter_context(contextlib.closing(loop))
+class ReturnReached(Extension):
+    """Ends training when the mean return of an evaluation is at least ``value``."""
+
+    def __init__(self, value: float):
+        self._value = value
+        self.trigger = OnMetric(f"test/{EPISODES[0]}")
+
+    def start(self, loop: LoopView) -> None:
+        """End a resumed run at once if its last evaluation has ended it."""
+        if loop.step and loop.metrics.get(f"test/{EPISODES[0]}", -np.inf) >= self._value:
+            self.run(loop)
+
+    def run(self, loop: LoopView) -> None:
+        """Compare the newest value."""
+        reached = loop.metrics[f"test/{EPISODES[0]}"]
+        if reached >= self._value:
+            loop.stop(f"the mean return {reached:.4g} of an evaluation has reached {self._value:g}")
 
 
-def check_takes_actors(algorithm: Algorithm) -> None:
-    """Raise UserError for an algorithm that needs environments in this process."""
-    if not algorithm.on_policy or isinstance(algorithm, ES):
-        raise UserError(
-            f"{type(algorithm).__name__} learns from environments in this process, not from actors; leave actors out"
+def stopping_rules(job: Job) -> list[Extension]:
+    """Return the extension that ``stop_return`` asks for, if it does."""
+    value = reinforcement_of(job).stop_return
+    return [] if value is None else [ReturnReached(value)]
+
+
+def train_agent(
+    task: AgentTask,
+    client: Client | None,
+    observer: Observer,
+    *,
+    workspace: Path | None = None,
+    roots: Sequence[str] = (),
+    resume: bool | Path = False,
+    extensions: Sequence[ExtensionLike] = (),
+    params: Mapping[str, np.ndarray] | None = None,
+    cancelled: threading.Event | None = None,
+    saved: Callable[[], None] | None = None,
+    check_workspace: Callable[[], None] | None = None,
+) -> Outcome:
+    """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
+
+    The arguments are those of :func:`dsinga.cluster.train`. The agent has the params of the outcome.
+
+    Raises UserError before training for bad input, RunError where an environment fails, Diverged where a param is no
+    longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
+    """
+    started, cancellation = time.perf_counter(), Cancellation(cancelled)
+    job = task.job
+    if job.test_freq and not job.test_after:  # the params before the first step are not worth an evaluation
+        job = job.replace(test_after=job.test_freq)
+    everything = [*create_extensions(job, extensions), *stopping_rules(job)]
+    check_extensions(everything, job, {}, workspace, metrics=task.metric_names())
+    with deferred_interrupts(cancellation), contextlib.ExitStack() as stack:
+        begin = _read_beginning(task, workspace, resume) if resume else _begin_anew(task, params or {}, roots)
+        engine = AgentEngine(job, _learning_of(task, client), task.environment)
+        stack.callback(engine.close)
+        if begin.loop:
+            engine.restore(begin.loop["engine"])
+        observer.begin(begin.step)
+        outcome = run_to_end(
+            engine, begin, observer, everything,
+            Workspace(folder=workspace, topology="an agent", saved=saved, check=check_workspace), cancellation, started,
+        )  # fmt: skip
+    task.agent.algorithm.take_params(outcome.params)
+    return outcome
+
+
+def _begin_anew(task: AgentTask, params: Mapping[str, np.ndarray], roots: Sequence[str]) -> Snapshot:
+    """Let an agent begin with its params, with those of the job's ``checkpoint_path``, or with ``params`` by name."""
+    algorithm, job = task.agent.algorithm, task.job
+    given = dict(params)
+    if job.checkpoint_path:
+        shapes = {name: array.shape for name, array in algorithm.params.items()}
+        given = {**port(shapes, job.checkpoint_path, roots), **given}
+    if given:
+        if not algorithm.on_policy:
+            name = type(algorithm).__name__
+            raise UserError(f"an agent of {name} does not begin with params alone; use agent.restore(folder)")
+        known = {name: value for name, value in given.items() if name in algorithm.params}
+        algorithm.take_params({**algorithm.params, **known})
+    return Snapshot(0, algorithm.params)
+
+
+def _read_beginning(task: AgentTask, workspace: Path | None, resume: bool | Path) -> Snapshot:
+    """Return the checkpoint to go on from, also one that ``rl.train`` has written before it had the training loop.
+
+    Raises UserError where there is none, or it does not fit the job.
+    """
+    path, checkpoint = find_checkpoint(workspace, resume)
+    state = checkpoint.loop
+    if "learning" in state:
+        engine = {"learning": state["learning"], "layout": state["run"]}
+        checkpoint = checkpoint._replace(meta={"seed": task.job.seed}, loop={"engine": engine})
+    elif "engine" not in state:
+        raise UserError(f"{path} has no checkpoint of rl.train; agent.restore reads those of agent.save")
+    check_beginning(path, checkpoint, task.job, task.agent.algorithm.net.net.params)
+    return Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
+
+
+def _learning_of(task: AgentTask, client: Client | None) -> Learning:
+    """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
+    conf, agent, job = reinforcement_of(task.job), task.agent, task.job
+    if client is not None:
+        from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
+        from dsinga.rl.remote.loops import learning_from
+
+        pool = ActorPool(
+            client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
-
-
-def remote_loop(agent: Agent, run: RunSettings, client: Client) -> LearningLoop:
-    """Return how an agent learns from actors, whose algorithm :func:`check_takes_actors` has accepted."""
-    algorithm = agent.algorithm
-    pool = ActorPool(client, agent, run.environment, actors=run.actors, environments=run.environments, seed=run.seed)
-    if run.predicts_here:
-        return PredictingLoop(agent, pool)
-    if algorithm.corrects_older_actions:
-        return StreamingLoop(agent, pool, max_staleness=run.max_staleness)
-    return GatheringLoop(agent, pool)
-
-
-def loop_of(agent: Agent, collector: Collector, settings: RunSettings) -> LearningLoop:
-    """Return how an agent learns: from rollouts, from a replay memory, or by evolution."""
+        return learning_from(agent, pool, conf)
+    collector = Collector(make_environments(task.environment, conf.num_environments, seed=job.seed))
     if isinstance(agent.algorithm, ES):
         return EvolutionLoop(agent, collector)
     if agent.algorithm.on_policy:
         return OnPolicyLoop(agent, collector)
-    replay, environments = settings.replay, collector.environments
-    if replay.learn_after > settings.steps:
-        raise UserError(
-            f"learning begins after {replay.learn_after} steps (learn_after), but the run has {settings.steps}: lower "
-            "the one or raise the other"
-        )
+    replay, environments = conf.replay_conf or ReplayConf(), collector.environments
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     sizes = {"count": environments.count, "n": replay.n_steps}
     return OffPolicyLoop(
-        *(agent, collector, kind(environments.spaces, replay.capacity, discount=replay.discount, **sizes)),
+        *(agent, collector, kind(environments.spaces, replay.capacity, discount=conf.discount, **sizes)),
         batch_size=replay.batch_size,
         learn_every=replay.learn_every,
         learn_after=replay.learn_after,
-        seed=settings.seed,
+        seed=job.seed,
     )

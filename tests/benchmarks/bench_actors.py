@@ -27,8 +27,8 @@ from distributed import Client, Status
 
 from dsinga import nn, rl
 from dsinga.cluster import connect
-from dsinga.rl.run_settings import RunSettings
-from dsinga.rl.training import remote_loop
+from dsinga.rl.remote.actor_pool import ActorPool
+from dsinga.rl.remote.loops import StreamingLoop
 from tests.support.scheduler_messages import count_messages
 
 TASK = "CartPole-v1"
@@ -143,8 +143,8 @@ def simulate(count: int) -> dict[str, float]:
             "actors": next(iter(client.run(os.getpid).values())),
         }
         agent = new_agent("IMPALA", 1)
-        settings = RunSettings(TASK, 1, actors=count, rollout_steps=ROLLOUT_STEPS)
-        loop = stack.enter_context(contextlib.closing(remote_loop(agent, settings, client)))
+        pool = ActorPool(client, agent, TASK, actors=count, environments=8)
+        loop = stack.enter_context(contextlib.closing(StreamingLoop(agent, pool)))
         began = time.perf_counter()
         loop.advance(ROLLOUT_STEPS)  # actors are made
         figures = {"seconds_to_start": time.perf_counter() - began}

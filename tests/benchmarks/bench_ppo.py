@@ -22,7 +22,7 @@ import click  # noqa: E402
 
 from dsinga import load, rl  # noqa: E402
 from dsinga.rl.from_job import agent_of  # noqa: E402
-from dsinga.rl.on_policy import OnPolicyLoop  # noqa: E402
+from dsinga.rl.learning import OnPolicyLoop  # noqa: E402
 from tests.benchmarks.__main__ import processor  # noqa: E402
 from tests.benchmarks.torch_ppo import Settings, TorchPPO  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dsinga.errors import UserError
 from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+from dsinga.extensions.triggers import EveryEpoch
 
 LAST = 60
 STEPS = st.integers(1, 25)
@@ -53,6 +55,19 @@ def test_a_loop_stops_wherever_a_trigger_is_due_and_nowhere_else(parts: list[tup
     expected = {step for step in range(1, LAST + 1) if any(now_of_singa(step, *part) for part in parts)}
     assert visited_steps(trigger) == sorted(expected | {LAST})
     assert {*due_steps(trigger)} - {0} == expected | ({LAST} if at_end else set())
+
+
+@given(st.integers(1, 30), st.integers(0, 70), st.lists(st.integers(1, 40), min_size=1, max_size=20))
+def test_a_step_that_is_passed_over_counts_at_the_next_moment(freq: int, after: int, strides: list[int]) -> None:
+    every, epoch = EverySteps(freq, after), EveryEpoch(Fraction(2 * freq + 1, 2))
+    before = 0
+    for stride in strides:
+        step = before + stride
+        passed = range(before + 1, step + 1)
+        moment = Moment(step, before=before)
+        assert every.due(moment) == any(now_of_singa(at, freq, after) for at in passed)
+        assert epoch.due(moment) == any(epoch.due(Moment(at)) for at in passed)
+        before = step
 
 
 @given(freq=STEPS, after=st.integers(0, 70), train_steps=st.integers(1, LAST))

@@ -17,12 +17,12 @@ from distributed import Client
 
 import dsinga
 from dsinga import UserError, nn, rl
+from dsinga.api.agents import trained_agent
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf
 from dsinga.monitor.metrics_file import read_metrics
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environments
-from dsinga.rl.from_job import trained_agent
 from dsinga.worker.group_worker import group_seed
 
 ROOT = Path(__file__).parents[2]

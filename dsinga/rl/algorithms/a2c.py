@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
@@ -20,6 +19,7 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Space, Spaces
+from dsinga.rl.updaters import rmsprop
 
 
 class A2C(ActorCritic):
@@ -59,7 +59,7 @@ class A2C(ActorCritic):
             discount=discount,
             decay=decay,
             max_gradient_norm=max_gradient_norm,
-            updater=updater or nn.RMSprop(7e-4, rho=0.99, epsilon=1e-5),
+            updater=updater or rmsprop(7e-4, rho=0.99, epsilon=1e-5),
             seed=seed,
         )
 

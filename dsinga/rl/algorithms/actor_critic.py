@@ -17,6 +17,7 @@ from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
+from dsinga.training import declared_metrics
 
 # The input layers that these algorithms add to the net of a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"
@@ -98,6 +99,11 @@ class ActorCritic(Algorithm):
     def _head(self, number: int, observations: np.ndarray) -> np.ndarray:
         head = self.model.heads[number]
         return self.net.forward(self.params, {self.model.input: observations}, layers=(head,)).outputs[head]
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
     def update(self, batch: Mapping[str, np.ndarray]) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
@@ -190,7 +196,7 @@ def normalized(advantages: np.ndarray, mean: Callable[[np.ndarray], Any] = np.me
     return centred / (np.sqrt(mean(np.square(centred))) + np.float32(1e-8))
 
 
-def mean_metrics(updates: Sequence[Means]) -> dict[str, float]:
+def mean_metrics(updates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the means of the metrics of several updates, by short names."""
     names = {f"{POLICY_LOSS}/loss": "policy_loss", f"{VALUE_LOSS}/loss": "value_loss"}
     means = {name: sum(metrics[name] for metrics in updates) / len(updates) for name in updates[0]}

@@ -11,14 +11,15 @@ import numpy as np
 from dsinga.arguments import check_range, check_whole
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
-from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import BoxSpace, Spaces
+from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
@@ -79,7 +80,7 @@ class DDPG(Algorithm):
         self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
         critic = critic_of(model, action, self._values)
         self.critic_net = LocalNet(
-            critic.job(self._critic_losses(), critic_updater or Adam(1e-3), seed),
+            critic.job(self._critic_losses(), critic_updater or adam(1e-3), seed),
             self._critic_examples(model, spaces),
             threads=1,
             is_small=True,
@@ -88,7 +89,7 @@ class DDPG(Algorithm):
             with_static_params(model, critic_layers(model, action, self._values), self.critic_net.net),
             spaces,
             layers=[_actor_loss(self._values[0])],
-            updater=updater or Adam(1e-3),
+            updater=updater or adam(1e-3),
             seed=seed,
         )
         self.critic_updater = self.critic_net.updater()
@@ -165,6 +166,16 @@ class DDPG(Algorithm):
         batch.targets = self.targets(batch)
         values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
         return values[0] - batch.targets
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "loss", "value"
+
+    @property
+    def updaters(self) -> Sequence[LocalUpdater]:
+        """The actor's updater and the critic's."""
+        return self.updater, self.critic_updater
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
-from dsinga.nn.optimizers import Adam
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
+from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that DQN adds to the net of a model.
@@ -83,7 +83,7 @@ class DQN(Algorithm):
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}
         super().__init__(
-            model, spaces, layers=layers, examples=examples, updater=updater or Adam(learning_rate=1e-3), seed=seed
+            model, spaces, layers=layers, examples=examples, updater=updater or adam(learning_rate=1e-3), seed=seed
         )
         self.target_params = copy_params(self.params)
         self.sampled = 0
@@ -126,6 +126,11 @@ class DQN(Algorithm):
         values = self.heads(batch.observations)[0]
         batch.targets = self.targets(batch)
         return values[np.arange(len(values)), batch.actions] - batch.targets
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "loss", "value"
 
     def learn(self, batch: Transitions) -> dict[str, float]:
         """Do one update by a batch; return "loss" and "value", the mean value of its actions."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.rl.algorithm import Algorithm
@@ -14,6 +13,7 @@ from dsinga.rl.distributions import best_actions, policy_size
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
+from dsinga.rl.updaters import adam
 from dsinga.worker.param_slices import Arrays
 
 
@@ -47,7 +47,7 @@ class ES(Algorithm):
             raise UserError(f"deviation is {deviation}; give a number above 0")
         if population < 2 or population % 2:
             raise UserError(f"population is {population}; give an even number of at least 2")
-        super().__init__(model, spaces, updater=updater or nn.Adam(0.01), seed=seed)
+        super().__init__(model, spaces, updater=updater or adam(0.01), seed=seed)
         self.population, self.deviation = population, deviation
         self._evolving = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
 
@@ -77,6 +77,11 @@ class ES(Algorithm):
             for sign in (self.deviation, -self.deviation):
                 changed = {name: self.params[name] + np.float32(sign) * noise[name] for name in noise}
                 yield {**self.params, **changed}
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of an update."""
+        return "candidate_return", "best_candidate_return"
 
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
         """Update the params by the returns of all candidates, in their order; begin the next generation."""

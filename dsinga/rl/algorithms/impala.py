@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, NetConf, StoreConf, UpdaterConf, VTraceLossConf
 from dsinga.rl.algorithms.actor_critic import (
@@ -22,6 +21,7 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.spaces import DiscreteSpace, Spaces
+from dsinga.rl.updaters import rmsprop
 
 # The input layers of the learner besides those of other algorithms.
 REWARD, DISCOUNT = "rl_reward", "rl_discount"
@@ -70,7 +70,7 @@ class IMPALA(ActorCritic):
             inputs=(),
             discount=discount,
             max_gradient_norm=max_gradient_norm,
-            updater=updater or nn.RMSprop(6e-4, rho=0.99, epsilon=0.01),
+            updater=updater or rmsprop(6e-4, rho=0.99, epsilon=0.01),
             seed=seed,
         )
         conf = VTraceLossConf(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.arguments import check_range, check_whole
 from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
@@ -23,6 +22,7 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
+from dsinga.rl.updaters import adam
 
 
 class PPO(ActorCritic):
@@ -81,7 +81,7 @@ class PPO(ActorCritic):
             discount=discount,
             decay=decay,
             max_gradient_norm=max_gradient_norm,
-            updater=updater or nn.Adam(3e-4, epsilon=1e-5),
+            updater=updater or adam(3e-4, epsilon=1e-5),
             seed=seed,
         )
 

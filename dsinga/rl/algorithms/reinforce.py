@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 
-from dsinga import nn
 from dsinga.job import UpdaterConf
 from dsinga.rl.advantages import discounted_returns
 from dsinga.rl.algorithms.a2c import policy_gradient_loss
@@ -22,6 +21,7 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
+from dsinga.rl.updaters import adam
 
 
 class REINFORCE(ActorCritic):
@@ -67,7 +67,7 @@ class REINFORCE(ActorCritic):
             inputs=(ADVANTAGE, RETURN)[: len(model.heads)],
             discount=discount,
             max_gradient_norm=max_gradient_norm,
-            updater=updater or nn.Adam(0.01),
+            updater=updater or adam(0.01),
             seed=seed,
         )
 

@@ -7,15 +7,12 @@ synchronous and data-parallel, and with actors and IMPALA there are several lear
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import uuid
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from dsinga import api
-from dsinga.arguments import check_whole, checked
 from dsinga.errors import UserError
-from dsinga.job import AlgConf, ClusterConf, Job
+from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopView
+from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases
 from dsinga.registry import register, unregister
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
@@ -23,35 +20,38 @@ from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
-from dsinga.rl.environments import Environment, make_environments, without_registered_name
+from dsinga.rl.environments import make_environments, without_registered_name
+from dsinga.rl.evaluation import evaluate
+from dsinga.rl.from_job import reinforcement_of
 from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings
 from dsinga.rl.remote.rollout_stream import rollouts_of_update
-from dsinga.rl.setting_names import INSTEAD
+from dsinga.rl.training import AgentTask, stopping_rules
 
 
-@functools.partial(checked, prefix="rl.", instead=INSTEAD)
-def train_in_groups(
-    agent: Agent,
-    environment: Environment,
-    *,
-    steps: int,
-    groups: int = 1,
-    workers: int = 1,
-    actors: int = 0,
-    client: Any = None,
-    environments: int = 8,
-    rollout_steps: int = 5,
-    max_staleness: int = 8,
-    cluster: ClusterConf | None = None,
-    workspace: str | os.PathLike[str] | None = None,
-    log_every: int = 0,
-    checkpoint_every: int = 0,
-    checkpoints_kept: int = 0,
-    resume: bool | str | os.PathLike[str] = False,
-    seed: int = 0,
-    progress: bool = True,
-) -> api.Result:
-    """Train an agent by worker groups, and return the result of the run, in updates; the agent gets the params.
+class AgentEvaluation(Extension):
+    """Evaluates an agent with the params of this step, and adds the mean return and length to the history.
+
+    Args:
+        task: the agent and its environment.
+        every: after how many updates, besides the end; 0 for at the end only.
+    """
+
+    phase = "test"
+
+    def __init__(self, task: AgentTask, every: int):
+        self._task = task
+        self.trigger = EverySteps(every) | AtEnd() if every else AtEnd()
+
+    def run(self, loop: LoopView) -> None:
+        """Evaluate."""
+        task, conf = self._task, reinforcement_of(self._task.job)
+        task.agent.algorithm.take_params(loop.params())
+        episodes = evaluate(task.agent, task.environment, conf.evaluation_episodes, seed=task.job.seed)
+        loop.record("test", episodes.summary())
+
+
+class GroupTask:
+    """The training of an agent by worker groups as a job of the cluster.
 
     The workers of a group learn together: their gradients are added up, as if one worker had the environments of all
     (those of a vector class of Gymnasium begin episodes in other states than these would). Groups learn independently
@@ -59,71 +59,61 @@ def train_in_groups(
     (Hogwild). A run goes on when processes are lost; their environments begin new episodes.
 
     Args:
-        agent: an agent of A2C, PPO or IMPALA.
-        environment: as for :func:`dsinga.rl.environments.make_environments`.
-        steps: steps of all environments together.
-        groups: the number of worker groups.
-        workers: the number of workers of each group.
-        actors: the number of remote actors of each worker, which step environments while it learns, for IMPALA; with 0
-            each worker steps environments itself.
-        client: a Dask client; by default as for :func:`dsinga.train`.
-        environments: the number of environments of each worker, or with actors of each actor.
-        rollout_steps: steps of each environment in a rollout.
-        max_staleness: with actors, how many updates of its group may be made between the params of a rollout and the
-            update by it.
-        cluster: the topology besides the numbers of groups and workers, as ``nserver_groups``; by default one server
-            group.
-        workspace: folder for metrics and checkpoints.
-        log_every: steps of environments between rows of metrics; 0 for about a hundred rows.
-        checkpoint_every: likewise between checkpoints; 0 for one at the end.
-        checkpoints_kept: how many checkpoints are kept, the newest ones; 0 for all.
-        resume: continue from the newest checkpoint in the workspace, as :func:`dsinga.train` does; environments begin
-            new episodes.
-        seed: determines the random numbers.
-        progress: show a progress line.
+        task: an agent of A2C, PPO or IMPALA, and its environment.
 
-    Raises UserError for another algorithm, and what :func:`dsinga.train` raises.
+    Attributes:
+        job: the job of the net that learns, fed with experience; its steps are updates.
+
+    Raises UserError for another algorithm, and for what worker groups do not do.
     """
-    for name, number, least in (
-        ("steps", steps, 1), ("groups", groups, 1), ("workers", workers, 1), ("actors", actors, 0),
-        ("environments", environments, 1), ("rollout_steps", rollout_steps, 1), ("max_staleness", max_staleness, 0),
-        ("log_every", log_every, 0), ("checkpoint_every", checkpoint_every, 0),
-        ("checkpoints_kept", checkpoints_kept, 0),
-    ):  # fmt: skip
-        check_whole(name, number, least)
-    if not isinstance(cluster, ClusterConf | None):
-        raise UserError(f"cluster is {cluster!r}; give dsinga.job.ClusterConf(nserver_groups=..., ...)")
-    algorithm = _check_agent(agent, actors)
-    with contextlib.closing(make_environments(environment, 1)) as one:
-        agent.check_environments(one)
-    environment = without_registered_name(environment)
-    settings = GroupSettings(environment, environments, rollout_steps, groups, workers, actors, max_staleness, seed)
-    job, updates = _job_of(algorithm, settings, steps)
-    conf = (cluster or ClusterConf()).replace(nworker_groups=groups, nworkers_per_group=workers)
-    name = f"experience-{uuid.uuid4().hex}"
-    job = job.replace(
-        name=type(algorithm).__name__.lower(), cluster=conf, train_one_batch=AlgConf(user_alg=name),
-        train_steps=updates, disp_freq=_in_updates(log_every or -(-steps // 100), steps, updates),
-        checkpoint_freq=_in_updates(checkpoint_every, steps, updates), checkpoint_keep=checkpoints_kept, seed=seed,
-    )  # fmt: skip
-    register("algorithm", name)(ExperienceLearner(agent, settings))
-    try:
-        result = api.train(job, client, workspace=workspace, resume=resume, params=algorithm.params, progress=progress)
-    finally:
-        unregister("algorithm", name)
-    algorithm.take_params(result.params)
-    return result
 
+    def __init__(self, task: AgentTask):
+        self._task, conf, steps = task, reinforcement_of(task.job), task.job.train_steps
+        if conf.predicts_here:
+            raise conf.error(
+                "reinforcement.predicts_here has no effect on worker groups; leave it out", "predicts_here"
+            )
+        algorithm = _check_agent(task.agent, conf.num_actors)
+        with contextlib.closing(make_environments(task.environment, 1)) as environments:
+            task.agent.check_environments(environments)
+        cluster = task.job.cluster or ClusterConf()
+        settings = GroupSettings(
+            without_registered_name(task.environment), conf.num_environments, conf.rollout_steps,
+            cluster.nworker_groups, cluster.nworkers_per_group, conf.num_actors, conf.max_staleness, task.job.seed,
+        )  # fmt: skip
+        job, updates = _job_of(algorithm, settings, steps)
 
-def _in_updates(every: int, steps: int, updates: int) -> int:
-    """Return a number of steps of environments as updates of a group, at least one, given those of the whole run."""
-    return max(1, every * updates // steps) if every else 0
+        def in_updates(every: int) -> int:
+            return max(1, every * updates // steps) if every else 0
+
+        self._name = f"experience-{uuid.uuid4().hex}"
+        self._learner = ExperienceLearner(task.agent, settings)
+        self._evaluate_every = in_updates(task.job.test_freq)
+        self.job = job.replace(
+            name=task.job.name, cluster=cluster, train_one_batch=AlgConf(user_alg=self._name), train_steps=updates,
+            disp_freq=in_updates(task.job.disp_freq or -(-steps // 100)), seed=task.job.seed,
+            checkpoint_freq=in_updates(task.job.checkpoint_freq), checkpoint_keep=task.job.checkpoint_keep,
+            checkpoint_path=task.job.checkpoint_path, extension=task.job.extension,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def registered(self) -> Iterator[None]:
+        """Let the job find its algorithm, as long as the context lasts."""
+        register("algorithm", self._name)(self._learner)
+        try:
+            yield
+        finally:
+            unregister("algorithm", self._name)
+
+    def extensions(self, given: Sequence[ExtensionLike]) -> list[ExtensionLike]:
+        """Return the extensions of the run: the evaluation, those ``given``, and the rule of ``stop_return``."""
+        job = self._task.job
+        evaluations = [AgentEvaluation(self._task, self._evaluate_every)] if Phase.kTest in training_phases(job) else []
+        return [*evaluations, *given, *stopping_rules(job)]
 
 
 def _check_agent(agent: Agent, actors: int) -> ActorCritic:
     """Return the algorithm of an agent. Raises UserError for one that worker groups cannot have."""
-    if not isinstance(agent, Agent):
-        raise UserError(f"rl.train_in_groups takes an agent, dsinga.rl.Agent(algorithm), not {type(agent).__name__}")
     algorithm = agent.algorithm
     if not isinstance(algorithm, A2C | PPO | IMPALA):
         raise UserError(f"worker groups learn by A2C, PPO or IMPALA, not by {type(algorithm).__name__}")

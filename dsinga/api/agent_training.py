@@ -1,0 +1,174 @@
+"""How a job with ``reinforcement { }`` is trained: in this process, perhaps with remote actors, or by worker groups."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsinga import cluster
+from dsinga.advice import option
+from dsinga.api.clients import ClusterSource
+from dsinga.api.jobs import wanted_workers
+from dsinga.api.result import Result
+from dsinga.errors import UserError
+from dsinga.job import Job
+from dsinga.job.checks import check_reinforcement
+from dsinga.loop.running import Outcome
+from dsinga.monitor import RECOVERY, History
+from dsinga.rl.agent import Agent
+from dsinga.rl.remote.group_training import GroupTask
+from dsinga.rl.training import AgentTask, has_groups, train_agent
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+    from dsinga.cluster import Arrays
+
+# Options that have no meaning for an agent, and what applies in their place.
+WITHOUT_EFFECT = {
+    "data": "it learns from an environment, not from records",
+    "data_root": "it reads no records",
+    "device": "an agent learns on the CPU",
+    "epochs": "it learns from an environment, not from records: set train_steps",
+    "grain": "the iterations of an agent are no Dask tasks",
+}
+# Those that have a meaning for the worker groups of an agent only.
+OF_GROUPS = {
+    "hosts": "its actors are on any Dask workers",
+    "resources": "its actors are on any Dask workers",
+    "retry": "train again with --resume",
+}
+CLUSTER_OPTIONS = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
+
+
+@dataclass
+class AgentResult(Result):
+    """The result of training an agent, and the agent; steps are those of all environments together.
+
+    The rows of the phase "test" are evaluations by the best actions.
+    """
+
+    agent: Agent = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        name = type(self.agent.algorithm).__name__
+        last = {row["phase"]: row for row in self.history if "episode_return" in row and row["phase"] != RECOVERY}
+        means = [f"{phase}, mean return {row['episode_return']:.4g}" for phase, row in last.items()]
+        sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
+        text = "; ".join([*(means or ["no episode has ended"]), *sentences])
+        return f"<Result of {name} after {self.step} steps: {text}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history._repr_html_()}"
+
+
+def without_effect(job: Job) -> dict[str, str]:
+    """Return the options that have no effect on the training of an agent, and what applies in their place."""
+    assert job.reinforcement is not None
+    if has_groups(job):
+        return WITHOUT_EFFECT
+    options = {**WITHOUT_EFFECT, **OF_GROUPS}
+    if not job.reinforcement.num_actors:
+        where = "it is trained in this process, unless num_actors or several workers are set"
+        options |= dict.fromkeys(CLUSTER_OPTIONS, where)
+    return options
+
+
+def check_agent_job(job: Job, options: Any) -> None:
+    """Raise UserError for what has no effect on an agent: in its job, or of the options of :func:`dsinga.train`."""
+    check_reinforcement(job)
+    default = type(options)()
+    for name, instead in without_effect(job).items():
+        value = getattr(options, name, None)
+        is_empty = isinstance(value, str | bool | Sequence | Mapping) and value in (getattr(default, name), [], {})
+        if value is not None and not is_empty:
+            refuse(option(name, python=name), instead)
+
+
+def refuse(name: str, instead: str) -> None:
+    """Raise UserError for an option of this name, in whose place something else applies."""
+    raise UserError(f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave {name} out")
+
+
+class AgentTraining:
+    """The training of an agent, with the functions that :class:`dsinga.api.execution.Execution` needs.
+
+    Args:
+        job: a job with ``reinforcement``.
+        task: an agent and its environment; None for those that the job describes.
+
+    Attributes:
+        job: the job that is trained: of worker groups one whose steps are updates.
+
+    Raises UserError for a fault in the job, or a way of learning that the algorithm does not have.
+    """
+
+    def __init__(self, job: Job, task: AgentTask | None):
+        self._task = AgentTask.of(job) if task is None else replace(task, job=job)
+        self._task.check()
+        self._groups = GroupTask(self._task) if self._task.has_groups else None
+        self.job = job if self._groups is None else self._groups.job
+
+    def metric_names(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the metrics by phase; a phase whose names are not known is left out."""
+        names = self._task.metric_names()
+        return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
+
+    @contextlib.contextmanager
+    def open(self, source: ClusterSource) -> Iterator[Client | None]:
+        """Yield a client of the cluster that the agent needs, None where it needs none."""
+        conf = self._task.job.reinforcement
+        assert conf is not None
+        if self._groups is not None:
+            with source.open(workers=wanted_workers(self.job)) as client:
+                yield client
+        elif conf.num_actors:
+            with source.open(workers=conf.num_actors, separate_processes=True) as client:
+                yield client
+        else:
+            yield None
+
+    def train(
+        self, job: Job, client: Client | None, observer: Any, *, extensions: Any, params: Any, grain: Any,
+        selection: Any, max_threads: int | None, **arguments: Any,
+    ) -> Outcome:  # fmt: skip
+        """Train as :func:`dsinga.cluster.train` does, whose arguments these are."""
+        if self._groups is None:
+            return train_agent(self._task, client, observer, extensions=extensions, params=params, **arguments)
+        assert client is not None
+        with self._groups.registered():
+            outcome = cluster.train(
+                job, client, observer, extensions=self._groups.extensions(extensions),
+                params=self._task.agent.algorithm.params if params is None else params,
+                grain=grain, selection=selection, max_threads=max_threads, **arguments,
+            )  # fmt: skip
+        self._task.agent.algorithm.take_params(outcome.params)
+        return outcome
+
+    def result(self, result: Result) -> AgentResult:
+        """Return a result with its agent."""
+        values = {each.name: getattr(result, each.name) for each in fields(Result)}
+        if self._groups is not None:
+            values["step"] = result.step * self._task.job.train_steps // self.job.train_steps
+        return AgentResult(**{**values, "job": self._task.job}, agent=self._task.agent)
+
+
+def agent_metrics(job: Job) -> Mapping[str, Sequence[str]]:
+    """Return the names of the metrics of the agent of a job by phase; a phase whose names are not known is left out.
+
+    Raises UserError for a fault in the job.
+    """
+    return AgentTraining(job, None).metric_names()
+
+
+def agent_result(
+    job: Job, params: Arrays, history: History, step: int, workspace: Path | None, stopped: str
+) -> AgentResult:
+    """Return the result of an earlier run, whose agent has these params."""
+    agent = AgentTask.of(job).agent
+    agent.algorithm.take_params(params)
+    return AgentResult(job, params, history, agent.algorithm.net.net, step, workspace, stopped, agent=agent)

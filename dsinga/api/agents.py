@@ -1,0 +1,134 @@
+"""Training agents in environments: what is found as ``dsinga.rl.train`` too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from dsinga.api.agent_training import AgentResult
+from dsinga.api.clients import find_cluster
+from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.trained import trained_params
+from dsinga.api.training import execute
+from dsinga.errors import UserError
+from dsinga.extensions import ExtensionLike
+from dsinga.job import Job, NetConf, load
+from dsinga.job.reinforcementconf import ReinforcementConf
+from dsinga.rl.agent import Agent
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.from_job import agent_of, kind_of, reinforcement_of
+from dsinga.rl.settings import name_of, with_settings
+from dsinga.rl.training import AgentTask
+from dsinga.training import check_params
+
+
+def train(
+    agent: Agent | Job | str | os.PathLike[str],
+    environment: Environment | None = None,
+    *,
+    client: Any = None,
+    workspace: str | os.PathLike[str] | None = None,
+    resume: bool | str | os.PathLike[str] = False,
+    progress: bool = True,
+    extensions: Sequence[ExtensionLike] = (),
+    **settings: Any,
+) -> AgentResult:
+    """Train an agent in environments, and return it with its history.
+
+    Args:
+        agent: an agent; or a job with ``reinforcement { }``, or the path of one, as :func:`dsinga.train` takes it.
+        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names one itself.
+        client: a Dask client, on whose cluster the actors or worker groups are, if there are any; by default as for
+            :func:`dsinga.train`, where a cluster that is started here has a process for each actor.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
+        resume: continue from the newest checkpoint in the workspace, or from the checkpoint at a path; "auto" continues
+            if there is one and begins else. The result is bit-equal to that of an unbroken run.
+        progress: show a progress line (in a notebook: a picture of the metrics).
+        extensions: what happens between rollouts, as for :func:`dsinga.train`.
+        settings: further settings of the run, of which ``steps`` is needed for an agent; of a job they replace the
+            job's. Steps are of all environments together.
+
+            - ``steps``: the length of the run; ``seed`` of the environments; ``name`` of the run.
+            - ``environments`` are stepped together (8), ``rollout_steps`` steps each in a rollout (128); for algorithms
+              with a replay memory these are between two looks at whether a row or a checkpoint is due.
+            - ``replay``: a :class:`dsinga.rl.ReplaySettings`, for algorithms that learn from a replay memory.
+            - ``log_every``: steps between rows of metrics, by default about a hundred rows; ``evaluate_every`` between
+              evaluations of ``evaluation_episodes`` (10; 0 for none), ``checkpoint_every`` between checkpoints, of
+              which the newest ``checkpoints_kept`` stay. By default there is one of each at the end.
+            - ``stop_return``: the run ends when an evaluation has this mean return.
+            - ``actors`` on a Dask cluster step so many environments each; with ``predicts_here`` they send
+              observations, and this process chooses all actions (GA3C). With an algorithm that corrects for actions of
+              older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update.
+            - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster, whose topology
+              ``cluster`` says, a :class:`dsinga.job.ClusterConf`; ``environments`` and ``actors`` are those of each
+              worker, and rows are of updates.
+
+    Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
+    fails.
+    """
+    options = TrainingOptions(workspace=workspace, resume=resume, progress=progress, extensions=extensions)
+    if isinstance(agent, Algorithm):
+        raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
+    task: AgentTask | None = None
+    if isinstance(agent, Agent):
+        if environment is None or "steps" not in settings:
+            raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
+        job = with_settings(_job_of(agent, environment), {"seed": 0, **settings})
+        task = AgentTask(job, agent, environment)
+    else:
+        job = agent if isinstance(agent, Job) else load(agent)
+        reinforcement_of(job)
+        job = with_settings(job, settings, environment)
+        if environment is not None and not isinstance(environment, str):
+            task = AgentTask.of(job, environment)
+    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, task=task)))
+
+
+def train_in_groups(
+    agent: Agent,
+    environment: Environment,
+    *,
+    steps: int,
+    client: Any = None,
+    workspace: str | os.PathLike[str] | None = None,
+    resume: bool | str | os.PathLike[str] = False,
+    progress: bool = True,
+    **settings: Any,
+) -> AgentResult:
+    """Train an agent by worker groups: :func:`train` with ``groups`` and ``workers``, which may be 1 each here.
+
+    The other arguments are those of :func:`train`; by default a rollout has 5 steps, and there is no evaluation.
+    """
+    if not isinstance(agent, Agent):
+        raise UserError(f"rl.train_in_groups takes an agent, dsinga.rl.Agent(algorithm), not {type(agent).__name__}")
+    defaults = {
+        "name": type(agent.algorithm).__name__.lower(), "seed": 0, "rollout_steps": 5, "evaluation_episodes": 0,
+        "groups": 1, "workers": 1,
+    }  # fmt: skip
+    options = TrainingOptions(workspace=workspace, resume=resume, progress=progress)
+    settings = {**defaults, "steps": steps, **settings}
+    job = with_settings(_job_of(agent, environment), settings, function="rl.train_in_groups")
+    task = AgentTask(job, agent, environment, in_groups=True)
+    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, task=task)))
+
+
+def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
+    """Return the agent of a job with the params of a checkpoint, by default the newest one in its workspace.
+
+    Raises UserError where there is none, or where it is that of another net.
+    """
+    with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as environments:
+        agent = agent_of(job, environments.spaces)
+    params = trained_params(job, checkpoint, [])
+    check_params(agent.algorithm.net.net, params)
+    agent.algorithm.params = params
+    return agent
+
+
+def _job_of(agent: Agent, environment: Environment) -> Job:
+    """Return the job that describes an agent in an environment as far as a job can."""
+    conf = ReinforcementConf(environment=name_of(environment), algorithm=kind_of(agent.algorithm))
+    return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

@@ -1,0 +1,174 @@
+"""How an agent learns from environments in this process: from rollouts, from a replay memory, or by evolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dsinga.rl.agent import Agent
+from dsinga.rl.algorithms.es import ES
+from dsinga.rl.collecting import Collector
+from dsinga.rl.episodes import EpisodeStatistics
+from dsinga.rl.evaluation import check_length
+from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay import ReplayMemory
+from dsinga.worker.param_slices import Arrays
+
+
+class Learning(Protocol):
+    """How an agent learns from environments, here or elsewhere.
+
+    Attributes:
+        agent: the agent.
+    """
+
+    agent: Agent
+
+    @property
+    def statistics(self) -> EpisodeStatistics:
+        """The steps and the episodes so far."""
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Take ``steps`` steps of each environment and learn; return metrics, {} where nothing was learnt."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from, bit for bit: nested dicts of arrays and plain values."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+
+
+class CollectingLoop:
+    """Base of what steps environments in this process.
+
+    Args:
+        agent: the agent.
+        collector: the environments, and what is known of their episodes.
+    """
+
+    def __init__(self, agent: Agent, collector: Collector):
+        agent.check_environments(collector.environments)
+        self.agent, self.collector = agent, collector
+
+    @property
+    def statistics(self) -> EpisodeStatistics:
+        """The steps and the episodes so far."""
+        return self.collector.statistics
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from, bit for bit: nested dicts of arrays and plain values."""
+        return {"agent": self.agent.state(), "collector": self.collector.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        self.agent.set_state(state["agent"])
+        self.collector.restore(state["collector"])
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+        self.collector.environments.close()
+
+
+class OnPolicyLoop(CollectingLoop):
+    """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions."""
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Collect a rollout of ``steps`` steps of each environment, and learn from it; return the metrics."""
+        values = getattr(self.agent.algorithm, "values", None)
+        return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
+
+
+class OffPolicyLoop(CollectingLoop):
+    """Trains an agent whose algorithm learns from transitions of a replay memory, at regular intervals.
+
+    Args:
+        agent: the agent.
+        collector: the environments, and what is known of their episodes.
+        memory: the replay memory; from a prioritised one, errors set the priorities.
+        batch_size: transitions of an update.
+        learn_every: steps of environments for each update.
+        learn_after: steps of environments before the first update.
+        seed: determines which transitions are drawn.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        collector: Collector,
+        memory: ReplayMemory,
+        *,
+        batch_size: int = 32,
+        learn_every: int = 1,
+        learn_after: int = 1000,
+        seed: int = 0,
+    ):
+        super().__init__(agent, collector)
+        self.memory = memory
+        self.batch_size, self.learn_every, self.learn_after = batch_size, learn_every, learn_after
+        self.rng = np.random.default_rng([seed, 1])
+        self._updates_due = 0.0
+
+    def advance(self, steps: int) -> dict[str, float]:
+        """Take ``steps`` steps of each environment, with the updates due; return the means of the updates' metrics."""
+        values: dict[str, list[float]] = {}  # not every update gives every metric
+        for _ in range(steps):
+            self.collector.fill(self.memory, self.agent.sample, 1)
+            if self.statistics.steps < self.learn_after:
+                continue
+            self._updates_due += self.memory.count / self.learn_every
+            while self._updates_due >= 1:
+                self._updates_due -= 1
+                for name, value in self._update().items():
+                    values.setdefault(name, []).append(value)
+        return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+
+    def _update(self) -> dict[str, float]:
+        batch = self.memory.sample(self.batch_size, self.rng)
+        if isinstance(self.memory, PrioritizedReplay):
+            self.memory.update_priorities(batch.indices, self.agent.algorithm.errors(batch))
+        return self.agent.learn(batch)
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from, the memory included."""
+        return {
+            **super().state(),
+            "memory": self.memory.state(),
+            "rng": self.rng.bit_generator.state,
+            "updates_due": self._updates_due,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        super().restore(state)
+        self.memory.restore(state["memory"])
+        self.rng.bit_generator.state = state["rng"]
+        self._updates_due = float(state["updates_due"])
+
+
+class EvolutionLoop(CollectingLoop):
+    """Trains an agent of the algorithm ES; each candidate acts in all environments for an episode."""
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Do one generation, however many steps it takes; return the metrics."""
+        algorithm = self.agent.algorithm
+        assert isinstance(algorithm, ES)
+        return self.agent.learn([self._mean_return(algorithm, params) for params in algorithm.candidates()])
+
+    def _mean_return(self, algorithm: ES, params: Arrays) -> float:
+        """Return the mean return of the first episode in each environment."""
+        environments, statistics = self.collector.environments, self.collector.statistics
+        statistics.begin()
+        observations = environments.reset()
+        returns: dict[int, float] = {}
+        while len(returns) < environments.count:
+            check_length(environments, environments.steps)
+            step = environments.step(algorithm.actions(observations, params))
+            for episode in statistics.add(step):
+                returns.setdefault(episode.environment, episode.total_reward)
+            observations = step.observations
+        return float(np.mean([returns[number] for number in range(environments.count)]))
