@@ -19,7 +19,7 @@ from dsinga.loop.beginning import begin_run
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, Workspace, run_to_end
+from dsinga.loop.running import Outcome, RunFolder, run_to_end
 from dsinga.worker.batch_reader import steps_per_epoch
 
 
@@ -58,5 +58,5 @@ def train_here(
         topology = create_topology(job, 1, 1).describe()
         return run_to_end(
             LocalEngine(job, opened, begin, updater, max_threads), begin, observer, all_extensions,
-            Workspace(folder=workspace, topology=topology, saved=saved, check=check_workspace), cancellation, started,
+            RunFolder(folder=workspace, topology=topology, saved=saved, check=check_workspace), cancellation, started,
         )  # fmt: skip

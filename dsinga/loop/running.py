@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workspace:
+class RunFolder:
     """The folder of a run, and who is told of its checkpoints.
 
     Attributes:
@@ -65,7 +65,7 @@ def run_to_end(
     begin: Snapshot,
     observer: Observer,
     extensions: Sequence[Extension],
-    workspace: Workspace,
+    workspace: RunFolder,
     cancellation: Cancellation,
     started: float,
 ) -> Outcome:

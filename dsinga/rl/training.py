@@ -23,7 +23,7 @@ from dsinga.loop.beginning import check_beginning, find_checkpoint
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, Workspace, run_to_end
+from dsinga.loop.running import Outcome, RunFolder, run_to_end
 from dsinga.registry import is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_engine import AgentEngine
@@ -165,7 +165,7 @@ def train_agent(
         observer.begin(begin.step)
         outcome = run_to_end(
             engine, begin, observer, everything,
-            Workspace(folder=workspace, topology="an agent", saved=saved, check=check_workspace), cancellation, started,
+            RunFolder(folder=workspace, topology="an agent", saved=saved, check=check_workspace), cancellation, started,
         )  # fmt: skip
     task.agent.algorithm.take_params(outcome.params)
     return outcome

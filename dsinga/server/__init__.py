@@ -3,7 +3,7 @@
 from dsinga.server.compression import Codec, create_codec
 from dsinga.server.gradient_accumulator import Push
 from dsinga.server.routes import Route, Routes, routes
-from dsinga.server.served_slice import SliceSpec, Snapshot
+from dsinga.server.served_slice import ShardCopy, SliceSpec
 from dsinga.server.shard import Shard
 from dsinga.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers
 from dsinga.server.staleness_meter import GroupStaleness
@@ -19,9 +19,9 @@ __all__ = [
     "Route",
     "Routes",
     "Shard",
+    "ShardCopy",
     "Slice",
     "SliceSpec",
-    "Snapshot",
     "create_codec",
     "cut_into_pieces",
     "fill_buckets",

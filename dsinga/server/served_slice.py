@@ -65,7 +65,7 @@ class SliceSpec(NamedTuple):
     whole_param: str = ""
 
 
-class Snapshot(NamedTuple):
+class ShardCopy(NamedTuple):
     """A copy of a shard: by slice id the value, float32 (size,), and the updater's state arrays by name."""
 
     values: dict[int, np.ndarray]

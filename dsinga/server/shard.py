@@ -25,7 +25,7 @@ from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push
 from dsinga.server.pending_pulls import PendingPulls, Pull, StalenessBound
 from dsinga.server.routes import Routes
-from dsinga.server.served_slice import ServedSlice, SliceSpec, Snapshot
+from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec
 from dsinga.server.staleness_meter import GroupStaleness, StalenessMeter
 from dsinga.server.synchronisation import Send, Synchronisation
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
@@ -267,7 +267,7 @@ class Shard:
             pull.resolve()
         return step
 
-    def values_for(self, group: int, generation: int, source: int) -> Snapshot:
+    def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
         """Return this shard's share of the values with which the lost shard of a linked server group comes back.
 
         The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return:
@@ -280,7 +280,7 @@ class Shard:
             self._check_open()
             self._linked_generations.set(group, generation)
         copies = self._synchronisation.values_for(group, source, self._slices)
-        return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
+        return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
     def link(self, group: int, generation: int) -> None:
         """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
@@ -330,7 +330,7 @@ class Shard:
             collectives = self._collectives[group]
         return collectives.add(kind, key, worker, array, contributors)
 
-    def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
+    def snapshot(self, version: int | None, timeout: float, state: bool = True) -> ShardCopy:
         """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
 
         Raises RunError if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
@@ -345,14 +345,14 @@ class Shard:
             name = "snapshot" if version is None else f"snapshot of version {version}"
             raise RunError(f"no {name} within {timeout:g} s: {pending}") from None
 
-    def request_snapshot(self, version: int | None) -> Future[Snapshot]:
+    def request_snapshot(self, version: int | None) -> Future[ShardCopy]:
         """Return a future of a copy of all values and of the updater's states.
 
         With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
         its next update begins. With None for the version each slice is copied as it is, between two updates. The
         future fails with RunError if a slice is past ``version``.
         """
-        snapshot: Future[Snapshot] = Future()
+        snapshot: Future[ShardCopy] = Future()
 
         def resolve(copies: Future[dict[int, Any]]) -> None:
             error = copies.exception()
@@ -423,5 +423,5 @@ class Shard:
             raise self._error
 
 
-def _snapshot(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> Snapshot:
-    return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
+def _snapshot(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
+    return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})

@@ -31,7 +31,7 @@ from dsinga.loop.beginning import begin_run
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, Workspace, run_to_end
+from dsinga.loop.running import Outcome, RunFolder, run_to_end
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def train(
         events = RunEvents(prepared, client, lambda method: run.cluster_run.ask_servers(method))
         return run_to_end(
             ClusterEngine(prepared, run, grain, events), begin, observer, [events, *all_extensions],
-            Workspace(folder=workspace, topology=prepared.topology.describe(), saved=saved, check=check_workspace),
+            RunFolder(folder=workspace, topology=prepared.topology.describe(), saved=saved, check=check_workspace),
             cancellation, started,
         )  # fmt: skip
 
