@@ -61,7 +61,8 @@ def train(
             - ``stop_return``: the run ends when an evaluation has this mean return.
             - ``actors`` on a Dask cluster step so many environments each; with ``predicts_here`` they send
               observations, and this process chooses all actions (GA3C). With an algorithm that corrects for actions of
-              older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update.
+              older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update;
+              with a replay memory all updates between two rollouts count as one.
             - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster, whose topology
               ``cluster`` says, a :class:`dsinga.job.ClusterConf`; ``environments`` and ``actors`` are those of each
               worker, and rows are of updates.

@@ -43,12 +43,14 @@ class Algorithm(ABC):
         updater: the updater with its state.
         net: the net with the layers of the algorithm, of any batch size.
         examples: an array (1, ...) for each input layer, by name.
+        sampled: of algorithms with a replay memory, the steps of environments whose actions were chosen by ``sample``.
 
     Raises UserError where the net does not fit the spaces.
     """
 
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
+    sampled: int = 0
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Check the model, the spaces and the names of the settings that the algorithm is made with."""
@@ -107,6 +109,14 @@ class Algorithm(ABC):
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the errors (B,) of transitions, by which a prioritised replay draws. Raises UserError for none."""
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
+
+    def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
+        """Let ``sample`` and ``errors`` of this copy be those of one of ``actors`` remote actors, with the params.
+
+        ``sampled`` counts the steps of all actors so far. Actors have random numbers of their own; a subclass may let
+        each explore in another way, too.
+        """
+        self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
         """Return the features of the model's heads for N observations, each (N, ...), by default with our params."""

@@ -12,8 +12,8 @@ from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
-from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay import ReplayMemory
+from dsinga.rl.replay_updates import ReplayUpdates, mean_metrics
 from dsinga.worker.param_slices import Arrays
 
 
@@ -89,65 +89,30 @@ class OffPolicyLoop(CollectingLoop):
     Args:
         agent: the agent.
         collector: the environments, and what is known of their episodes.
-        memory: the replay memory; from a prioritised one, errors set the priorities.
-        batch_size: transitions of an update.
-        learn_every: steps of environments for each update.
-        learn_after: steps of environments before the first update.
-        seed: determines which transitions are drawn.
+        memory: the replay memory.
+        settings: as for :class:`ReplayUpdates`.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        collector: Collector,
-        memory: ReplayMemory,
-        *,
-        batch_size: int = 32,
-        learn_every: int = 1,
-        learn_after: int = 1000,
-        seed: int = 0,
-    ):
+    def __init__(self, agent: Agent, collector: Collector, memory: ReplayMemory, **settings: int):
         super().__init__(agent, collector)
-        self.memory = memory
-        self.batch_size, self.learn_every, self.learn_after = batch_size, learn_every, learn_after
-        self.rng = np.random.default_rng([seed, 1])
-        self._updates_due = 0.0
+        self.memory, self.updates = memory, ReplayUpdates(agent, memory, **settings)
 
     def advance(self, steps: int) -> dict[str, float]:
         """Take ``steps`` steps of each environment, with the updates due; return the means of the updates' metrics."""
-        values: dict[str, list[float]] = {}  # not every update gives every metric
+        updates: list[dict[str, float]] = []
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
-            if self.statistics.steps < self.learn_after:
-                continue
-            self._updates_due += self.memory.count / self.learn_every
-            while self._updates_due >= 1:
-                self._updates_due -= 1
-                for name, value in self._update().items():
-                    values.setdefault(name, []).append(value)
-        return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
-
-    def _update(self) -> dict[str, float]:
-        batch = self.memory.sample(self.batch_size, self.rng)
-        if isinstance(self.memory, PrioritizedReplay):
-            self.memory.update_priorities(batch.indices, self.agent.algorithm.errors(batch))
-        return self.agent.learn(batch)
+            updates += self.updates.learn(self.memory.count, self.statistics.steps)
+        return mean_metrics(updates)
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from, the memory included."""
-        return {
-            **super().state(),
-            "memory": self.memory.state(),
-            "rng": self.rng.bit_generator.state,
-            "updates_due": self._updates_due,
-        }
+        return {**super().state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state. Raises UserError where it is that of another net, environment or memory."""
         super().restore(state)
-        self.memory.restore(state["memory"])
-        self.rng.bit_generator.state = state["rng"]
-        self._updates_due = float(state["updates_due"])
+        self.updates.restore(state)
 
 
 class EvolutionLoop(CollectingLoop):

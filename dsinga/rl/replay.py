@@ -71,6 +71,30 @@ class ReplayMemory:
                 self._finals[row * self.count + int(environment)] = step.final_observations[number].copy()
         self._next, self._filled = following, min(self._filled + 1, self.rows)
 
+    def extend(self, state: Mapping[str, Any]) -> np.ndarray:
+        """Keep the steps of another memory of N environments as if they were cut off after the newest one.
+
+        Args:
+            state: that of the other memory, which has never been full, and has no more steps than this one can keep.
+
+        Returns the indices of the transitions, of the oldest step first: those of a batch.
+        """
+        steps = int(state["filled"])
+        rows = (self._next + np.arange(steps)) % len(self._rewards)
+        finals = dict(zip(np.asarray(state["final_indices"]).tolist(), state["final_observations"], strict=True))
+        observations = state["observations"]
+        for t in range(steps):
+            terminated, truncated = state["terminated"][t], state["truncated"][t]
+            if t == steps - 1:
+                truncated = truncated | ~terminated
+            ended = np.flatnonzero(terminated | truncated)
+            final = [finals.get(t * self.count + int(number), observations[t + 1, number]) for number in ended]
+            step = EnvironmentStep(
+                observations[t + 1], state["rewards"][t], terminated, truncated, ended, np.array(final)
+            )
+            self.add(observations[t], state["actions"][t], step)
+        return (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
+
     def sample(self, size: int, rng: np.random.Generator) -> Transitions:
         """Draw ``size`` transitions at random, with repetition. Raises UserError for an empty memory."""
         self._check_not_empty()
@@ -78,6 +102,12 @@ class ReplayMemory:
         row, environment = np.divmod(ages, self.count)
         indices = (self._oldest + row) % len(self._rewards) * self.count + environment
         return self._transitions(indices, np.ones(size, np.float32))
+
+    def all(self) -> Transitions:
+        """Return all transitions, the oldest step first, each with the weight 1."""
+        rows = (self._oldest + np.arange(self._filled)) % len(self._rewards)
+        indices = (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
+        return self._transitions(indices, np.ones(len(indices), np.float32))
 
     def state(self) -> dict[str, Any]:
         """Return what the memory has, for :meth:`restore`: arrays, which are views of its own until the next step."""

@@ -18,7 +18,7 @@ from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionLike, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
-from dsinga.job.reinforcementconf import ReplayConf
+from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
 from dsinga.loop.beginning import check_beginning, find_checkpoint
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
@@ -34,6 +34,8 @@ from dsinga.rl.from_job import agent_of, reinforcement_of
 from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay import ReplayMemory
+from dsinga.rl.replay_updates import ReplayUpdates
+from dsinga.rl.spaces import Spaces
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -77,7 +79,7 @@ class AgentTask:
         """Raise UserError where the algorithm does not learn in the way that the job says."""
         conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
         name = type(algorithm).__name__
-        if conf.num_actors and (not algorithm.on_policy or isinstance(algorithm, ES)):
+        if conf.num_actors and isinstance(algorithm, ES):
             raise conf.error(
                 f"{name} learns from environments in this process, not from actors; leave actors out", "num_actors"
             )
@@ -88,6 +90,8 @@ class AgentTask:
                 f"{self.job.train_steps}: lower the one or raise the other",
                 "learn_after",
             )
+        if not algorithm.on_policy and conf.num_actors:
+            _check_replay_with_actors(conf, replay, name)
 
     def metric_names(self) -> dict[str, Sequence[str]]:
         """Return the names of the metrics by phase; a phase whose metrics are not known is left out."""
@@ -96,6 +100,28 @@ class AgentTask:
         if algorithm.metric_names and not any(map(is_user_code, (type(self.agent), type(algorithm)))):
             names["train"] = (*EPISODES, *OF_ROLLOUTS, *algorithm.metric_names)
         return names
+
+
+def _check_replay_with_actors(conf: ReinforcementConf, replay: ReplayConf, name: str) -> None:
+    """Raise UserError for what an algorithm with a replay memory, called ``name``, does not do with remote actors."""
+    if conf.predicts_here:
+        raise conf.error(
+            f"{name} learns from a replay memory, for which actors choose their actions; leave predicts_here out",
+            "predicts_here",
+        )
+    steps = conf.rollout_steps * conf.num_environments
+    if replay.capacity < steps:
+        raise replay.error(
+            f"a rollout of an actor has {steps} steps, but the replay memory keeps {replay.capacity} (capacity): lower "
+            "rollout_steps or environments, or raise capacity",
+            "capacity",
+        )
+    if replay.n_steps > conf.rollout_steps:
+        raise replay.error(
+            f"a transition of {replay.n_steps} steps (n_steps) is longer than a rollout of an actor, of "
+            f"{conf.rollout_steps}: lower n_steps or raise rollout_steps",
+            "n_steps",
+        )
 
 
 def has_groups(job: Job) -> bool:
@@ -209,23 +235,34 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
     if client is not None:
         from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
         from dsinga.rl.remote.loops import learning_from
+        from dsinga.rl.remote.replay_loop import RemoteReplayLoop
 
         pool = ActorPool(
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
-        return learning_from(agent, pool, conf)
+        if agent.algorithm.on_policy:
+            return learning_from(agent, pool, conf)
+        with contextlib.closing(make_environments(task.environment, 1)) as environments:
+            memory = _memory_of(conf, environments.spaces)
+        updates = ReplayUpdates(agent, memory, **_times_of(task.job))
+        return RemoteReplayLoop(agent, pool, updates, max_staleness=conf.max_staleness)
     collector = Collector(make_environments(task.environment, conf.num_environments, seed=job.seed))
     if isinstance(agent.algorithm, ES):
         return EvolutionLoop(agent, collector)
     if agent.algorithm.on_policy:
         return OnPolicyLoop(agent, collector)
-    replay, environments = conf.replay_conf or ReplayConf(), collector.environments
+    return OffPolicyLoop(agent, collector, _memory_of(conf, collector.environments.spaces), **_times_of(job))
+
+
+def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:
+    """Return an empty replay memory for the environments of this process, or of an actor."""
+    replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
-    sizes = {"count": environments.count, "n": replay.n_steps}
-    return OffPolicyLoop(
-        *(agent, collector, kind(environments.spaces, replay.capacity, discount=conf.discount, **sizes)),
-        batch_size=replay.batch_size,
-        learn_every=replay.learn_every,
-        learn_after=replay.learn_after,
-        seed=job.seed,
-    )
+    return kind(spaces, replay.capacity, count=conf.num_environments, n=replay.n_steps, discount=conf.discount)
+
+
+def _times_of(job: Job) -> dict[str, int]:
+    """Return the settings of :class:`ReplayUpdates`."""
+    replay = reinforcement_of(job).replay_conf or ReplayConf()
+    names = "batch_size", "learn_every", "learn_after"
+    return {**{name: getattr(replay, name) for name in names}, "seed": job.seed}

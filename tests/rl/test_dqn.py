@@ -97,6 +97,19 @@ def test_the_share_of_random_actions_falls_linearly() -> None:
     assert equal == pytest.approx(0.8 + 0.2 / 3, abs=0.02)  # random actions are the best one in a third of cases
 
 
+def test_each_actor_has_another_share_of_random_actions() -> None:
+    algorithm = DQN(model(), SPACES, first_epsilon=1.0, last_epsilon=0.4, epsilon_steps=100)
+    shares = []
+    for actor in range(3):
+        algorithm.act_as(actor, 3, dict(algorithm.params), 100)
+        shares.append(algorithm.epsilon)
+    assert shares == pytest.approx([0.4, 0.4**4.5, 0.4**8])
+    algorithm.act_as(2, 3, dict(algorithm.params), 0)
+    assert algorithm.epsilon == 1  # at first all actions of all actors are random
+    algorithm.act_as(0, 1, dict(algorithm.params), 50)
+    assert algorithm.epsilon == pytest.approx(0.7)
+
+
 def test_a_restored_state_goes_on_with_the_same_bits() -> None:
     first, second = DQN(model(), SPACES, target_every=3), DQN(model(), SPACES, target_every=3, seed=5)
     first.learn(transitions())

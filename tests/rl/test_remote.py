@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from dsinga.cluster import connect
 from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
+from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.loops import GatheringLoop, PredictingLoop, StreamingLoop
+from dsinga.rl.remote.loops import ActorLoop, GatheringLoop, PredictingLoop, StreamingLoop
+from dsinga.rl.remote.replay_loop import RemoteReplayLoop
 from dsinga.rl.remote.rollout_actor import pack_params
+from dsinga.rl.replay_updates import ReplayUpdates
 from tests.support.scheduler_messages import count_messages
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
@@ -38,9 +42,27 @@ def new_pool(client: Client, agent: rl.Agent, actors: int = 3, environment: Any 
     return ActorPool(client, agent, environment, actors=actors, environments=2, seed=1)
 
 
-def train(client: Client, iterations: int, kill_before: int | None = None) -> GatheringLoop:
-    agent = new_agent()
-    loop = GatheringLoop(agent, new_pool(client, agent))
+def new_value_agent() -> rl.Agent:
+    x = nn.Input(shape=4, name="observation")
+    model = rl.Model(nn.Model(x, [nn.Dense(2, name="values")(nn.Dense(8, activation="tanh")(x))]))
+    return rl.Agent(DQN(model, SPACES, epsilon_steps=100, target_every=20, updater=nn.Adam(0.01)))
+
+
+def new_loop(
+    kind: type[Any], client: Client, actors: int = 3, environment: Any = "CartPole-v1", **settings: Any
+) -> Any:
+    if kind is not RemoteReplayLoop:
+        agent = new_agent()
+        return kind(agent, new_pool(client, agent, actors, environment), **settings)
+    agent = new_value_agent()
+    updates = ReplayUpdates(
+        agent, PrioritizedReplay(SPACES, 300, count=2, n=2), batch_size=8, learn_every=4, learn_after=100
+    )
+    return kind(agent, new_pool(client, agent, actors, environment), updates, **{"max_staleness": 0, **settings})
+
+
+def train(kind: type[Any], client: Client, iterations: int, kill_before: int | None = None) -> Any:
+    loop = new_loop(kind, client)
     for iteration in range(iterations):
         if iteration == kill_before:
             os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
@@ -48,29 +70,29 @@ def train(client: Client, iterations: int, kill_before: int | None = None) -> Ga
     return loop
 
 
-def assert_same(first: GatheringLoop, second: GatheringLoop) -> None:
+def assert_same(first: ActorLoop, second: ActorLoop) -> None:
     assert first.statistics.steps == second.statistics.steps
     assert list(first.statistics.latest) == list(second.statistics.latest)
     for name, value in first.agent.algorithm.params.items():
         np.testing.assert_array_equal(second.agent.algorithm.params[name], value)
 
 
-@pytest.fixture(scope="module")
-def unbroken() -> GatheringLoop:
+@pytest.fixture(scope="module", params=[GatheringLoop, RemoteReplayLoop])
+def unbroken(request: pytest.FixtureRequest) -> ActorLoop:
     with connect(workers=1) as client:
-        return train(client, 6)
+        return train(request.param, client, 6)
 
 
 @pytest.mark.process
-def test_processes_and_a_killed_one_give_the_same_bits(unbroken: GatheringLoop) -> None:
+def test_processes_and_a_killed_one_give_the_same_bits(unbroken: ActorLoop) -> None:
     with connect(workers=2, separate_processes=True) as client:
-        loop = train(client, 6, kill_before=3)
+        loop = train(type(unbroken), client, 6, kill_before=3)
         assert loop.actors.replaced > 0
         assert_same(loop, unbroken)
         loop.close()
 
 
-def test_calls_through_the_scheduler_give_the_same_bits(unbroken: GatheringLoop) -> None:
+def test_calls_through_the_scheduler_give_the_same_bits(unbroken: ActorLoop) -> None:
     """Where the Dask workers cannot be reached from here, the scheduler passes on calls."""
 
     async def refuse(*_: Any) -> Any:
@@ -78,19 +100,18 @@ def test_calls_through_the_scheduler_give_the_same_bits(unbroken: GatheringLoop)
 
     with connect(workers=1) as client:
         proxied = count_messages(client.cluster.scheduler)
-        train(client, 1)
+        train(type(unbroken), client, 1)
         assert proxied["proxy"] == 0
         for worker in client.cluster.workers.values():
             worker.handlers["identity"] = refuse
-        assert_same(train(client, 6), unbroken)
+        assert_same(train(type(unbroken), client, 6), unbroken)
         assert proxied["proxy"] >= 6 * 3
 
 
-def test_a_resumed_run_has_the_same_bits(unbroken: GatheringLoop) -> None:
+def test_a_resumed_run_has_the_same_bits(unbroken: ActorLoop) -> None:
     with connect(workers=2) as client:
-        state = copy.deepcopy(train(client, 2).state())
-        agent = new_agent()
-        loop = GatheringLoop(agent, new_pool(client, agent))
+        state = copy.deepcopy(train(type(unbroken), client, 2).state())
+        loop = new_loop(type(unbroken), client)
         loop.restore(state)
         for _ in range(4):
             loop.advance(16)
@@ -107,6 +128,30 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
         assert 0 <= min(means) <= max(means) <= staleness
         assert (max(means) > 0) == (staleness > 0)
         assert agent.algorithm.updater.steps == 5 * 2 * 2  # of each advance 2 updates, each of 2 minibatches
+        loop.close()
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 5])
+def test_a_replay_memory_gets_rollouts_as_they_come(staleness: int) -> None:
+    with connect(workers=2) as client:
+        loop = new_loop(RemoteReplayLoop, client, actors=4, max_staleness=staleness)
+        assert set(loop.advance(8)) == {"staleness"}  # 64 steps, of which nothing is learnt
+        means = [loop.advance(8)["staleness"] for _ in range(5)]
+        assert 0 <= min(means) <= max(means) <= staleness
+        assert (max(means) > 0) == (staleness > 0)
+        assert loop.agent.algorithm.updater.steps == (6 * 64 - 100) // 4
+        assert loop.statistics.steps == loop.agent.algorithm.sampled == 6 * 64
+        assert len(loop.memory) == 300
+        loop.close()
+
+
+def test_transitions_come_with_their_errors_as_priorities() -> None:
+    with connect(workers=1) as client:
+        loop = new_loop(RemoteReplayLoop, client)
+        loop.advance(8)  # nothing is learnt, so that the target params are the params, as actors have them
+        errors = loop.agent.algorithm.errors(loop.memory.all())
+        expected = (np.abs(errors) + loop.memory.floor) ** loop.memory.alpha
+        np.testing.assert_allclose(loop.memory.state()["priorities"][: len(expected)], expected, rtol=1e-4)
         loop.close()
 
 
@@ -138,14 +183,10 @@ class Counts:
         return np.full(4, self.steps, np.float32), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize("kind", [StreamingLoop, PredictingLoop])
+@pytest.mark.parametrize("kind", [StreamingLoop, PredictingLoop, RemoteReplayLoop])
 def test_resumed_actors_go_on_with_their_episodes(kind: Any) -> None:
-    def new_loop() -> Any:
-        agent = new_agent()
-        return kind(agent, new_pool(client, agent, 2, Counts))
-
     with connect(workers=2) as client:
-        first, resumed = new_loop(), new_loop()
+        first, resumed = (new_loop(kind, client, 2, Counts) for _ in range(2))
         first.advance(8)
         state = copy.deepcopy(first.state())
         first.close()
@@ -219,27 +260,40 @@ def test_rollouts_of_lost_actors_are_computed_elsewhere() -> None:
         loop.close()
 
 
-def test_a_run_with_actors_learns_and_is_resumed(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"environments": 2, "rollout_steps": 8, "actors": 2, "evaluation_episodes": 2}
+def new_critic_agent() -> rl.Agent:
+    spaces = rl.make_environments("Pendulum-v1", 1).spaces
+    x = nn.Input(shape=3, name="observation")
+    action = nn.Dense(1, activation="tanh", name="action")(x)
+    heads = [action, *(nn.Dense(1, name=name)(nn.Concatenate()([x, action])) for name in ("first", "second"))]
+    return rl.Agent(rl.TD3(rl.Model(nn.Model(x, heads)), spaces, random_steps=20, noise_correlation=0.9))
+
+
+REPLAY = {"replay": rl.ReplaySettings(learn_after=16, batch_size=8), "max_staleness": 0}
+
+
+@pytest.mark.parametrize(
+    ("create", "task", "more"),
+    [
+        (new_agent, "CartPole-v1", {}),
+        (new_value_agent, "CartPole-v1", REPLAY),
+        (new_critic_agent, "Pendulum-v1", REPLAY),
+    ],
+    ids=["PPO", "DQN", "TD3"],
+)
+def test_a_run_with_actors_learns_and_is_resumed(
+    create: Callable[[], rl.Agent], task: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"environments": 2, "rollout_steps": 8, "actors": 2, "evaluation_episodes": 2, **more}
     with connect(workers=2) as client:
-        whole = rl.train(new_agent(), "CartPole-v1", client=client, steps=96, progress=False, **settings)
-        half = rl.train(
-            new_agent(), "CartPole-v1", client=client, steps=64, workspace=tmp_path, progress=False, **settings
-        )
+        whole = rl.train(create(), task, client=client, steps=96, progress=False, **settings)
+        half = rl.train(create(), task, client=client, steps=64, workspace=tmp_path, progress=False, **settings)
         assert (whole.step, half.step) == (96, 64)
         resumed = rl.train(
-            *(new_agent(), "CartPole-v1"), client=client, steps=96, workspace=tmp_path, resume=True, progress=False,
+            *(create(), task), client=client, steps=96, workspace=tmp_path, resume=True, progress=False,
             **settings,
         )  # fmt: skip
     for name, value in whole.agent.algorithm.params.items():
         np.testing.assert_array_equal(resumed.agent.algorithm.params[name], value)
-
-
-def test_algorithms_with_a_replay_memory_take_no_actors() -> None:
-    x = nn.Input(shape=4, name="observation")
-    agent = rl.Agent(DQN(rl.Model(nn.Model(x, [nn.Dense(2, name="values")(x)])), SPACES))
-    with connect(workers=1) as client, pytest.raises(UserError, match="DQN learns from environments in this process"):
-        rl.train(agent, "CartPole-v1", client=client, steps=10, actors=1, progress=False)
 
 
 def test_an_environment_that_cannot_be_sent_is_refused() -> None:

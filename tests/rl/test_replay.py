@@ -96,6 +96,33 @@ def test_batches_are_transitions_of_the_latest_steps(count, rows, steps, n, seed
     assert len(memory._finals) <= len(memory)
 
 
+@given(
+    count=st.integers(1, 3),
+    parts=st.integers(1, 5),
+    steps=st.integers(1, 4),
+    n=st.integers(1, 3),
+    seed=st.integers(0, 100),
+    kind=st.sampled_from([ReplayMemory, PrioritizedReplay]),
+)
+def test_the_steps_of_other_memories_are_cut_off_where_these_end(count, parts, steps, n, seed, kind):
+    memory = kind(SPACES, 7 * count, count=count, n=n, discount=0.9)
+    batches = []
+    for number in range(parts):
+        part, stream = ReplayMemory(SPACES, steps * count, count=count, n=n, discount=0.9), Stream(count, seed + number)
+        for _ in range(steps):
+            stream.put(part)
+        indices = memory.extend(part.state())
+        batches.append(part.all())
+        np.testing.assert_array_equal(memory.all().indices[-len(indices) :], indices)
+    everything = memory.all()
+    for name in ("observations", "actions", "rewards", "terminated", "discounts"):
+        expected = np.concatenate([getattr(batch, name) for batch in batches])[-7 * count :]
+        np.testing.assert_array_equal(getattr(everything, name), expected)
+    following = np.concatenate([batch.next_observations for batch in batches])[-7 * count :]
+    counts = ~everything.terminated  # after an episode that ended by itself nothing follows
+    np.testing.assert_array_equal(everything.next_observations[counts], following[counts])
+
+
 def test_draws_are_uniform():
     memory, stream = ReplayMemory(SPACES, 12, count=3), Stream(3, 0)
     for _ in range(7):

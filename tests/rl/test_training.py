@@ -247,7 +247,13 @@ def test_a_memory_that_would_never_be_learnt_from_is_refused() -> None:
     x = nn.Input(shape=4, name="observation")
     agent = rl.Agent(rl.DQN(rl.Model(nn.Model(x, [nn.Dense(2)(x)])), SPACES))
     refused(r"learning begins after 1000 steps \(learn_after\), but the run has 384", agent=agent)
-    refused("DQN learns from environments in this process, not from actors", agent=agent, actors=2)
+    refused("ES learns from environments in this process, not from actors", agent=agent_of(rl.ES), actors=2)
+    replay = {"agent": agent, "actors": 2, "environments": 4}
+    short = rl.ReplaySettings(learn_after=0, n_steps=9)
+    small = rl.ReplaySettings(learn_after=0, capacity=31)
+    refused(r"DQN learns from a replay memory, for .* predicts_here out", replay=short, predicts_here=True, **replay)
+    refused(r"rollout of an actor has 32 steps, .* keeps 31 \(capacity\)", replay=small, rollout_steps=8, **replay)
+    refused(r"transition of 9 steps \(n_steps\) is longer than .* of 8:", replay=short, rollout_steps=8, **replay)
     for settings, text in (
         ({"batch_size": 0}, "batch_size is 0; give a whole number of at least 1"),
         ({"learn_every": 0.5}, "learn_every is 0.5; give a whole number"),

@@ -30,6 +30,17 @@ def test_dqn_balances_the_pole(double: bool, seed: int) -> None:
     assert mean_return("cartpole/dqn.conf", seed, double=double) >= 475
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_dqn_balances_the_pole_with_four_actors(seed: int) -> None:
+    changes = ["num_actors=4", "num_environments=1", "rollout_steps=32", "max_staleness=3", "dqn_conf.last_epsilon=0.2"]
+    job = dsinga.load(
+        FOLDER / "cartpole/dqn.conf", [f"seed={seed}", *(f"reinforcement.{change}" for change in changes)]
+    )
+    agent = rl.train(job, progress=False).agent
+    assert rl.evaluate(agent, "CartPole-v1", 100, seed=seed + 1000).mean_return >= 475
+
+
 @pytest.mark.parametrize("job", ["ddpg", "td3"])
 def test_the_pendulum_is_swung_up(job: str) -> None:
     assert np.median([mean_return(f"pendulum/{job}.conf", seed) for seed in (1, 2, 3)]) >= -200

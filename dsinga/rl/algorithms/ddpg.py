@@ -147,6 +147,11 @@ class DDPG(Algorithm):
         self.sampled += len(observations)
         return Sampled(self._from_unit(actions), {})
 
+    def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
+        """Let this copy be that of a remote actor; correlated noise begins anew, and errors are those by the params."""
+        super().act_as(actor, actors, params, sampled)
+        self.target_params, self.latest_noise = params, self.latest_noise[:0]
+
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Return the noise of the next step of N environments, (N, ...); another N begins the process anew."""
         noise = rng.standard_normal(shape, np.float32) * np.float32(self.noise)

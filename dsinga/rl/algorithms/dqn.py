@@ -17,6 +17,9 @@ from dsinga.rl.spaces import DiscreteSpace, Spaces
 from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
+# The share of random actions of the last of several actors is that of the first to the power of 1 + SPREAD.
+SPREAD = 7.0
+
 # The input and loss layers that DQN adds to the net of a model.
 ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
 
@@ -28,6 +31,9 @@ class DQN(Algorithm):
     reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action is that
     of Q', or of Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model, which
     ends in a layer kDueling.
+
+    Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
+    probability epsilon below, actor i of N with epsilon to the power of 1 + 7·i/(N - 1). Ape-X has 0.4 for the first.
 
     Args:
         model: the net; its first head has a value for each action.
@@ -87,6 +93,7 @@ class DQN(Algorithm):
         )
         self.target_params = copy_params(self.params)
         self.sampled = 0
+        self._exponent = 1.0  # of the share of random actions
 
     def check_heads(self) -> None:
         """Raise UserError unless the first head has a value for each action."""
@@ -98,7 +105,15 @@ class DQN(Algorithm):
     def epsilon(self) -> float:
         """The share of random actions at present."""
         done = min(1.0, self.sampled / max(1, self.epsilon_steps))
-        return self.first_epsilon + done * (self.last_epsilon - self.first_epsilon)
+        return (self.first_epsilon + done * (self.last_epsilon - self.first_epsilon)) ** self._exponent
+
+    def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
+        """Let this copy be that of a remote actor: epsilon to the power of 1 + 7·actor/(actors - 1), as in Ape-X.
+
+        Errors are those by the params alone, which stand for the target params, too.
+        """
+        super().act_as(actor, actors, params, sampled)
+        self.target_params, self._exponent = params, 1 + SPREAD * actor / max(1, actors - 1)
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the action of the largest value for each of N observations."""

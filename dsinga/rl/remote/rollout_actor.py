@@ -8,7 +8,7 @@ import pickle
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,22 +17,25 @@ from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import Episode
 from dsinga.rl.experience import Rollout
+from dsinga.rl.remote.actor_transitions import Acting, ActorTransitions
 from dsinga.rl.vector_environment import EnvironmentStep
 from dsinga.serial_executor import SerialExecutor
 
+Experience = TypeVar("Experience")
+
 
 @dataclass
-class ActorRollout:
+class ActorRollout(Generic[Experience]):
     """What an actor returns: its rollout, and from what another one could go on in its place.
 
     Attributes:
-        rollout: the rollout.
+        rollout: the rollout, or the transitions of one.
         episodes: the episodes that have ended in it.
         state: the state of the environments after it.
         version: the version of the params that chose the actions.
     """
 
-    rollout: Rollout
+    rollout: Experience
     episodes: list[Episode]
     state: dict[str, Any]
     version: int
@@ -55,9 +58,14 @@ class ActorStep:
     actor: str
 
 
+def pack(value: Any) -> bytes:
+    """Return a value as bytes: made once for several actors, and a copy that the learner may not change."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
 def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
-    """Return params as bytes: made once for the calls of several actors, and a copy that the learner may not change."""
-    return pickle.dumps(dict(params), protocol=pickle.HIGHEST_PROTOCOL)
+    """Return params as bytes, as :func:`pack` does."""
+    return pack(dict(params))
 
 
 class RolloutActor:
@@ -90,12 +98,19 @@ class RolloutActor:
         self._thread = SerialExecutor(f"dsinga-actor-{number}")
         self._collector = self._thread.run(self._create, environment, count, state)
 
-    async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout:
+    async def rollout(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout[Rollout]:
         """Return the rollout ``number`` of this actor, of ``steps`` steps, by the packed params of ``version``.
 
         Raises RunError where an environment fails.
         """
         return await asyncio.wrap_future(self._thread.submit(self._collect, params, version, number, steps))
+
+    async def transitions(self, packed: bytes, version: int, number: int, steps: int) -> ActorRollout[ActorTransitions]:
+        """Return the transitions of the rollout ``number``, by a packed :class:`Acting` of ``version``.
+
+        Raises RunError where an environment fails.
+        """
+        return await asyncio.wrap_future(self._thread.submit(self._transitions, packed, version, number, steps))
 
     async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
         """Step the environments by actions for their observations; without, or for another ``actor``'s, do nothing."""
@@ -118,12 +133,22 @@ class RolloutActor:
             collector.restore(state)
         return collector
 
-    def _collect(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout:
+    def _collect(self, params: bytes, version: int, number: int, steps: int) -> ActorRollout[Rollout]:
         self._agent.algorithm.params = pickle.loads(params)
-        self._agent.rng = np.random.default_rng([self._seed, self._number, number])
+        self._seed_agent(number)
         values = getattr(self._agent.algorithm, "values", None)
         rollout = self._collector.rollout(self._agent.sample, steps, values)
         return ActorRollout(rollout, self._collector.ended, self._collector.state(), version)
+
+    def _transitions(self, packed: bytes, version: int, number: int, steps: int) -> ActorRollout[ActorTransitions]:
+        acting: Acting = pickle.loads(packed)
+        self._seed_agent(number)
+        transitions = acting.collect(self._agent, self._collector, self._number, steps)
+        return ActorRollout(transitions, self._collector.ended, self._collector.state(), version)
+
+    def _seed_agent(self, number: int) -> None:
+        """Let the actions of a rollout depend on its number, and not on those before it."""
+        self._agent.rng = np.random.default_rng([self._seed, self._number, number])
 
     def _step(self, actions: np.ndarray | None) -> ActorStep:
         step = None if actions is None else self._collector.step(actions)

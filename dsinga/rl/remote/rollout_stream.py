@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,13 +23,23 @@ class RolloutStream:
         actors: the actors.
         batch: rollouts in an update; 0 for as many as keep all actors at work.
         max_staleness: how many updates may be made between the params of a rollout and the update by it.
+        method: the method of :class:`RolloutActor` that returns rollouts.
+        pack: returns params as the bytes that this method takes.
 
     Attributes:
         version: how many updates have had their rollouts.
     """
 
-    def __init__(self, actors: ActorPool, *, batch: int = 0, max_staleness: int = 8):
-        self.actors = actors
+    def __init__(
+        self,
+        actors: ActorPool,
+        *,
+        batch: int = 0,
+        max_staleness: int = 8,
+        method: str = "rollout",
+        pack: Callable[[Mapping[str, np.ndarray]], bytes] = pack_params,
+    ):
+        self.actors, self._method, self._pack = actors, method, pack
         self.batch, self.max_staleness = batch or rollouts_of_update(actors.count, max_staleness), max_staleness
         self.version = 0
         self._packed = b""  # the params of this version, once they are needed
@@ -37,9 +47,9 @@ class RolloutStream:
         self._idle = deque(range(actors.count))
         self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
         self._ended: SimpleQueue[Call] = SimpleQueue()
-        self._arrived: list[ActorRollout] = []
+        self._arrived: list[ActorRollout[Any]] = []
 
-    def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout]:
+    def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout[Any]]:
         """Return the rollouts of ``steps`` steps for the next update, the oldest ones; idle actors get ``params``.
 
         Raises RunError where an environment fails, or where there is no Dask worker for an actor.
@@ -59,8 +69,8 @@ class RolloutStream:
         """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
         while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
             number = self._idle.popleft()
-            self._packed = self._packed or pack_params(params)
-            call = self.actors.start(number, "rollout", self._packed, self.version, self._rollouts[number], steps)
+            self._packed = self._packed or self._pack(params)
+            call = self.actors.start(number, self._method, self._packed, self.version, self._rollouts[number], steps)
             self._rollouts[number] += 1
             self._running[call] = (number, self.version)
             call.add_done_callback(self._ended.put)
