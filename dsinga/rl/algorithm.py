@@ -19,6 +19,7 @@ from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
+from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
 from dsinga.rl.setting_names import check_settings
 from dsinga.rl.spaces import DiscreteSpace, Spaces
 
@@ -28,7 +29,8 @@ class Algorithm(ABC):
 
     A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
     learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
-    With ``corrects_older_actions`` older params may have chosen the actions of a rollout.
+    With ``corrects_older_actions`` older params may have chosen the actions of a rollout. With ``learns_sequences`` the
+    recurrent layers of the model may ``carry`` their hidden states from step to step of an environment.
 
     Args:
         model: the net.
@@ -43,12 +45,14 @@ class Algorithm(ABC):
         updater: the updater with its state.
         net: the net with the layers of the algorithm, of any batch size.
         examples: an array (1, ...) for each input layer, by name.
+        recurrence: what computes a model with hidden states, None for another model.
 
     Raises UserError where the net does not fit the spaces.
     """
 
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
+    learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Check the model, the spaces and the names of the settings that the algorithm is made with."""
@@ -65,17 +69,26 @@ class Algorithm(ABC):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        self.model, self.spaces, self.seed = model, spaces, seed
+        self.spaces, self.seed = spaces, seed
         model.check_observations(spaces.observation)
-        observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
-        self.examples = {model.input: observation, **(examples or {})}
+        carried = carried_layers(model)
+        if carried and not self.learns_sequences:
+            raise UserError(
+                f"{type(self).__name__} learns from single steps, but the model's layer {next(iter(carried))!r} "
+                "carries its state from step to step; learn by PPO or A2C, or leave carry out"
+            )
+        self.model = with_state_inputs(model)
+        inputs = {model.input: np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)}
+        inputs |= {state_input(name): np.zeros((1, size), np.float32) for name, size in carried.items()}
+        self.examples = {**inputs, **(examples or {})}
         try:
-            self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
+            self.net = LocalNet(self.model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
         except JobError:  # of a loss, perhaps, for which a head has a wrong size
-            self.net = LocalNet(model.job(), {model.input: observation})
+            self.net = LocalNet(self.model.job(), inputs)
             self.check_heads()
             raise
         self.check_heads()
+        self.recurrence = Recurrence(self.model, carried, self.net, self.examples) if carried else None
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
 
@@ -103,6 +116,10 @@ class Algorithm(ABC):
     @abstractmethod
     def learn(self, batch: Any) -> dict[str, float]:
         """Change the params by experience, and return metrics such as "loss"."""
+
+    def hidden_states(self, count: int) -> HiddenStates | None:
+        """Return the hidden states of ``count`` environments before their first step, None for a model without."""
+        return None if self.recurrence is None else self.recurrence.hidden_states(count)
 
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the errors (B,) of transitions, by which a prioritised replay draws. Raises UserError for none."""

@@ -81,6 +81,11 @@ class AgentTask:
             raise conf.error(
                 f"{name} learns from environments in this process, not from actors; leave actors out", "num_actors"
             )
+        if algorithm.recurrence is not None and (self.has_groups or conf.predicts_here):
+            raise conf.error(
+                "an agent whose model carries hidden states learns in this process, perhaps from actors that choose "
+                "the actions; leave groups and predicts_here out"
+            )
         replay = conf.replay_conf or ReplayConf()
         if not algorithm.on_policy and replay.learn_after > self.job.train_steps:
             raise replay.error(
@@ -221,12 +226,13 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
         return learning_from(agent, pool, conf)
-    collector = Collector(make_environments(task.environment, conf.num_environments, seed=job.seed))
+    environments = make_environments(task.environment, conf.num_environments, seed=job.seed)
+    collector = Collector(environments, agent.hidden_states(environments.count))
     if isinstance(agent.algorithm, ES):
         return EvolutionLoop(agent, collector)
     if agent.algorithm.on_policy:
         return OnPolicyLoop(agent, collector)
-    replay, environments = conf.replay_conf or ReplayConf(), collector.environments
+    replay = conf.replay_conf or ReplayConf()
     kind = PrioritizedReplay if replay.prioritized else ReplayMemory
     sizes = {"count": environments.count, "n": replay.n_steps}
     return OffPolicyLoop(
