@@ -37,6 +37,8 @@ class Algorithm(ABC):
         spaces: the spaces of the environment.
         layers: the layers that the algorithm adds.
         examples: an array (1, ...) for each input layer that it adds, by name; only shapes and dtypes matter.
+        labels: labels (1,) or (1, ...) of the observation, int64 or float32, for layers that take labels from the input
+            layer of the model; :meth:`update` then takes labels. Only shape and dtype matter.
         updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it.
         seed: determines the initial params.
 
@@ -66,10 +68,11 @@ class Algorithm(ABC):
         *,
         layers: Sequence[LayerConf] = (),
         examples: Mapping[str, np.ndarray] | None = None,
+        labels: np.ndarray | None = None,
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        self.spaces, self.seed = spaces, seed
+        self.spaces, self.seed, self._label_example = spaces, seed, labels
         model.check_observations(spaces.observation)
         carried = carried_layers(model)
         if carried and not self.learns_sequences:
@@ -82,7 +85,13 @@ class Algorithm(ABC):
         inputs |= {state_input(name): np.zeros((1, size), np.float32) for name, size in carried.items()}
         self.examples = {**inputs, **(examples or {})}
         try:
-            self.net = LocalNet(self.model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
+            self.net = LocalNet(
+                self.model.job(layers, updater, seed),
+                self.examples,
+                self.labels_by_layer(labels),
+                threads=1,
+                is_small=True,
+            )
         except JobError:  # of a loss, perhaps, for which a head has a wrong size
             self.net = LocalNet(self.model.job(), inputs)
             self.check_heads()
@@ -132,15 +141,21 @@ class Algorithm(ABC):
         )
         return tuple(forward.outputs[head] for head in self.model.heads)
 
-    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
-        """Do one step of the updater by the gradient of the losses for a batch, arrays by input layer."""
-        gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
+    def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
+        """Do one step of the updater by the gradient of the losses for a batch: arrays by input layer, and labels."""
+        gradients, metrics = self.net.backward(
+            self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
+        )
         self.updater.step(self.params, gradients)
         return metrics
 
+    def labels_by_layer(self, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
+        """Return labels by input layer, as :class:`LocalNet` takes them."""
+        return None if labels is None else {self.model.input: labels}
+
     def job(self, rows: int) -> Job:
         """Return the net with the layers of the algorithm as a job of ``rows`` rows, which are not in any store."""
-        return experience_job(self.net.job, self.examples, rows)
+        return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from: nested dicts of arrays and plain values."""
@@ -184,17 +199,21 @@ class Algorithm(ABC):
             )
 
 
-def experience_job(job: Job, examples: Mapping[str, np.ndarray], rows: int) -> Job:
+def experience_job(
+    job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
+) -> Job:
     """Return a job whose input layers are fed by its algorithm with ``rows`` rows, in place of a store.
 
-    ``examples`` has an array (n, ...) for each input layer; only shapes and dtypes matter.
+    ``examples`` has an array (n, ...) for each input layer, ``labels`` those of its records, if they have any; only
+    shapes and dtypes matter.
     """
     layers = [
         layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
         for layer in job.neuralnet.layer
     ]
     sources = {
-        name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype)) for name, array in examples.items()
+        name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
+        for name, array in examples.items()
     }
     return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), sources)
 

@@ -38,6 +38,7 @@ class ActorCritic(Algorithm):
         spaces: the spaces of the environment.
         layers: the loss layers.
         inputs: the input layers of numbers, one for each step, that they take besides the actions.
+        labels: an example of labels of the observation, as for :class:`Algorithm`.
         discount: factor of the next step's reward, gamma.
         decay: weight of later errors in an advantage, lambda.
         max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
@@ -56,6 +57,7 @@ class ActorCritic(Algorithm):
         layers: Sequence[LayerConf],
         *,
         inputs: Sequence[str] = (ADVANTAGE, RETURN),
+        labels: np.ndarray | None = None,
         discount: float = 0.99,
         decay: float = 1.0,
         max_gradient_norm: float = 0.5,
@@ -70,7 +72,7 @@ class ActorCritic(Algorithm):
         if inputs:
             examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
         layers = [*map(input_layer, examples), *layers]
-        super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
+        super().__init__(model, spaces, layers=layers, examples=examples, labels=labels, updater=updater, seed=seed)
         self.learner = self.net
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
@@ -113,10 +115,14 @@ class ActorCritic(Algorithm):
         """The names of the metrics of an update."""
         return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
-    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
+    def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
-        learner = self.learner if self.recurrence is None else self.recurrence
-        gradients, metrics = learner.backward(self.params, batch, step=self.updater.steps)
+        if self.recurrence is None:
+            gradients, metrics = self.learner.backward(
+                self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
+            )
+        else:
+            gradients, metrics = self.recurrence.backward(self.params, batch, step=self.updater.steps)
         self.updater.step(self.params, gradients, self.max_gradient_norm)
         return metrics
 
