@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
-from dsinga.data.conversion import find_nonfinite, nonfinite_error
+from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
 from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact
@@ -233,10 +233,14 @@ class AlgorithmRecords(RecordSource):
         rows: records of a batch.
         shape: shape of one record.
         dtype: uint8, int32 or float32.
+        labels: labels (n, ...) like those of the records, None for records without; only shape and dtype matter.
     """
 
-    def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any):
-        super().__init__("records of the algorithm", _NoColumn("x", rows, shape, dtype, rows))
+    def __init__(self, rows: int, shape: tuple[int, ...], dtype: Any, labels: np.ndarray | None = None):
+        column = None
+        if labels is not None:
+            column = _NoColumn("y", rows, labels.shape[1:], label_dtype(labels.dtype), rows)
+        super().__init__("records of the algorithm", _NoColumn("x", rows, shape, dtype, rows), column)
 
 
 class _NoColumn(Column):

@@ -15,6 +15,7 @@ from dsinga.errors import UserError
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.checks import check_same_actions, explained_observations
 from dsinga.rl.experience import Sampled
+from dsinga.rl.recurrence import HiddenStates
 from dsinga.rl.vector_environment import VectorEnvironment
 
 
@@ -36,20 +37,27 @@ class Agent:
         self.algorithm = algorithm
         self.rng = np.random.default_rng(seed)
 
-    def sample(self, observations: np.ndarray) -> Sampled:
-        """Return actions that explore, for observations (N, ...), or one for an observation."""
+    def hidden_states(self, count: int) -> HiddenStates | None:
+        """Return the hidden states of ``count`` environments before their first step, None for a model without."""
+        return self.algorithm.hidden_states(count)
+
+    def sample(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Sampled:
+        """Return actions that explore, for observations (N, ...), or one for an observation.
+
+        A model with hidden states takes those before the observations, and changes them to those after.
+        """
         batch, is_single = self._batch(observations)
         with explained_observations(batch):
-            sampled = self.algorithm.sample(batch, self.rng)
+            sampled = self.algorithm.sample(batch, self.rng, *_states(hidden))
         if not is_single:
             return sampled
         return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
 
-    def predict(self, observations: np.ndarray) -> Any:
-        """Return the best actions for observations (N, ...), or the best one for an observation."""
+    def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> Any:
+        """Return the best actions for observations (N, ...), or the best one; ``hidden`` is as for :meth:`sample`."""
         batch, is_single = self._batch(observations)
         with explained_observations(batch):
-            actions = self.algorithm.predict(batch)
+            actions = self.algorithm.predict(batch, *_states(hidden))
         return actions[0] if is_single else actions
 
     def learn(self, batch: Any) -> dict[str, float]:
@@ -115,3 +123,8 @@ class Agent:
         if array.shape == space.shape:
             return array[np.newaxis], True
         raise UserError(f"observations have the shape {space.shape}, or (N, ...) for several; these have {array.shape}")
+
+
+def _states(hidden: HiddenStates | None) -> tuple[HiddenStates, ...]:
+    """Return the argument of hidden states, which an algorithm without them does not have."""
+    return () if hidden is None else (hidden,)

@@ -19,6 +19,7 @@ from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.rl.checks import check_model_and_spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
+from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
 from dsinga.rl.setting_names import check_settings
 from dsinga.rl.spaces import DiscreteSpace, Spaces
 
@@ -28,13 +29,16 @@ class Algorithm(ABC):
 
     A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
     learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
-    With ``corrects_older_actions`` older params may have chosen the actions of a rollout.
+    With ``corrects_older_actions`` older params may have chosen the actions of a rollout. With ``learns_sequences`` the
+    recurrent layers of the model may ``carry`` their hidden states from step to step of an environment.
 
     Args:
         model: the net.
         spaces: the spaces of the environment.
         layers: the layers that the algorithm adds.
         examples: an array (1, ...) for each input layer that it adds, by name; only shapes and dtypes matter.
+        labels: labels (1,) or (1, ...) of the observation, int64 or float32, for layers that take labels from the input
+            layer of the model; :meth:`update` then takes labels. Only shape and dtype matter.
         updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it.
         seed: determines the initial params.
 
@@ -44,6 +48,7 @@ class Algorithm(ABC):
         net: the net with the layers of the algorithm, of any batch size.
         examples: an array (1, ...) for each input layer, by name.
         sampled: of algorithms with a replay memory, the steps of environments whose actions were chosen by ``sample``.
+        recurrence: what computes a model with hidden states, None for another model.
 
     Raises UserError where the net does not fit the spaces.
     """
@@ -51,6 +56,7 @@ class Algorithm(ABC):
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
     sampled: int = 0
+    learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Check the model, the spaces and the names of the settings that the algorithm is made with."""
@@ -64,20 +70,36 @@ class Algorithm(ABC):
         *,
         layers: Sequence[LayerConf] = (),
         examples: Mapping[str, np.ndarray] | None = None,
+        labels: np.ndarray | None = None,
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        self.model, self.spaces, self.seed = model, spaces, seed
+        self.spaces, self.seed, self._label_example = spaces, seed, labels
         model.check_observations(spaces.observation)
-        observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
-        self.examples = {model.input: observation, **(examples or {})}
+        carried = carried_layers(model)
+        if carried and not self.learns_sequences:
+            raise UserError(
+                f"{type(self).__name__} learns from single steps, but the model's layer {next(iter(carried))!r} "
+                "carries its state from step to step; learn by PPO or A2C, or leave carry out"
+            )
+        self.model = with_state_inputs(model)
+        inputs = {model.input: np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)}
+        inputs |= {state_input(name): np.zeros((1, size), np.float32) for name, size in carried.items()}
+        self.examples = {**inputs, **(examples or {})}
         try:
-            self.net = LocalNet(model.job(layers, updater, seed), self.examples, threads=1, is_small=True)
+            self.net = LocalNet(
+                self.model.job(layers, updater, seed),
+                self.examples,
+                self.labels_by_layer(labels),
+                threads=1,
+                is_small=True,
+            )
         except JobError:  # of a loss, perhaps, for which a head has a wrong size
-            self.net = LocalNet(model.job(), {model.input: observation})
+            self.net = LocalNet(self.model.job(), inputs)
             self.check_heads()
             raise
         self.check_heads()
+        self.recurrence = Recurrence(self.model, carried, self.net, self.examples) if carried else None
         self.params = self.net.initial_params()
         self.updater = self.net.updater()
 
@@ -106,6 +128,10 @@ class Algorithm(ABC):
     def learn(self, batch: Any) -> dict[str, float]:
         """Change the params by experience, and return metrics such as "loss"."""
 
+    def hidden_states(self, count: int) -> HiddenStates | None:
+        """Return the hidden states of ``count`` environments before their first step, None for a model without."""
+        return None if self.recurrence is None else self.recurrence.hidden_states(count)
+
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the errors (B,) of transitions, by which a prioritised replay draws. Raises UserError for none."""
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
@@ -125,15 +151,21 @@ class Algorithm(ABC):
         )
         return tuple(forward.outputs[head] for head in self.model.heads)
 
-    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
-        """Do one step of the updater by the gradient of the losses for a batch, arrays by input layer."""
-        gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
+    def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
+        """Do one step of the updater by the gradient of the losses for a batch: arrays by input layer, and labels."""
+        gradients, metrics = self.net.backward(
+            self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
+        )
         self.updater.step(self.params, gradients)
         return metrics
 
+    def labels_by_layer(self, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
+        """Return labels by input layer, as :class:`LocalNet` takes them."""
+        return None if labels is None else {self.model.input: labels}
+
     def job(self, rows: int) -> Job:
         """Return the net with the layers of the algorithm as a job of ``rows`` rows, which are not in any store."""
-        return experience_job(self.net.job, self.examples, rows)
+        return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
         """Return what learning goes on from: nested dicts of arrays and plain values."""
@@ -177,17 +209,21 @@ class Algorithm(ABC):
             )
 
 
-def experience_job(job: Job, examples: Mapping[str, np.ndarray], rows: int) -> Job:
+def experience_job(
+    job: Job, examples: Mapping[str, np.ndarray], rows: int, labels: Mapping[str, np.ndarray] | None = None
+) -> Job:
     """Return a job whose input layers are fed by its algorithm with ``rows`` rows, in place of a store.
 
-    ``examples`` has an array (n, ...) for each input layer; only shapes and dtypes matter.
+    ``examples`` has an array (n, ...) for each input layer, ``labels`` those of its records, if they have any; only
+    shapes and dtypes matter.
     """
     layers = [
         layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
         for layer in job.neuralnet.layer
     ]
     sources = {
-        name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype)) for name, array in examples.items()
+        name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
+        for name, array in examples.items()
     }
     return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), sources)
 

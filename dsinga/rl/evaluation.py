@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from dsinga.arguments import check_whole
 from dsinga.errors import RunError, UserError
 from dsinga.rl.agent import Agent
+from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.vector_environment import VectorEnvironment
@@ -22,8 +24,26 @@ LONGEST_EPISODE = 1_000_000  # steps
 class Policy(Protocol):
     """What chooses actions, such as an agent or an algorithm."""
 
-    def predict(self, observations: np.ndarray, /) -> Any:
+    @property
+    def predict(self) -> Callable[..., Any]:
+        """A method that returns the best actions for observations (N, ...); with hidden states, it takes them, too."""
+
+
+class BestActions:
+    """Chooses the best actions of an agent for ``count`` environments, with its hidden states, if it has any."""
+
+    def __init__(self, agent: Policy, count: int):
+        self._predict = agent.predict
+        self._hidden = agent.hidden_states(count) if isinstance(agent, Agent | Algorithm) else None
+
+    def __call__(self, observations: np.ndarray) -> Any:
         """Return the best actions for observations (N, ...)."""
+        return self._predict(observations) if self._hidden is None else self._predict(observations, self._hidden)
+
+    def end(self, ended: np.ndarray) -> None:
+        """Reset the hidden states of the environments whose episodes have ended."""
+        if self._hidden is not None:
+            self._hidden.reset(ended)
 
 
 class EvaluatedEpisodes(NamedTuple):
@@ -77,11 +97,13 @@ def evaluate(
     statistics = EpisodeStatistics(count)
     missing = [episodes // count + (i < episodes % count) for i in range(count)]
     ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+    choose = BestActions(agent, count)
     steps = 0  # since an episode that counts has ended
     try:
         observations = environments.reset()
         while any(missing):
-            step = environments.step(agent.predict(observations))
+            step = environments.step(choose(observations))
+            choose.end(step.ended)
             observations = step.observations
             steps += 1
             for episode in statistics.add(step):

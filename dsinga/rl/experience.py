@@ -33,6 +33,7 @@ class Rollout:
         bootstrap: (T, N) float32, the value of the final observation where the step was cut off, else 0.
         last_observations: (N, ...), those after the last step.
         extras: arrays (T, N, ...) float32 by name, as in :class:`Sampled`.
+        hidden: the hidden states (N, H) before the first step, by recurrent layer; {} of an agent without.
     """
 
     observations: np.ndarray
@@ -43,6 +44,7 @@ class Rollout:
     bootstrap: np.ndarray
     last_observations: np.ndarray
     extras: dict[str, np.ndarray] = field(default_factory=dict)
+    hidden: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -96,4 +98,5 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     extras = {
         name: np.concatenate([rollout.extras[name] for rollout in rollouts], axis=1) for name in rollouts[0].extras
     }
-    return Rollout(**{name: join(name) for name in names}, last_observations=last, extras=extras)
+    hidden = {name: np.concatenate([rollout.hidden[name] for rollout in rollouts]) for name in rollouts[0].hidden}
+    return Rollout(**{name: join(name) for name in names}, last_observations=last, extras=extras, hidden=hidden)

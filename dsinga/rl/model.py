@@ -84,6 +84,18 @@ class Model:
         model.layers = list(layers)
         return model
 
+    def layers_over(self, steps: int) -> list[LayerConf]:
+        """Return the layers so that they compute ``steps`` steps of each row together, (B, T, ...)."""
+        layers = []
+        for layer in self.layers:
+            if layer.name == self.input:
+                conf = layer.store_conf or StoreConf()
+                shape = [steps, *conf.shape] if conf.shape else []
+                layers.append(layer.replace(store_conf=conf.replace(batchsize=[1], shape=shape)))
+            else:
+                layers.append(layer if layer.store_conf else layer.replace(per_step=True))
+        return layers
+
     def head(self, number: int, meaning: str) -> str:
         """Return the name of a head, ``meaning`` being what an algorithm needs it for. Raises UserError for a lack."""
         if number < len(self.heads):

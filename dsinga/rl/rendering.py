@@ -12,7 +12,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.rl.environment_loop import EnvironmentLoop
 from dsinga.rl.environments import Environment, make_rendering_environment
 from dsinga.rl.episodes import Episode
-from dsinga.rl.evaluation import FIRST_ENVIRONMENT, Policy
+from dsinga.rl.evaluation import FIRST_ENVIRONMENT, BestActions, Policy
 
 LONGEST_RECORDING = 2000  # steps; then the recording ends
 MOST_FRAMES = 250  # of a GIF; of longer episodes every second frame is kept, or every third, ...
@@ -132,8 +132,9 @@ def write_strip(frames: list[np.ndarray], path: Path) -> None:
 
 def _run_episode(agent: Policy, loop: EnvironmentLoop) -> Episode:
     observations, total, length, has_ended = loop.reset(), 0.0, 0, False
+    choose = BestActions(agent, 1)
     while length < LONGEST_RECORDING and not has_ended:
-        step = loop.step(agent.predict(observations))
+        step = loop.step(choose(observations))
         observations, total, has_ended = step.observations, total + float(step.rewards[0]), len(step.ended) > 0
         length += 1
     return Episode(total, length, 0)

@@ -83,6 +83,11 @@ class AgentTask:
             raise conf.error(
                 f"{name} learns from environments in this process, not from actors; leave actors out", "num_actors"
             )
+        if algorithm.recurrence is not None and (self.has_groups or conf.predicts_here):
+            raise conf.error(
+                "an agent whose model carries hidden states learns in this process, perhaps from actors that choose "
+                "the actions; leave groups and predicts_here out"
+            )
         replay = conf.replay_conf or ReplayConf()
         if not algorithm.on_policy and replay.learn_after > self.job.train_steps:
             raise replay.error(
@@ -246,7 +251,8 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
             memory = _memory_of(conf, environments.spaces)
         updates = ReplayUpdates(agent, memory, **_times_of(task.job))
         return RemoteReplayLoop(agent, pool, updates, max_staleness=conf.max_staleness)
-    collector = Collector(make_environments(task.environment, conf.num_environments, seed=job.seed))
+    environments = make_environments(task.environment, conf.num_environments, seed=job.seed)
+    collector = Collector(environments, agent.hidden_states(environments.count))
     if isinstance(agent.algorithm, ES):
         return EvolutionLoop(agent, collector)
     if agent.algorithm.on_policy:

@@ -12,6 +12,7 @@ from scipy import stats
 
 import dsinga
 from dsinga import nn, rl
+from dsinga.job import LayerConf, LayerType
 from dsinga.rl.distributions import best_actions, log_probabilities, policy_size, sample_actions
 from dsinga.rl.spaces import space_of
 
@@ -279,3 +280,36 @@ def test_actions_have_the_shape_of_their_space(shape: tuple[int, ...]) -> None:
     actions, logs = sample_actions(policy, space, rng)
     assert (actions.shape, best_actions(policy, space).shape, logs.shape) == ((5, *shape), (5, *shape), (5,))
     np.testing.assert_array_equal(log_probabilities(policy, actions, space), logs)
+
+
+class Labelled(rl.Algorithm):
+    """Learns classes of observations, which its batches give as labels."""
+
+    def __init__(self, model: rl.Model, spaces: rl.Spaces = SPACES, **settings: Any):
+        loss = LayerConf(name="classes", type=LayerType.kSoftmaxLoss, srclayers=[model.heads[0], model.input])
+        super().__init__(model, spaces, layers=[loss], labels=np.zeros(1, np.int64), **settings)
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        return self.heads(observations)[0].argmax(axis=1)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> rl.Sampled:
+        return rl.Sampled(self.predict(observations), {})
+
+    def learn(self, batch: tuple[np.ndarray, np.ndarray | None]) -> dict[str, float]:
+        return dict(self.update({self.model.input: batch[0]}, batch[1]))
+
+
+def test_a_loss_takes_labels_that_the_algorithm_gives_with_its_batches() -> None:
+    agent = rl.Agent(Labelled(rl.Model(TEXT), updater=nn.SGD(0.5), seed=1))
+    x = observations(200)
+    labels = x[:, :3].argmax(axis=1)
+    scores = agent.algorithm.heads(x)[0]
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    metrics = [agent.learn((x, labels)) for _ in range(60)]
+    assert metrics[0]["loss"] == pytest.approx(-logs[np.arange(200), labels].mean(), rel=1e-5)
+    assert metrics[-1]["accuracy"] > 0.9
+    assert (agent.predict(x) == labels).mean() > 0.9
+    source = next(layer.store_conf.records for layer in agent.algorithm.job(8).neuralnet.layer if layer.store_conf)
+    assert source.has_labels
+    with pytest.raises(dsinga.UserError, match="labels"):
+        agent.learn((x, None))

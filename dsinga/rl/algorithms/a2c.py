@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class A2C(ActorCritic):
         updater: the updater; by default RMSProp at a rate of 0.0007.
         seed: determines the initial params.
     """
+
+    learns_sequences: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
+from dsinga.rl.recurrence import BEGINS, HiddenStates, state_input
 from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
 from dsinga.training import declared_metrics
 
@@ -37,6 +38,7 @@ class ActorCritic(Algorithm):
         spaces: the spaces of the environment.
         layers: the loss layers.
         inputs: the input layers of numbers, one for each step, that they take besides the actions.
+        labels: an example of labels of the observation, as for :class:`Algorithm`.
         discount: factor of the next step's reward, gamma.
         decay: weight of later errors in an advantage, lambda.
         max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
@@ -55,6 +57,7 @@ class ActorCritic(Algorithm):
         layers: Sequence[LayerConf],
         *,
         inputs: Sequence[str] = (ADVANTAGE, RETURN),
+        labels: np.ndarray | None = None,
         discount: float = 0.99,
         decay: float = 1.0,
         max_gradient_norm: float = 0.5,
@@ -69,7 +72,7 @@ class ActorCritic(Algorithm):
         if inputs:
             examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
         layers = [*map(input_layer, examples), *layers]
-        super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
+        super().__init__(model, spaces, layers=layers, examples=examples, labels=labels, updater=updater, seed=seed)
         self.learner = self.net
         self.mean: Callable[[np.ndarray], Any] = np.mean
 
@@ -81,23 +84,30 @@ class ActorCritic(Algorithm):
         if len(model.heads) > 1:
             self.check_head(model.heads[1], 1, "the value of a state")
 
-    def predict(self, observations: np.ndarray) -> np.ndarray:
-        """Return the most probable action for each of N observations."""
-        return best_actions(self._head(0, observations), self.spaces.action)
+    def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
+        """Return the most probable action for each of N observations; hidden states become those after them."""
+        return best_actions(self._head(0, observations, hidden), self.spaces.action)
 
-    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Draw an action for each of N observations; the extra is its "log_probability"."""
-        actions, logs = sample_actions(self._head(0, observations), self.spaces.action, rng)
+    def sample(self, observations: np.ndarray, rng: np.random.Generator, hidden: HiddenStates | None = None) -> Sampled:
+        """Draw an action for each of N observations; the extra is its "log_probability".
+
+        Hidden states become those after the observations.
+        """
+        actions, logs = sample_actions(self._head(0, observations, hidden), self.spaces.action, rng)
         return Sampled(actions, {"log_probability": logs})
 
-    def values(self, observations: np.ndarray) -> np.ndarray:
-        """Return the values (N,) of N observations, 0 without a head for them."""
+    def values(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
+        """Return the values (N,) of N observations, 0 without a head for them; hidden states do not change."""
         if len(self.model.heads) < 2:
             return np.zeros(len(observations), np.float32)
-        return self._head(1, observations).reshape(-1)
+        return self._head(1, observations, hidden, moves=False).reshape(-1)
 
-    def _head(self, number: int, observations: np.ndarray) -> np.ndarray:
+    def _head(
+        self, number: int, observations: np.ndarray, hidden: HiddenStates | None = None, moves: bool = True
+    ) -> np.ndarray:
         head = self.model.heads[number]
+        if self.recurrence is not None:
+            return self.recurrence.step(self.params, observations, hidden, head, moves=moves)
         return self.net.forward(self.params, {self.model.input: observations}, layers=(head,)).outputs[head]
 
     @property
@@ -105,9 +115,14 @@ class ActorCritic(Algorithm):
         """The names of the metrics of an update."""
         return tuple(mean_metrics([dict.fromkeys(declared_metrics(self.learner.net), 0.0)]))
 
-    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
+    def update(self, batch: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> Means:
         """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
-        gradients, metrics = self.learner.backward(self.params, batch, step=self.updater.steps)
+        if self.recurrence is None:
+            gradients, metrics = self.learner.backward(
+                self.params, batch, self.labels_by_layer(labels), step=self.updater.steps
+            )
+        else:
+            gradients, metrics = self.recurrence.backward(self.params, batch, step=self.updater.steps)
         self.updater.step(self.params, gradients, self.max_gradient_norm)
         return metrics
 
@@ -138,18 +153,37 @@ class ActorCritic(Algorithm):
         They are computed here at once, in a fraction of the time that they would take step by step.
         """
         observations = np.concatenate([rollout.observations, rollout.last_observations[np.newaxis]])
+        if self.recurrence is not None:
+            rows = {self.model.input: self.as_rows(observations), **self.sequences(rollout, len(observations))}
+            values = self.recurrence.head(self.params, rows, self.model.heads[1])
+            return values.reshape(observations.shape[1::-1]).T
         return self.values(observations.reshape(-1, *observations.shape[2:])).reshape(observations.shape[:2])
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the steps of a rollout as rows of the input layers, those of all environments one after another."""
-        observations = rollout.observations.reshape(-1, *rollout.observations.shape[2:])
-        actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
-        return {
-            self.model.input: observations,
-            ACTION: as_action_records(actions),
-            ADVANTAGE: advantages.reshape(-1, 1),
-            RETURN: returns.reshape(-1, 1),
+        """Return the steps of a rollout as rows of the input layers, in the order of :meth:`as_rows`."""
+        rows = {
+            self.model.input: self.as_rows(rollout.observations),
+            ACTION: as_action_records(self.as_rows(rollout.actions)),
+            ADVANTAGE: self.as_rows(advantages)[:, np.newaxis],
+            RETURN: self.as_rows(returns)[:, np.newaxis],
         }
+        return rows if self.recurrence is None else {**rows, **self.sequences(rollout, len(rollout.rewards))}
+
+    def as_rows(self, array: np.ndarray) -> np.ndarray:
+        """Return (T, N, ...) as rows: of a model with hidden states, all steps of an environment after another."""
+        array = array if self.recurrence is None else array.swapaxes(0, 1)
+        return array.reshape(-1, *array.shape[2:])
+
+    def sequences(self, rollout: Rollout, steps: int) -> dict[str, np.ndarray]:
+        """Return the rows of ``steps`` steps that say where sequences begin, and with which hidden states."""
+        ended = rollout.terminated | rollout.truncated
+        begins = np.concatenate([np.ones_like(ended[:1]), ended])[:steps]
+        rows = {BEGINS: self.as_rows(begins)}
+        for name, states in rollout.hidden.items():
+            rows[state_input(name)] = np.zeros((begins.shape[1], steps, states.shape[1]), np.float32)
+            rows[state_input(name)][:, 0] = states
+            rows[state_input(name)] = rows[state_input(name)].reshape(-1, states.shape[1])
+        return rows
 
 
 def distribution_of(space: Space) -> PolicyDistribution:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.job import Job, LayerConf, LayerType, NetConf, StoreConf, UpdaterConf, VTraceLossConf
+from dsinga.job import Job, LayerConf, LayerType, NetConf, UpdaterConf, VTraceLossConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     LOG_PROBABILITY,
@@ -98,21 +98,13 @@ class IMPALA(ActorCritic):
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
         """Return the job of the net that computes ``steps`` steps of each environment, and one more, together."""
-        layers = [self._with_steps(layer, steps + 1) for layer in self.model.layers]
-        net = NetConf(layer=[*layers, *map(input_layer, INPUTS), *self._losses])
+        net = NetConf(layer=[*self.model.layers_over(steps + 1), *map(input_layer, INPUTS), *self._losses])
         observation, action = self.spaces.observation, self.spaces.action
         example = {name: np.zeros((1, steps), np.float32) for name in INPUTS}
         example[self.model.input] = np.zeros((1, steps + 1, *observation.shape), observation.dtype)
         if action.shape:
             example[ACTION] = np.zeros((1, steps, math.prod(action.shape)), np.float32)
         return self.net.job.replace(neuralnet=net), example
-
-    def _with_steps(self, layer: LayerConf, steps: int) -> LayerConf:
-        if layer.name != self.model.input:
-            return layer.replace(per_step=True)
-        conf = layer.store_conf or StoreConf()
-        shape = [steps, *conf.shape] if conf.shape else []
-        return layer.replace(store_conf=conf.replace(batchsize=[1], shape=shape))
 
     def _sequences(self, rollout: Rollout) -> dict[str, np.ndarray]:
         """Return a rollout as records of the learner's input layers, a row for each environment."""

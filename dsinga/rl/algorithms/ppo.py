@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
 
     The advantages are those of :func:`dsinga.rl.advantages.gae`. Each rollout is learnt in ``epochs`` passes, in
-    ``minibatches`` parts of random steps each.
+    ``minibatches`` parts of random steps each; of a model with hidden states, of all steps of random environments.
 
     Args:
         model: the net; its heads are the policy and the value.
@@ -46,6 +47,8 @@ class PPO(ActorCritic):
         updater: the updater; by default Adam at a rate of 0.0003.
         seed: determines the initial params and the order of the rows.
     """
+
+    learns_sequences: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -89,11 +92,14 @@ class PPO(ActorCritic):
         """Yield the minibatches of a rollout, in each epoch in another order."""
         advantages, returns = self.estimate(rollout)
         rows = self.rows(rollout, advantages, returns)
-        rows[LOG_PROBABILITY] = rollout.extras["log_probability"].reshape(-1, 1)
+        rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]
         rng = np.random.default_rng((self.seed, self.updater.steps))
-        size = -(-rollout.steps // self.minibatches)
+        length = 1 if self.recurrence is None else len(rollout.rewards)  # of what an update takes as a whole
+        size = -(-rollout.steps // length // self.minibatches) * length
         for _ in range(self.epochs):
-            order = rng.permutation(rollout.steps)
+            order = rng.permutation(rollout.steps // length)
+            if length > 1:
+                order = (order[:, np.newaxis] * length + np.arange(length)).reshape(-1)
             shuffled = {name: array[order] for name, array in rows.items()}
             for start in range(0, rollout.steps, size):
                 part = {name: array[start : start + size] for name, array in shuffled.items()}

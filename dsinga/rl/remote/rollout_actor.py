@@ -128,7 +128,7 @@ class RolloutActor:
     def _create(self, environment: Environment, count: int, state: Mapping[str, Any] | None) -> Collector:
         environments = make_environments(environment, count, seed=self._seed, first=self._number * count)
         self._agent.check_environments(environments)
-        collector = Collector(environments)
+        collector = Collector(environments, self._agent.hidden_states(count))
         if state is not None:
             collector.restore(state)
         return collector

@@ -1,0 +1,213 @@
+"""Recurrent layers of an agent: hidden states carried from step to step, and learning from whole sequences of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.engine.local_net import LocalNet
+from dsinga.engine.local_results import Backward, Means
+from dsinga.engine.loss_gradients import loss_gradients
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, NetConf, RecurrentConf
+from dsinga.rl.model import Model, input_layer
+from dsinga.worker.param_slices import Arrays
+
+# Among the rows of a batch: whether a sequence of steps begins with the row, (R,) bool.
+BEGINS = "rl_begins"
+
+
+class HiddenStates(dict[str, np.ndarray]):
+    """The hidden states of N environments, (N, H) float32 by recurrent layer; a step changes them."""
+
+    def reset(self, rows: Any = slice(None)) -> None:
+        """Set the states of the environments ``rows`` to zeros, where an episode begins; by default those of all."""
+        for array in self.values():
+            array[rows] = 0
+
+    def copy(self) -> HiddenStates:
+        """Return a copy of the arrays."""
+        return HiddenStates({name: array.copy() for name, array in self.items()})
+
+    def of_rows(self, rows: Any) -> HiddenStates:
+        """Return a copy of the states of some environments."""
+        return HiddenStates({name: array[rows].copy() for name, array in self.items()})
+
+
+def carried_layers(model: Model) -> dict[str, int]:
+    """Return the sizes of the hidden states by layer: of the recurrent layers of a model with ``carry``.
+
+    Raises UserError for a layer that cannot carry its state from one step of an environment to the next.
+    """
+    sizes = {}
+    for layer in model.layers:
+        if (carried := _carrying(layer)) is None:
+            continue
+        _, conf = carried
+        if layer.type is LayerType.kLSTM:
+            raise layer.error(
+                f"the agent's layer {layer.name!r} is a kLSTM, whose second state is not in its feature; carry the "
+                "state of a kGRU from step to step"
+            )
+        if conf.bidirectional or conf.initial_state or len(layer.srclayers) != 1:
+            raise layer.error(
+                f"layer {layer.name!r} carries its state from step to step, so it takes one source layer and is "
+                "neither bidirectional nor has an initial_state"
+            )
+        sizes[layer.name] = conf.dim_hidden
+    return sizes
+
+
+def with_state_inputs(model: Model) -> Model:
+    """Return a model of one step whose recurrent layers with ``carry`` take the state before it from an input layer."""
+    carried = carried_layers(model)
+    if not carried:
+        return model
+    layers = [_from_state(layer) if layer.name in carried else layer for layer in model.layers]
+    return model.with_layers([*map(input_layer, map(state_input, carried)), *layers])
+
+
+def state_input(layer: str) -> str:
+    """Return the name of the input layer that takes the hidden state of a recurrent layer."""
+    return f"state of {layer}"
+
+
+class Recurrence:
+    """Computes a model with recurrent layers, step by step or over sequences of steps.
+
+    The rows of a batch are steps of environments, those of a sequence one after another; BEGINS says where a sequence
+    begins, and there the input layers of states have the state before the step.
+
+    Args:
+        model: the model of one step, with input layers of states.
+        carried: the sizes of the hidden states by layer.
+        net: the net of one step, with the losses of the algorithm.
+        examples: an array (1, ...) for each input layer of ``net``.
+    """
+
+    def __init__(self, model: Model, carried: Mapping[str, int], net: LocalNet, examples: Mapping[str, np.ndarray]):
+        self._model, self._sizes, self._net, self._examples = model, carried, net, examples
+        self._sequence_nets: dict[int, LocalNet] = {}  # by their steps
+
+    def hidden_states(self, count: int) -> HiddenStates:
+        """Return the states of ``count`` environments whose episodes begin: zeros."""
+        return HiddenStates({name: np.zeros((count, size), np.float32) for name, size in self._sizes.items()})
+
+    def step(
+        self, params: Arrays, observations: np.ndarray, hidden: HiddenStates | None, head: str, *, moves: bool = True
+    ) -> np.ndarray:
+        """Return the feature of a head for N observations, and put the states after them into ``hidden``.
+
+        Without ``moves`` the states stay. Raises UserError without states, and for those of other observations.
+        """
+        count = len(observations)
+        if hidden is None or any(len(array) != count for array in hidden.values()):
+            what = "none are" if hidden is None else f"those of {len(next(iter(hidden.values())))} are"
+            raise UserError(
+                f"the model has hidden states, and {what} given for {count} observation(s); make them with "
+                f"agent.hidden_states({count}), give them to each call, and reset them where an episode ends"
+            )
+        x = {self._model.input: observations, **{state_input(name): array for name, array in hidden.items()}}
+        outputs = self._net.forward(params, x, layers=(head, *self._sizes)).outputs
+        if moves:
+            for name in hidden:
+                hidden[name] = np.array(outputs[name])
+        return outputs[head]
+
+    def head(self, params: Arrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
+        """Return the feature of a head (R, ...) for rows of sequences."""
+        layout = self._layout(rows)
+        return self._heads(params, self._padded(layout, rows), layout, (head,))[head]
+
+    def backward(self, params: Arrays, rows: Mapping[str, np.ndarray], step: int) -> Backward:
+        """Return the gradient of the mean loss of the rows, through the steps of each sequence, and the metrics."""
+        layout, net = self._layout(rows), self._net.net
+        sequences = self._padded(layout, rows)
+        heads = self._heads(params, sequences, layout, self._model.heads)
+        by_head, metrics = loss_gradients(net, heads, rows, seed=self._net.job.seed, step=step)
+        count = np.float32(layout.count)  # a row of the sequence net is a sequence
+        padded = {name: layout.spread(gradient) * count for name, gradient in by_head.items()}
+        learner = self._sequence_net(layout.steps)
+        gradients, _ = learner.backward(params, sequences, gradients=padded, step=step)
+        return Backward(gradients, Means(metrics))
+
+    def _layout(self, rows: Mapping[str, np.ndarray]) -> _Layout:
+        starts = np.flatnonzero(rows[BEGINS])
+        lengths = np.diff(starts, append=len(rows[BEGINS]))
+        # Powers of two, since nets are made for a number of steps, and kernels for both: else each batch has new ones.
+        count, steps = (1 << (int(size) - 1).bit_length() for size in (len(starts), lengths.max()))
+        sequence = np.repeat(np.arange(len(starts)), lengths)
+        return _Layout(starts, count, steps, sequence * steps + np.arange(len(sequence)) - starts[sequence])
+
+    def _padded(self, layout: _Layout, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sequences = {self._model.input: layout.spread(rows[self._model.input])}
+        for name in map(state_input, self._sizes):
+            sequences[name] = np.zeros((layout.count, rows[name].shape[1]), np.float32)
+            sequences[name][: len(layout.starts)] = rows[name][layout.starts]
+        return sequences
+
+    def _heads(
+        self, params: Arrays, sequences: Mapping[str, np.ndarray], layout: _Layout, heads: Sequence[str]
+    ) -> Arrays:
+        outputs = self._sequence_net(layout.steps).forward(params, sequences, layers=heads).outputs
+        return {name: outputs[name].reshape(-1, *outputs[name].shape[2:])[layout.places] for name in heads}
+
+    def _sequence_net(self, steps: int) -> LocalNet:
+        """Return the net of the model over sequences of ``steps`` steps, without losses."""
+        if steps not in self._sequence_nets:
+            layers = [_over_steps(layer) for layer in self._model.layers_over(steps)]
+            job = self._net.job.replace(neuralnet=NetConf(layer=layers))
+            names = map(state_input, self._sizes)
+            observation = self._examples[self._model.input]
+            examples = {name: self._examples[name] for name in names}
+            examples[self._model.input] = np.repeat(observation[:, np.newaxis], steps, axis=1)
+            self._sequence_nets[steps] = LocalNet(job, examples, threads=1, is_small=True)
+        return self._sequence_nets[steps]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the rows of sequences are among ``count`` sequences of ``steps`` steps each, (S, T), the last ones empty.
+
+    ``starts`` are the first rows of the sequences, ``places`` (R,) the places of all rows among S·T steps.
+    """
+
+    starts: np.ndarray
+    count: int
+    steps: int
+    places: np.ndarray
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows (R, ...) as sequences (S, T, ...), with zeros after the ends."""
+        flat = np.zeros((self.count * self.steps, *rows.shape[1:]), rows.dtype)
+        flat[self.places] = rows
+        return flat.reshape(self.count, self.steps, *rows.shape[1:])
+
+
+def _carrying(layer: LayerConf) -> tuple[str, RecurrentConf] | None:
+    """Return the field and the configuration of a recurrent layer with ``carry``, None for another layer."""
+    confs = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
+    return next(((field, conf) for field, conf in confs if conf.carry), None)
+
+
+def _from_state(layer: LayerConf) -> LayerConf:
+    """Return a layer of one step that takes the state before it from its input layer."""
+    carried = _carrying(layer)
+    assert carried is not None
+    field, conf = carried
+    return layer.replace(srclayers=[*layer.srclayers, state_input(layer.name)], **{field: conf.replace(carry=False)})
+
+
+def _over_steps(layer: LayerConf) -> LayerConf:
+    """Return a recurrent layer that begins a sequence with the state from its input layer; another one unchanged."""
+    if layer.srclayers[1:] != [state_input(layer.name)]:
+        return layer
+    fields = {
+        field: conf.replace(initial_state=True)
+        for field, conf in vars(layer).items()
+        if isinstance(conf, RecurrentConf)
+    }
+    return layer.replace(**fields)
