@@ -219,7 +219,7 @@ class SearchRuns:
             write_outcome(folder, entry.setting, row)
         self._show()
         number = "" if score is None else f", {self._result.monitor} {score:.4g}"
-        self._progress.event(f"{entry.name}: {state}{number}{f': {remark}' if remark else ''}")
+        self._progress.remark(f"{entry.name}: {state}{number}{f': {remark}' if remark else ''}")
         return is_best
 
     def _show(self) -> None:
@@ -230,7 +230,7 @@ class SearchRuns:
         waiting = [entry.run.progress.get("waiting") for entry in self._active.values() if entry.run is not None]
         if not training and waiting and waiting[0] and waiting[0] != self._shown_wait:  # for runs of others
             self._shown_wait = waiting[0]
-            self._progress.event(self._shown_wait)
+            self._progress.remark(self._shown_wait)
 
     def _take_earlier_outcomes(self) -> None:
         """Add the rows of runs that have ended in the workspace; the median rule compares others with them, too."""

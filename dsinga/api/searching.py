@@ -124,7 +124,7 @@ def _execute(
         show_search(len(plan.jobs), first.name, quiet=not progress) as display,
     ):
         if earlier is not None:
-            display.event(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
+            display.remark(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
         try:
             SearchRuns(plan, client, result, display, cancelled).execute()
         finally:

@@ -1,4 +1,4 @@
-"""A cluster in this process that all background runs without another cluster share."""
+"""The Dask cluster in this process that background runs share if no other cluster is given."""
 
 from __future__ import annotations
 

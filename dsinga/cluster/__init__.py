@@ -1,4 +1,4 @@
-"""Running jobs on a Dask cluster: placement, servers and workers as Actors, rounds, supervision, the training loop.
+"""Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
 
 Modules with Actors and tasks (on_workers, graph_grain.tasks, some of placing.automatic) run in the processes of Dask
 workers, all others in the driver's, where the Dask client is.

@@ -1,4 +1,4 @@
-"""The extensions of a run: those of SINGA's fields, those that the job names, and those that the caller gives."""
+"""Creates the extensions of a run: the standard ones, those that the job names, and those that the caller gives."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
-from dsinga.extensions.standard import Checkpointing, Display, Evaluation, FunctionExtension
-from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
-from dsinga.job import ExtensionConf, ExtensionType, Job, Phase, training_phases
+from dsinga.extensions.standard import FunctionExtension, create_standard
+from dsinga.extensions.triggers import EverySteps, Trigger
+from dsinga.job import ExtensionConf, ExtensionType, Job
 from dsinga.job.extensionconf import FIELDS
 from dsinga.job.message import JobError
 from dsinga.training.resolve import error_note, resolve
 
 # What dsinga.train takes as an extension.
 ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
-# How many rows of training a run has whose job does not say how often.
-DEFAULT_DISPLAYS = 100
 
 
 def create_extensions(
@@ -31,7 +29,7 @@ def create_extensions(
 
     Raises UserError for one that is none, or whose configuration is wrong.
     """
-    standard = _create_standard(job, epoch)
+    standard = create_standard(job, epoch)
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = [] if given is None else [given]
     return [
@@ -71,28 +69,6 @@ def _arguments(conf: ExtensionConf) -> dict[str, Any]:
         seconds = fields.pop("seconds")
         fields["time"] = seconds if fields["time"] is None else fields["time"]
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _create_standard(job: Job, epoch: Fraction | None) -> list[Extension]:
-    """Return the extensions that SINGA's fields of the job ask for, beginning with the rows of training."""
-    display_freq = job.disp_freq or (0 if epoch else max(1, job.train_steps // DEFAULT_DISPLAYS))
-    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epoch))]
-    phases = training_phases(job)
-    if Phase.kVal in phases:
-        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after, epoch), "val"))
-    if Phase.kTest in phases:
-        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after, epoch), "test"))
-    # The params before the first step are not worth a checkpoint.
-    checkpoint_after = job.checkpoint_after or job.checkpoint_freq
-    extensions.append(Checkpointing(_singa_trigger(job.checkpoint_freq, checkpoint_after)))
-    return extensions
-
-
-def _singa_trigger(freq: int, after: int, epoch: Fraction | None = None) -> Trigger:
-    """Return SINGA's rule; beyond it, everything is done once more at the end, and without a frequency every epoch."""
-    if freq:
-        return EverySteps(freq, after) | AtEnd()
-    return EveryEpoch(epoch) | AtEnd() if epoch else AtEnd()
 
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:

@@ -1,17 +1,22 @@
-"""The extensions that every run has: rows of training, tests, checkpoints, and functions of the caller."""
+"""The extensions that every run has: rows of training, tests and checkpoints as often as the job says, functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.triggers import Trigger
+from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
+from dsinga.job import Job, Phase, training_phases
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics, add_metrics
+
+# How many rows of training a run has whose job does not say how often.
+DEFAULT_DISPLAYS = 100
 
 
 class Display(Extension):
@@ -100,3 +105,25 @@ class FunctionExtension(Extension):
 
     def run(self, loop: LoopView) -> None:
         """Do nothing: the function has been called for each row."""
+
+
+def create_standard(job: Job, epoch: Fraction | None) -> list[Extension]:
+    """Return the extensions that ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq`` ask for."""
+    display_freq = job.disp_freq or (0 if epoch else max(1, job.train_steps // DEFAULT_DISPLAYS))
+    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epoch))]
+    phases = training_phases(job)
+    if Phase.kVal in phases:
+        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after, epoch), "val"))
+    if Phase.kTest in phases:
+        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after, epoch), "test"))
+    # The params before the first step are not worth a checkpoint.
+    checkpoint_after = job.checkpoint_after or job.checkpoint_freq
+    extensions.append(Checkpointing(_singa_trigger(job.checkpoint_freq, checkpoint_after)))
+    return extensions
+
+
+def _singa_trigger(freq: int, after: int, epoch: Fraction | None = None) -> Trigger:
+    """Return SINGA's rule; beyond it, everything is done once more at the end, and without a frequency every epoch."""
+    if freq:
+        return EverySteps(freq, after) | AtEnd()
+    return EveryEpoch(epoch) | AtEnd() if epoch else AtEnd()

@@ -43,7 +43,7 @@ class Progress(ABC):
         """Show the current "step", "samples_per_second", "loss", "accuracy", ..."""
 
     @abstractmethod
-    def event(self, row: Row) -> None:
+    def show_row(self, row: Row) -> None:
         """Show a row of the history: of training (every ``disp_freq`` steps), a test or a validation."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class PlainLines(Progress):
     def update(self, row: Row) -> None:
         self._throughput.update(row)
 
-    def event(self, row: Row) -> None:
+    def show_row(self, row: Row) -> None:
         tail = f"  {self._throughput}" if row["phase"] == "train" else ""
         print(f"{event_line(row, self._throughput.total_steps)}{tail}".rstrip(), file=self._out, flush=True)
 
@@ -127,7 +127,7 @@ class LiveLine(Progress):
         self._throughput.update(row)
         self._bar.update(self._task, completed=row["step"], tail=f"{epoch_text(row)}{values(row)}  {self._throughput}")
 
-    def event(self, row: Row) -> None:
+    def show_row(self, row: Row) -> None:
         if row["phase"] != "train":
             self._bar.console.print(event_line(row, self._throughput.total_steps), markup=False)
 
@@ -160,7 +160,7 @@ class Picture(Progress):
             self._draw_time = time.monotonic()
             self._handle.update(self)
 
-    def event(self, row: Row) -> None:
+    def show_row(self, row: Row) -> None:
         self._rows.append(row)
 
     def remark(self, sentence: str) -> None:

@@ -139,7 +139,7 @@ class RunMonitor(contextlib.ExitStack):
                 self._warned = True
                 _log.warning("%s; training goes on, and rows are written when that is possible again", self._file.fault)
         if row["phase"] != RECOVERY:  # of which the log says what there is to say
-            self._show("event", row)
+            self._show("show_row", row)
 
     def progress(self, row: dict[str, Any]) -> None:
         """Show the current step, speed and metrics, without keeping them."""

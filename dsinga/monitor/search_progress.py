@@ -35,7 +35,7 @@ class SearchProgress(ABC):
         """Show how many runs have ended, how many are running, and which setting is the best."""
 
     @abstractmethod
-    def event(self, sentence: str) -> None:
+    def remark(self, sentence: str) -> None:
         """Show a sentence about one run, such as how it has ended, or about the search."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class HiddenSearch(SearchProgress):
     def update(self, done: int, running: int, best: str) -> None:
         pass
 
-    def event(self, sentence: str) -> None:
+    def remark(self, sentence: str) -> None:
         pass
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class SearchLines(SearchProgress):
     def update(self, done: int, running: int, best: str) -> None:
         self._state = f"{done}/{self._total}; {best}" if best else f"{done}/{self._total}"
 
-    def event(self, sentence: str) -> None:
+    def remark(self, sentence: str) -> None:
         print(f"{sentence}  ({self._state})" if self._state else sentence, file=self._out, flush=True)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class SearchBar(SearchProgress):
             self._task, completed=done, tail=f"{running} running; {best}" if best else f"{running} running"
         )
 
-    def event(self, sentence: str) -> None:
+    def remark(self, sentence: str) -> None:
         self._bar.console.print(sentence, markup=False)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class SearchPicture(SearchProgress):
             self._done, self._state = done, state
             self._handle.update(self)
 
-    def event(self, sentence: str) -> None:
+    def remark(self, sentence: str) -> None:
         self._event = sentence
         self._handle.update(self)
 

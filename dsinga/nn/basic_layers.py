@@ -172,7 +172,7 @@ def Split(parts: int) -> Write:
 
 
 def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
-    """Write a kDummy layer for each part, because the engine hands out parts in the order of the layers of the net."""
+    """Write a kDummy layer for each part, because nets hand out parts in the order of the layers of the net."""
     parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
     return whole._replace(parts=tuple(parts))
 

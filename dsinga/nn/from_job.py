@@ -1,4 +1,4 @@
-"""Models of jobs that are there already: job files, and jobs made elsewhere in Python."""
+"""Models made from jobs: from job files, and from jobs that were described in other ways in Python."""
 
 from __future__ import annotations
 

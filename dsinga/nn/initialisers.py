@@ -1,4 +1,4 @@
-"""Initialisers by the names of Keras, as initialisers of the engine."""
+"""Initialisers by the names of Keras, as initialisers of a job."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ PLAIN: Mapping[str, Callable[[], ParamGenConf]] = {
 
 
 def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> ParamGenConf | None:
-    """Return the initialiser of a param, None for the constant that the engine fills it with anyway.
+    """Return the initialiser of a param, None for the constant that it has without an initialiser.
 
     Args:
-        init: a name of Keras or of the engine, a registered user's initialiser, a number, a ParamGenConf, a mapping of
+        init: a name of Keras or of jobs, a registered user's initialiser, a number, a ParamGenConf, a mapping of
             its fields, or None.
         spec: the param.
         fans: the inputs and outputs of a unit, by default the param's columns and rows.
@@ -103,13 +103,13 @@ def named_init(init: Any) -> ParamGenConf:
         return Constant(float(init))
     if init in PLAIN:
         return PLAIN[init]()
-    engine = {**InitMethod.__members__, **InitMethod.aliases()}
-    if init in engine:
-        return ParamGenConf(type=engine[init])
+    methods = {**InitMethod.__members__, **InitMethod.aliases()}
+    if init in methods:
+        return ParamGenConf(type=methods[init])
     users = registered("initialiser")
     if init in users:
         return ParamGenConf(type=InitMethod.kUserInit, user_type=init)
-    known = [*PLAIN, *FAN_SCALES, *(name for name in engine if name != "kUserInit"), *users]
+    known = [*PLAIN, *FAN_SCALES, *(name for name in methods if name != "kUserInit"), *users]
     if init in FAN_SCALES:
         raise UserError(f"{init!r} depends on the layer; name it as the initialiser of a layer")
     raise UserError(f"there is no initialiser {init!r}{nearest(str(init), known) or '; these are ' + ', '.join(known)}")
@@ -118,8 +118,8 @@ def named_init(init: Any) -> ParamGenConf:
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
     """Return the initialiser whose variance follows from the fans: Glorot and Bengio (2010), He et al. (2015).
 
-    The normal ones are not truncated at two deviations, as those of Keras are; the variance is the same. Where the
-    engine has the formula, the job names it; else it has the numbers.
+    The normal ones are not truncated at two deviations, as those of Keras are; the variance is the same. Where
+    ``InitMethod`` has the formula, the job names it; else it has the numbers.
     """
     scale, both = FAN_SCALES[name]
     rows, columns = shape[0], math.prod(shape[1:])

@@ -1,4 +1,4 @@
-"""Losses: layers of the engine, and the names of Keras for them."""
+"""Loss layers as functions, and the names of losses in Keras."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ NAMES = {
     "hinge": HingeLoss,
     "crf": CRF,
 }
-MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the engine sums
+MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the layer sums
 TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
 METRICS = {  # that losses report besides the loss, by the name of the layer's function
     "SoftmaxLoss": ("accuracy",),

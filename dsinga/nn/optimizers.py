@@ -1,4 +1,4 @@
-"""Optimizers by the names of Keras, as updaters of the engine."""
+"""Optimizers by the names of Keras, as updaters of a job."""
 
 from __future__ import annotations
 

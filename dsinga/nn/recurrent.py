@@ -13,7 +13,7 @@ from dsinga.nn.keras_arguments import checked
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
-# The engine's cell, and the number of its gates, which Keras's fans count together.
+# The cell in a job, and the number of its gates, which Keras's fans count together.
 CELLS = {"GRU": ("gru", 3), "LSTM": ("lstm", 4), "SimpleRNN": ("rnn", 1)}
 
 # The activations of cells by the names of Keras, where None is "linear", too.
@@ -63,7 +63,7 @@ def recurrent(
     """Return the writing of a recurrent layer; a second source gives the lengths of sequences by its labels.
 
     ``activations`` are Keras's names by the field of the job. Raises UserError for ``return_sequences=False``, which no
-    layer of the engine can do, and for an activation that no cell has.
+    recurrent layer can do, and for an activation that no cell has.
     """
     for activation in (activations or {}).values():
         check_activation(kind, activation, CELL_ACTIVATIONS)

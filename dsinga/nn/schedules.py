@@ -91,14 +91,14 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
-    """Return a schedule of the engine, or a user's by its registered name, as ``learning_rate`` of a job has it."""
+    """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
     if type in registered("schedule") and not type.startswith("k"):
         return LRGenConf(type="kUserChange", user_type=type, base_lr=base_lr, **fields)  # type: ignore[arg-type]
     return schedule(type, base_lr, **fields)
 
 
 def schedule(kind: str, rate: float, **fields: Any) -> LRGenConf:
-    """Return a schedule of the engine."""
+    """Return a built-in schedule by its name in jobs."""
     return LRGenConf(type=kind, base_lr=rate, **fields)  # type: ignore[arg-type]
 
 

@@ -138,7 +138,7 @@ class LayerWriter:
         return self._feature(conf, layer, (source,))
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
-        """Return the engine's layer, None where its shape cannot be known yet; raise UserError for wrong shapes."""
+        """Return the layer of the net, None where its shape cannot be known yet; raise UserError for wrong shapes."""
         cls = layer_class(conf)
         labels = cls.label_source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step

@@ -1,4 +1,4 @@
-"""Reinforcement learning: models, algorithms and agents, after PARL, on the engine of the other packages."""
+"""Reinforcement learning, after PARL: models, algorithms and agents, which the training loop of jobs trains."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Agent: what meets an environment with an algorithm, takes actions, learns, and is saved."""
+"""Agent: chooses actions in environments by an algorithm, learns from their rewards, and is saved and restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The updaters that algorithms have by default, as ``dsinga.nn`` makes them."""
+"""The default updaters of algorithms of reinforcement learning, with the settings of ``nn.Adam`` and ``nn.RMSprop``."""
 
 from __future__ import annotations
 

@@ -64,5 +64,5 @@ def test_frequencies_of_the_job_count(job: Job, stores: Path, threads: Client):
 def test_lines_name_the_epoch():
     out = io.StringIO()
     with show_progress(30, "small", out) as display:
-        display.event({"step": 10, "epoch": 1.25, "phase": "test", "time": 1.0, "loss": 0.5})
+        display.show_row({"step": 10, "epoch": 1.25, "phase": "test", "time": 1.0, "loss": 0.5})
     assert out.getvalue() == "step 10/30  epoch 1.25  test  loss 0.5\n"

@@ -40,8 +40,8 @@ def test_a_log_gets_one_line_a_row_of_the_history():
     with show_progress(400, "net", out) as progress:
         assert isinstance(progress, PlainLines)
         progress.update(NOW)
-        progress.event(TRAIN)
-        progress.event(TEST)
+        progress.show_row(TRAIN)
+        progress.show_row(TEST)
         progress.remark("training stopped")
     assert out.getvalue().splitlines() == [
         "step 100/400  train  loss 0.26  accuracy 0.93  3,200 samples/s",
@@ -57,8 +57,8 @@ def test_a_terminal_gets_a_bar_and_tests_above_it(monkeypatch):
     with show_progress(400, "net [v1]", out) as progress:
         assert isinstance(progress, LiveLine)
         progress.update(NOW)
-        progress.event(TRAIN)
-        progress.event(TEST)
+        progress.show_row(TRAIN)
+        progress.show_row(TEST)
         progress.remark("training [was] stopped")
     output = out.getvalue()
     assert "step 100/400  test  loss 0.3  accuracy 0.92\n" in output.replace("\r", "")
@@ -133,8 +133,8 @@ CELL = f"""
 from dsinga.monitor import show_progress
 with show_progress(400, "net") as progress:
     progress.update({NOW})
-    progress.event({TRAIN})
-    progress.event({TEST})
+    progress.show_row({TRAIN})
+    progress.show_row({TEST})
 """
 
 

@@ -1,4 +1,4 @@
-"""Layers in the words of Keras: what each writes into a job, and that every type of the engine can be written."""
+"""Layers in the words of Keras: what each writes into a job, and that every type of layer can be written."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dsinga.training import create_updater
 
 
 def rate(schedule, step: int) -> float:
-    """Return the learning rate of a schedule at a step, as the engine computes it."""
+    """Return the learning rate of a schedule at a step, as training computes it."""
     return create_updater(nn.SGD(schedule)).rate(step)
 
 
@@ -61,7 +61,7 @@ def test_a_momentum_moves_and_some_params_have_settings_of_their_own():
 
 
 def update(optimizer, values: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
-    """Return values after the engine's updates."""
+    """Return values after updates by training."""
     torch = pytest.importorskip("torch")
     param = torch.nn.Parameter(torch.tensor(values))
     steps = optimizer([param])

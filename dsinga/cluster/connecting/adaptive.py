@@ -1,4 +1,4 @@
-"""Keeps the Dask workers of runs in adaptive clusters, which start and end workers by the number of tasks."""
+"""Keeps adaptive Dask clusters from ending the workers of runs: these clusters count tasks, and a run has few."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.restarts import NoGroups, RestartedGroups
+from dsinga.cluster.run.restarted_groups import NoGroups, RestartedGroups
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.cluster.run.workers_at_hand import WorkersAtHand
 from dsinga.engine.engine import Restart, Snapshot

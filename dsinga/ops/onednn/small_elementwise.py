@@ -1,4 +1,4 @@
-"""Elementwise kernels by numpy for small arrays, for which a call of oneDNN takes longer than the numbers do."""
+"""Elementwise kernels by numpy for arrays so small that calling oneDNN takes longer than computing them."""
 
 from __future__ import annotations
 
