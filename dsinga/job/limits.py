@@ -106,7 +106,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     ),
     reinforcementconf.ESConf: {"population": Range(2), "deviation": POSITIVE},
     reinforcementconf.DQNConf: {
-        "delta": SOME,
+        **dict.fromkeys(("delta", "actor_spread"), SOME),
         **dict.fromkeys(("target_every", "epsilon_steps"), COUNT),
         **dict.fromkeys(("target_share", "first_epsilon", "last_epsilon"), UNIT),
     },

@@ -84,6 +84,7 @@ class DQNConf(Message):
     first_epsilon: float = 1.0
     last_epsilon: float = 0.05
     epsilon_steps: int = 10_000
+    actor_spread: float = 7.0
 
 
 class DDPGConf(Message):
