@@ -86,6 +86,7 @@ class DQNConf(Message):
     first_epsilon: Unit = 1.0
     last_epsilon: Unit = 0.05
     epsilon_steps: Count = 10_000
+    actor_spread: NonNegative = 7.0
 
 
 class DDPGConf(Message):

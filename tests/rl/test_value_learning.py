@@ -31,9 +31,17 @@ def test_dqn_balances_the_pole(double: bool, seed: int) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_dqn_balances_the_pole_with_four_actors(seed: int) -> None:
-    changes = ["num_actors=4", "num_environments=1", "rollout_steps=32", "max_staleness=3", "dqn_conf.last_epsilon=0.2"]
+    changes = [
+        "num_actors=4",
+        "num_environments=1",
+        "rollout_steps=32",
+        "max_staleness=3",
+        "dqn_conf.actor_spread=1",
+        "dqn_conf.last_epsilon=0.1",
+    ]
     job = dsinga.load(
         FOLDER / "cartpole/dqn.conf", [f"seed={seed}", *(f"reinforcement.{change}" for change in changes)]
     )

@@ -17,9 +17,6 @@ from dsinga.rl.spaces import DiscreteSpace, Spaces
 from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 
-# The share of random actions of the last of several actors is that of the first to the power of 1 + SPREAD.
-SPREAD = 7.0
-
 # The input and loss layers that DQN adds to the net of a model.
 ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
 
@@ -33,7 +30,8 @@ class DQN(Algorithm):
     ends in a layer kDueling.
 
     Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
-    probability epsilon below, actor i of N with epsilon to the power of 1 + 7·i/(N - 1). Ape-X has 0.4 for the first.
+    probability epsilon below, actor i of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an
+    epsilon of 0.4 and the spread 7 for hundreds of actors; four of them need less of it.
 
     Args:
         model: the net; its first head has a value for each action.
@@ -45,6 +43,7 @@ class DQN(Algorithm):
         first_epsilon: the share of random actions at first.
         last_epsilon: the share from ``epsilon_steps`` on; it falls linearly.
         epsilon_steps: steps of environments.
+        actor_spread: how far the exploration of remote actors differs; with 0 all explore alike.
         updater: by default Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
@@ -65,6 +64,7 @@ class DQN(Algorithm):
         first_epsilon: float = 1.0,
         last_epsilon: float = 0.05,
         epsilon_steps: int = 10_000,
+        actor_spread: float = 7.0,
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
@@ -74,6 +74,7 @@ class DQN(Algorithm):
             )
         check_whole("target_every", target_every, 1)
         check_whole("epsilon_steps", epsilon_steps, 0)
+        check_range("actor_spread", actor_spread, 0)
         shares = {"target_share": target_share, "first_epsilon": first_epsilon, "last_epsilon": last_epsilon}
         for name, share in shares.items():
             check_range(name, share, 0, 1)
@@ -92,7 +93,7 @@ class DQN(Algorithm):
             model, spaces, layers=layers, examples=examples, updater=updater or adam(learning_rate=1e-3), seed=seed
         )
         self.target_params = copy_params(self.params)
-        self.sampled = 0
+        self.actor_spread, self.sampled = actor_spread, 0
         self._exponent = 1.0  # of the share of random actions
 
     def check_heads(self) -> None:
@@ -108,12 +109,12 @@ class DQN(Algorithm):
         return (self.first_epsilon + done * (self.last_epsilon - self.first_epsilon)) ** self._exponent
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Let this copy be that of a remote actor: epsilon to the power of 1 + 7·actor/(actors - 1), as in Ape-X.
+        """Let this copy be that of a remote actor: epsilon to the power of 1 + actor_spread·actor/(actors - 1).
 
         Errors are those by the params alone, which stand for the target params, too.
         """
         super().act_as(actor, actors, params, sampled)
-        self.target_params, self._exponent = params, 1 + SPREAD * actor / max(1, actors - 1)
+        self.target_params, self._exponent = params, 1 + self.actor_spread * actor / max(1, actors - 1)
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the action of the largest value for each of N observations."""
