@@ -79,7 +79,7 @@ class ThreadBases(threading.local):
     bases: Mapping[int, Sequence[np.ndarray]] = {}
 
 
-_pool = ResultPool()
+pool = ResultPool()
 _thread_bases = ThreadBases()
 
 
@@ -102,7 +102,7 @@ def clear() -> None:
 
     For the end of a run. It takes no lock, because a finalizer may call it while its thread is taking a base.
     """
-    _pool.buckets = {}
+    pool.buckets = {}
 
 
 def base_bytes(nbytes: int) -> int:
@@ -124,7 +124,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     base_size = base_bytes(size)
     base = _free(_thread_bases.bases.get(base_size, ()))
     if base is None:
-        base = np.empty(base_size, np.uint8) if size > LARGEST else _pool.take(base_size)
+        base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
     return np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
 
 

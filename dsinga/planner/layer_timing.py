@@ -72,7 +72,7 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
         sum_counts["backward"] = sums.take()
         return [forward, backward]
 
-    forward, backward = (*_median_seconds(passes, workers), 0.0)[:2]
+    forward, backward = (*median_seconds(passes, workers), 0.0)[:2]
     return LayerTime(forward, backward, sum_counts["forward"], sum_counts.get("backward", 0))
 
 
@@ -93,7 +93,7 @@ def time_arithmetic(updater: Updater, workers: int) -> tuple[float, float, float
             lambda: np.copyto(gradient, value),
         ]
 
-    update, add, copy, keep = _median_seconds(operations, workers)
+    update, add, copy, keep = median_seconds(operations, workers)
     return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS), keep / (4 * NUMBERS)
 
 
@@ -160,7 +160,7 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
     return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)).astype(layer.label_dtype or np.int64))
 
 
-def _median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
+def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
     """Return the seconds of each run, while ``workers`` threads execute it at once.
 
     ``make_runs`` is called in each thread. The figures are medians over repetitions of the slowest thread's time, since

@@ -59,7 +59,7 @@ def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[Layer
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)
 
     def iterations() -> list[tuple[list[LayerTime], float]]:
-        timed_net = _TimedNet(net, ops, threads)
+        timed_net = TimedNet(net, ops, threads)
         timings = []
         barrier.wait()
         while unfinished():
@@ -80,7 +80,7 @@ def _median(times: Sequence[LayerTime]) -> LayerTime:
     return times[0]._replace(forward=forward, backward=backward)
 
 
-class _TimedNet:
+class TimedNet:
     """A net with random params and records for one thread, and the times of its passes."""
 
     def __init__(self, net: NeuralNet, ops: Ops, threads: int):

@@ -61,8 +61,8 @@ def is_logarithmic(drawn: LinePanel) -> bool:
 @pytest.mark.parametrize("name", PANELS)
 def test_without_a_run_a_panel_says_so(name: str) -> None:
     drawn = panel(name, RunHistory())
-    assert "no run of dsinga yet" in drawn._sentence.text
-    assert [child for child in drawn.root.children if child.visible] == [drawn._sentence]
+    (shown,) = [child for child in drawn.root.children if child.visible]
+    assert "no run of dsinga yet" in shown.text
 
 
 def test_the_loss_of_two_runs() -> None:
@@ -86,7 +86,7 @@ def test_the_loss_of_two_runs() -> None:
     assert [item.label.value for item in legend.items if item.visible] == ["mlp", "lenet", "train", "val", "test"]
     glyphs = [item.renderers[0].glyph.line_color for item in legend.items[:2]]
     assert glyphs == list(SLOT_COLOURS[:2])
-    assert not drawn._sentence.visible
+    assert not drawn.root.children[0].visible
 
 
 def test_the_loss_of_a_job_without_rows_of_training_is_that_of_batches() -> None:
@@ -139,7 +139,7 @@ def test_speed_bytes_and_staleness_over_the_time() -> None:
 
 def test_synchronous_runs_have_no_staleness() -> None:
     drawn = panel("staleness", history_of(begin("a"), round_of("a", groups=[GROUP])))
-    assert "synchronous runs have no stale gradients" in drawn._sentence.text
+    assert "synchronous runs have no stale gradients" in drawn.root.children[0].text
 
 
 def test_a_bar_for_each_worker_of_running_runs() -> None:
@@ -168,7 +168,7 @@ def test_bars_of_many_workers_have_no_room_for_names() -> None:
     seconds = {kind: [1.0] * 40 for kind in ("compute", "exchange", "data", "crossing", "within")}
     drawn = panel("time", history_of(begin("a"), round_of("a", groups=[{"group": 0, "steps": 1, **seconds}])))
     assert len(drawn.source.data["worker"]) == 40 > MAX_NAMES
-    assert drawn._figure.yaxis[0].major_label_text_font_size == "0px"
+    assert drawn.root.children[1].yaxis[0].major_label_text_font_size == "0px"
 
 
 def test_the_table_has_runs_that_run_wait_and_have_ended() -> None:

@@ -20,6 +20,7 @@ from dsinga.checkpoint import read_params
 from dsinga.data import import_records, write_store
 from dsinga.engine.generation import generator
 from dsinga.training import initial_values
+from tests.support.registries import restored_registry
 
 FOLDER = Path(os.environ.get("DSINGA_SINGA_EXAMPLES", ""))
 ROOT = Path(__file__).parents[2]
@@ -122,13 +123,13 @@ def test_a_char_rnn_generates_text(text: str):
 def test_rnnlm_with_its_layers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The example's layers are in C++; datasets/rnnlm has them as a Python file to import."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_entries", {kind: dict(names) for kind, names in registry._entries.items()})
-    registry.import_file(ROOT / "datasets" / "rnnlm" / "rnnlm.py")
     words = [f"word{number}" for number in np.random.default_rng(0).integers(400, size=3000)]
     for part in ("train", "valid"):
         Path(part).write_text("\n".join(" ".join(words[at : at + 15]) for at in range(0, 3000, 15)) + "\n")
     import_records("rnnlm", ".", "examples/rnnlm")
-    result = train("rnnlm/job.conf", "test_freq=0", "validate_freq=2", "validate_steps=1")
+    with restored_registry():
+        registry.import_file(ROOT / "datasets" / "rnnlm" / "rnnlm.py")
+        result = train("rnnlm/job.conf", "test_freq=0", "validate_freq=2", "validate_steps=1")
     assert_trained(result, ("train", "val"))
 
 

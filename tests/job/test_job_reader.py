@@ -85,7 +85,7 @@ def test_net_is_another_name_of_neuralnet():
 def test_messages_know_where_they_were_written():
     job = loads(JOB, "dir/job.conf")
     layer = job.neuralnet.layer[0]
-    assert job._where == Where("dir/job.conf", 1)
+    assert job.where() == Where("dir/job.conf", 1)
     assert layer.where() == Where("dir/job.conf", 9)
     assert layer.where("include") == Where("dir/job.conf", 12)
     assert job.updater.learning_rate.fixedstep_conf.where("step", 1) == Where("dir/job.conf", 6)
@@ -168,7 +168,7 @@ def test_a_file_is_read_with_its_path(tmp_path):
     path.write_text("\ufeffname: 'é'", encoding="utf-8")
     assert load(path).name == "é"
     assert load(str(path), ["train_steps=3"]).train_steps == 3
-    assert load(path)._where.file == str(path)
+    assert load(path).where().file == str(path)
 
 
 def test_a_file_that_cannot_be_read_is_the_users_fault(tmp_path):

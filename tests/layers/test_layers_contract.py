@@ -15,7 +15,7 @@ from dsinga.testing import LayerCase, LayerContract
 from dsinga.testing.layer_cases import why_missing
 from dsinga.testing.layer_passes import on_device, on_host, random_gradient
 from tests.support.device_array import DeviceArray, StubOps
-from tests.support.layer_cases import CASES, FEED_FORWARD, LATER, context
+from tests.support.layer_cases import ALIASES, CASES, FEED_FORWARD, LATER, context
 
 # How many arrays a layer fetches from the device in two phases: scores to rank, rows of a table to send.
 FETCHES = {
@@ -34,8 +34,9 @@ FETCHES = {
 
 def test_every_feed_forward_type_has_a_class_and_a_case():
     assert {case.kind for case in CASES} == set(FEED_FORWARD)
-    assert {kind.name for kind in LayerType} == set(FEED_FORWARD) | LATER
+    assert {kind.name for kind in LayerType} == set(FEED_FORWARD) | LATER | ALIASES.keys()
     assert all(issubclass(lookup("layer", kind), Layer) for kind in FEED_FORWARD)
+    assert all(lookup("layer", alias) is lookup("layer", kind) for alias, kind in ALIASES.items())
 
 
 class TestBuiltInLayers(LayerContract):

@@ -20,10 +20,10 @@ NUMPY = BACKENDS["numpy"]()
 
 
 def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
-    """Compare the feature and all gradients of a layer with those of ``peer(params, sources)``, in PyTorch."""
+    """Compare the feature and all gradients of a layer with those of ``peer(params, *sources)``, in PyTorch."""
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
     tensors = [torch.tensor(array, requires_grad=array.dtype == np.float64) for array in (*params, *sources)]
-    theirs = peer(tensors[: len(params)], tensors[len(params) :])
+    theirs = peer(tensors[: len(params)], *tensors[len(params) :])
     output = layer.compute_feature(params, sources, context(NUMPY))
     if layer.is_loss:
         total, rows = output.metrics["loss"]
@@ -43,38 +43,92 @@ def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
             np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
-def test_label_smoothing():
-    case = LayerCase("kSoftmaxLoss", (ROWS, (5,)), {"softmaxloss_conf": {"label_smoothing": 0.1}}, classes=12)
-    against_torch(case, lambda _, sources: functional.cross_entropy(*sources, label_smoothing=0.1))
+def conf(kind: str, **fields: Any) -> dict[str, Any]:
+    return {f"{kind}_conf": fields}
 
 
-def test_euclidean_loss():
-    against_torch(
-        LayerCase("kEuclideanLoss", (ROWS, ROWS)),
-        lambda _, sources: (sources[0] - sources[1]).square().sum() / BATCH,
+def case(name: str, *shapes: tuple[int, ...], **more: Any) -> LayerCase:
+    return LayerCase(name, shapes, **more)
+
+
+OBLONG = conf("convolution", num_filters=4, kernel_y=2, kernel_x=3, stride_y=2, stride_x=1, pad_y=0, pad_x=2)
+WHOLE = {pool: conf("pooling", pool=pool, global_pooling=True) for pool in ("MAX", "AVG")}
+EMBEDDING = conf("embedding", vocab_size=6, feature_dim=3, dense_gradient=True)
+
+
+def hinge(p: int) -> tuple[LayerCase, Callable[..., Any]]:
+    return (
+        case("kHingeLoss", ROWS, ROWS, conf=conf("hingeloss", norm=f"L{p}", margin=0.7), classes=12),
+        lambda _, x, labels: functional.multi_margin_loss(x, labels, p=p, margin=0.7) * ROWS[1],
     )
 
 
-def test_pooling_of_the_whole_image():
-    for pool, peer in (("MAX", functional.adaptive_max_pool2d), ("AVG", functional.adaptive_avg_pool2d)):
-        case = LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": pool, "global_pooling": True}})
-        against_torch(case, lambda _, sources, peer=peer: peer(sources[0], 1))
-
-
-def test_sigmoid_cross_entropy_loss():
-    case = LayerCase("kSigmoidCrossEntropyLoss", (ROWS, ROWS), probabilities=1)
-    against_torch(
-        case,
-        lambda _, sources: functional.binary_cross_entropy_with_logits(sources[0], sources[1], reduction="sum") / BATCH,
+def layer_norm(first: int) -> tuple[LayerCase, Callable[..., Any]]:
+    return (
+        case("kLayerNorm", IMAGES, conf=conf("layernorm", first_axis=first)),
+        lambda params, x: functional.layer_norm(x, IMAGES[first:], *params, eps=1e-5),
     )
 
 
-@pytest.mark.parametrize("p", [1, 2])
-def test_hinge_loss(p: int):
-    case = LayerCase("kHingeLoss", (ROWS, ROWS), {"hingeloss_conf": {"norm": f"L{p}", "margin": 0.7}}, classes=12)
-    against_torch(
-        case, lambda _, sources: functional.multi_margin_loss(sources[0], sources[1], p=p, margin=0.7) * ROWS[1]
-    )
+PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
+    "convolution": (
+        case("kConvolution", IMAGES, conf=OBLONG),
+        lambda params, x: functional.conv2d(x, params[0].reshape(4, 3, 2, 3), params[1], (2, 1), (0, 2)),
+    ),
+    "max pooling": (
+        case("kPooling", IMAGES, conf=conf("pooling", pool="MAX", kernel=4, stride=3, pad=2)),
+        lambda _, x: functional.max_pool2d(x, 4, 3, 2),
+    ),
+    "mean pooling": (
+        case("kPooling", IMAGES, conf=conf("pooling", pool="AVG", kernel=3, stride=2, pad=1)),
+        lambda _, x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=True),
+    ),
+    "maximum of the image": (
+        case("kPooling", IMAGES, conf=WHOLE["MAX"]),
+        lambda _, x: functional.adaptive_max_pool2d(x, 1),
+    ),
+    "mean of the image": (
+        case("kPooling", IMAGES, conf=WHOLE["AVG"]),
+        lambda _, x: functional.adaptive_avg_pool2d(x, 1),
+    ),
+    "local response normalisation": (
+        case("kLRN", (BATCH, 6, 3, 2), conf=conf("lrn", local_size=5, alpha=2.0, beta=0.5, knorm=2.0)),
+        lambda _, x: functional.local_response_norm(x, 5, 2.0, 0.5, 2.0),
+    ),
+    **{
+        f"batch norm of {len(shape)} dimensions": (
+            case("kBM", shape),
+            lambda params, x: functional.batch_norm(x, None, None, *params[:2], training=True, eps=1e-5),
+        )
+        for shape in (IMAGES, ROWS)
+    },
+    **{f"layer norm from {first}": layer_norm(first) for first in (1, 3)},
+    "GELU": (case("kActivation", IMAGES, conf=conf("activation", type="GELU")), lambda _, x: functional.gelu(x)),
+    "softmax": (case("kSoftmax", ROWS), lambda _, x: x.softmax(1)),
+    "embedding": (
+        case("kEmbedding", (BATCH, 4), conf=EMBEDDING, codes=6),
+        lambda params, codes: functional.embedding(codes.clamp(0), params[0]) * (codes >= 0)[..., None],
+    ),
+    "softmax loss": (
+        case("kSoftmaxLoss", ROWS, ROWS, conf=conf("softmaxloss", scale=0.5), classes=12),
+        lambda _, x, labels: functional.cross_entropy(x, labels) * 0.5,
+    ),
+    "label smoothing": (
+        case("kSoftmaxLoss", ROWS, (BATCH,), conf=conf("softmaxloss", label_smoothing=0.1), classes=12),
+        lambda _, x, labels: functional.cross_entropy(x, labels, label_smoothing=0.1),
+    ),
+    "Euclidean loss": (case("kEuclideanLoss", ROWS, ROWS), lambda _, x, y: (x - y).square().sum() / BATCH),
+    "sigmoid cross-entropy": (
+        case("kSigmoidCrossEntropyLoss", ROWS, ROWS, probabilities=1),
+        lambda _, x, y: functional.binary_cross_entropy_with_logits(x, y, reduction="sum") / BATCH,
+    ),
+    **{f"hinge loss L{p}": hinge(p) for p in (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_layer_agrees_with_torch(name: str):
+    against_torch(*PEERS[name])
 
 
 def test_top_k_agrees_with_torch():

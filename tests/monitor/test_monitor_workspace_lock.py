@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -18,13 +19,15 @@ from dsinga.monitor.workspace_lock import HOLDER, locked_workspace
 
 # Takes the lock of a workspace, says so or what the error is, and holds it until its input ends.
 HOLD = """
-import sys
+import fcntl, sys
 from pathlib import Path
 from dsinga.errors import UserError
 from dsinga.monitor import workspace_lock
 
 if sys.argv[2] == "without flock":
-    workspace_lock._lock_folder = lambda workspace, stack: False
+    def refuse(*_):
+        raise OSError("no locks")
+    fcntl.flock = refuse
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -34,6 +37,11 @@ try:
 except UserError as error:
     print(error, flush=True)
 """
+
+
+def refuse(*_: object) -> None:
+    """As flock does on a file system without locks."""
+    raise OSError("no locks")
 
 
 class Holder:
@@ -57,7 +65,7 @@ class Holder:
 def holders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Holder]]:
     """Three processes that are about to take the lock, where the file system has locks and where it has none."""
     if request.param == "without flock":
-        monkeypatch.setattr("dsinga.monitor.workspace_lock._lock_folder", lambda workspace, stack: False)
+        monkeypatch.setattr(fcntl, "flock", refuse)
     holders = [Holder(tmp_path, request.param) for _ in range(3)]
     yield holders
     for holder in holders:
@@ -87,7 +95,7 @@ def test_a_file_of_another_host_counts_only_where_there_are_no_locks(tmp_path: P
     (tmp_path / HOLDER).write_text(text)
     with locked_workspace(tmp_path):
         pass
-    monkeypatch.setattr("dsinga.monitor.workspace_lock._lock_folder", lambda workspace, stack: False)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     (tmp_path / HOLDER).write_text(text)
     with pytest.raises(
         UserError, match=f"process 1 on elsewhere, since 19.*if that process has ended, delete .*{HOLDER}"

@@ -18,7 +18,7 @@ SIZE = 4 * 3 * 16 * 64 * 64
 
 @pytest.fixture(autouse=True)
 def fresh_pool(monkeypatch):
-    monkeypatch.setattr(buffers, "_pool", buffers.ResultPool())
+    monkeypatch.setattr(buffers, "pool", buffers.ResultPool())
 
 
 def address(array: np.ndarray) -> int:
@@ -64,7 +64,7 @@ def test_layouts_dtypes_and_alignment():
 def test_small_and_empty_arrays_are_not_pooled():
     assert buffers.empty((2, 3)).shape == (2, 3)
     assert buffers.empty((0, 4, 5, 6), channels_last=True).shape == (0, 4, 5, 6)
-    assert buffers._pool.buckets == {}
+    assert buffers.pool.buckets == {}
 
 
 @given(st.lists(st.tuples(st.sampled_from([8192, 9000, 16384]), st.integers(0, 7)), min_size=1, max_size=60))
@@ -85,7 +85,7 @@ def test_live_arrays_never_overlap(steps):
 def test_one_size_keeps_a_bounded_number_of_arrays(monkeypatch):
     monkeypatch.setattr(buffers, "BUCKET", 8)
     arrays = [buffers.empty(LARGE) for _ in range(buffers.BUCKET + 5)]
-    assert [len(bucket) for bucket in buffers._pool.buckets.values()] == [buffers.BUCKET]
+    assert [len(bucket) for bucket in buffers.pool.buckets.values()] == [buffers.BUCKET]
     assert len({address(array) for array in arrays}) == len(arrays)
 
 
@@ -94,9 +94,9 @@ def test_idle_memory_is_bounded(monkeypatch):
     arrays = [buffers.empty(LARGE) for _ in range(4)]
     first = arrays[0]
     del arrays
-    assert buffers._pool.idle_bytes() > 2 * SIZE
+    assert buffers.pool.idle_bytes() > 2 * SIZE
     buffers.empty((1, *LARGE[1:]))
-    assert buffers._pool.idle_bytes() < SIZE
+    assert buffers.pool.idle_bytes() < SIZE
     place = address(first)
     del first
     assert address(buffers.empty(LARGE)) == place
@@ -106,7 +106,7 @@ def test_memory_of_too_large_arrays_is_not_pooled(monkeypatch):
     monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
     array = buffers.empty(LARGE)
     assert address(array) % buffers.ALIGNMENT == 0
-    assert buffers._pool.buckets == {}
+    assert buffers.pool.buckets == {}
 
 
 def test_threads_reuse_memory_of_each_other():
@@ -130,7 +130,7 @@ def test_arrays_of_many_threads_never_overlap():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4), timeout=60))
-    (bucket,) = buffers._pool.buckets.values()
+    (bucket,) = buffers.pool.buckets.values()
     assert len(bucket) <= 4 * (3 + 3)  # three of each thread, and those of its last round
 
 

@@ -11,6 +11,7 @@ import pickle
 import re
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,12 +164,20 @@ class TestStreams:
 
     def test_memory_that_a_copy_still_reads_stays_referenced(self, worker, monkeypatch):
         monkeypatch.setattr(emulated_cupy.Event, "done", False)
+        pinned: list[weakref.ref] = []
+
+        def allocate(size: int) -> np.ndarray:
+            memory = np.empty(size, np.uint8)
+            pinned.append(weakref.ref(memory))
+            return memory
+
+        monkeypatch.setattr(worker.xp.cuda, "alloc_pinned_memory", allocate)
         worker.download(worker.asarray(normal(2, 3)))
         worker.upload(normal(2, 3)).result()
-        assert len(worker.streams._references) == 3  # the download, the staged host copy, the copy of the stream up
+        assert [memory() is None for memory in pinned] == [False, False]  # written by a copy, read by another
         monkeypatch.setattr(emulated_cupy.Event, "done", True)
         worker.download(worker.asarray(normal(1)))
-        assert not worker.streams._references
+        assert [memory() is None for memory in pinned[:2]] == [True, True]
 
     def test_arrays_in_the_right_memory_are_not_copied(self, worker):
         on_host, on_device = normal(2), worker.asarray(normal(2))

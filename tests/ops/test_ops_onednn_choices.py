@@ -64,7 +64,7 @@ def library_names(kernel: str) -> set[str]:
     names = set()
     for x, w, stride, pad in GEOMETRIES:
         shapes = x, w, (stride, stride), (pad, pad)
-        forward, geometry = convolution._forward(*shapes), convolution._geometry(*shapes[2:])
+        forward, geometry = convolution.forward_of(*shapes), convolution.geometry_of(*shapes[2:])
         y, algorithm = image(forward.output_shape), library.CONVOLUTION
         kinds = {
             "convolution_grad_x": (

@@ -107,14 +107,14 @@ def test_a_slow_layer_is_timed_by_fewer_runs(monkeypatch: pytest.MonkeyPatch, li
 
         return [partial(run, 0), partial(run, 1)]
 
-    assert len(layer_timing._median_seconds(make_runs, 2)) == 2
+    assert len(layer_timing.median_seconds(make_runs, 2)) == 2
     assert counts == [[runs, runs], [runs, runs]]
 
 
 def test_a_slow_net_is_timed_by_fewer_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     iterations = []
-    iterate = net_timing._TimedNet.iterate
-    monkeypatch.setattr(net_timing._TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
+    iterate = net_timing.TimedNet.iterate
+    monkeypatch.setattr(net_timing.TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
     monkeypatch.setattr(net_timing, "LIMIT_SECONDS", 0.0)
     time_net(mlp(8, 20, 10, inputs=12), get_ops(), 1, 1)
     assert len(iterations) == net_timing.WARM_UP + 1

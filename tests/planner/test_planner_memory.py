@@ -38,7 +38,7 @@ def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.
     job, info = NETS[name]
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers.ResultPool()
-    monkeypatch.setattr(buffers, "_pool", pool)
+    monkeypatch.setattr(buffers, "pool", pool)
     values = initial_values(net.params, 1)
     data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
     records = Records(data.astype(np.int32 if info.codes else np.uint8), np.zeros(info.batchsize, np.int64))

@@ -18,7 +18,7 @@ from dsinga.cli import main
 from dsinga.data import write_store
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
-from dsinga.planner import cost_model, pricing
+from dsinga.planner import cost_model, net_timing, pricing
 from dsinga.planner.barrier import FREE_BARRIER
 from dsinga.planner.plan_picture import draw_plan
 from tests.support.executed_pages import ROOT, blocks
@@ -170,7 +170,8 @@ def test_a_slow_network_costs_time(plan: Plan) -> None:
     assert data_ms("1Mbit") > data_ms("100Mbit") > data_ms("10Gbit")
 
 
-def test_layers_are_measured_once(measured_plan: Plan, tmp_path: Path) -> None:
+def test_layers_are_measured_once(measured_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_timing, "MIN_SECONDS", 0.0)
     status, first, err = measured_plan("--workers", "2")
     assert status == 0, err
     assert err.startswith("step 1 of 6, 2 workers, all strategies: measuring ")

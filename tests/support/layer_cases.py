@@ -23,7 +23,13 @@ LATER = {
     "kVTraceLoss",
     "kUserLayer",
 }  # fmt: skip
-FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
+# SINGA's other names of a layer, which is registered under its own name, too.
+ALIASES = {
+    "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
+    "kCudnnLRN": "kLRN", "kCudnnActivation": "kActivation", "kCudnnSoftmax": "kSoftmax", "kCudnnBM": "kBM",
+    "kCudnnSoftmaxLoss": "kSoftmaxLoss",
+}  # fmt: skip
+FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER | ALIASES.keys()]
 
 
 INTEGERS = (
@@ -79,20 +85,18 @@ case("kInnerProduct", "", {"innerproduct_conf": {"num_output": 4}}, ROWS)
 case("kInnerProduct", "image", {"innerproduct_conf": {"num_output": 4}}, (BATCH, 2, 3, 2))
 case("kInnerProduct", "transposed", {"innerproduct_conf": {"num_output": 4, "transpose": True}}, (BATCH, 2, 5))
 case("kInnerProduct", "unbiased", {"innerproduct_conf": {"num_output": 3, "bias_term": False}}, ROWS)
-CONVOLUTIONS = "kConvolution kCConvolution kCudnnConv"
-case(CONVOLUTIONS, "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (BATCH, 2, 4, 5))
+case("kConvolution", "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (BATCH, 2, 4, 5))
 case("kConvolution", "stride", {"convolution_conf": {"num_filters": 2, "kernel": 2, "stride": 2}}, (BATCH, 3, 5, 4))
 case("kConvolution", "oblong", {"convolution_conf": {"num_filters": 3, "kernel_x": 1, "pad_y": 2}}, (BATCH, 2, 3, 4))
 case("kConvolution", "unbiased", {"convolution_conf": {"num_filters": 3, "bias_term": False}}, (BATCH, 2, 4, 3))
 case("kConvolution", "gray", {"convolution_conf": {"num_filters": 3}}, (BATCH, 5, 4))
-POOLINGS = "kPooling kCPooling kCudnnPool"
-case(POOLINGS, "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
-case(POOLINGS, "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
+case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
+case("kPooling", "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
 case("kPooling", "padded", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1}}, IMAGES)
 case("kPooling", "gray", {}, (BATCH, 5, 6))
 case("kPooling", "whole max", {"pooling_conf": {"global_pooling": True}}, IMAGES)
 case("kPooling", "whole avg", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, IMAGES)
-case("kLRN kCudnnLRN", "", {"lrn_conf": {"local_size": 3, "alpha": 0.5}}, (BATCH, 5, 3, 2))
+case("kLRN", "", {"lrn_conf": {"local_size": 3, "alpha": 0.5}}, (BATCH, 5, 3, 2))
 case("kLRN", "wide", {"lrn_conf": {"local_size": 7, "alpha": 2, "beta": 0.6, "knorm": 2}}, (BATCH, 4, 2, 2))
 case("kDropout", "", {}, ROWS, phases_differ=True)
 case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
@@ -104,11 +108,11 @@ case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
 case("kSigmoid kSTanh", "", {}, ROWS)
 for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU"):
     case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
-case("kCudnnActivation", "", {}, ROWS)
-case("kSoftmax kCudnnSoftmax", "", {}, ROWS)
+case("kActivation", "", {}, ROWS)
+case("kSoftmax", "", {}, ROWS)
 case("kSoftmax", "parts", {"softmax_conf": {"num_softmax_per_instance": 3}}, ROWS)
 case("kSoftmax", "image", {}, (BATCH, 3, 2, 2))
-case("kBM kCudnnBM", "image", {}, (BATCH, 3, 3, 2), phases_differ=True)
+case("kBM", "image", {}, (BATCH, 3, 3, 2), phases_differ=True)
 case("kBM", "rows", {}, ROWS, phases_differ=True)
 case("kBM", "global statistics", {"bm_conf": {"use_global_stats": True}}, (BATCH, 3, 3, 2))
 case("kLayerNorm", "rows", {}, ROWS)
@@ -117,8 +121,7 @@ case("kLayerNorm", "steps", {"layernorm_conf": {"first_axis": 2}}, (BATCH, 3, 4)
 case("kAdd kMultiply", "", {}, IMAGES, IMAGES, IMAGES)
 case("kAdd kMultiply", "one", {}, ROWS)
 
-LOSSES = "kSoftmaxLoss kCudnnSoftmaxLoss"
-case(LOSSES, "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)
+case("kSoftmaxLoss", "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)
 case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, (BATCH, 4, 1, 2), ROWS, classes=8)
 smoothed = {"softmaxloss_conf": {"label_smoothing": 0.2, "scale": 2}}
 case("kSoftmaxLoss", "smoothed", smoothed, ROWS, (BATCH,), classes=12)
@@ -129,7 +132,7 @@ case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, R
 case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, probabilities=1)
 scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
 case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, probabilities=1)
-case(LOSSES, "weighted", {}, ROWS, (BATCH,), (BATCH,), classes=12)
+case("kSoftmaxLoss", "weighted", {}, ROWS, (BATCH,), (BATCH,), classes=12)
 top = {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}
 case("kSoftmaxLoss", "weighted top", top, (BATCH, 4, 1, 2), (BATCH,), (BATCH, 1), classes=8)
 case("kEuclideanLoss", "weighted", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, (BATCH, 3, 2, 2), (BATCH, 1))

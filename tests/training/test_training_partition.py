@@ -45,7 +45,7 @@ def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: i
     return run_partitioned(cut, values, batches), run_whole(net, values, batches)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [2, 4])  # 3 in float32
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_trains_as_on_one_worker(name: str, strategy: str, parts: int):
@@ -98,7 +98,7 @@ def test_uneven_rows_that_the_job_sets(strategy: str):
     assert_equal_runs(run, run_whole(net, values, batches), 1e-12)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [3, 4])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_other_phases_give_the_same_metrics(strategy: str, parts: int):
     train, test = net_of("zoo", strategy, parts), net_of("zoo", strategy, parts, Phase.kTest)

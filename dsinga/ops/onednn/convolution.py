@@ -43,7 +43,7 @@ class ConvolutionForward:
             "convolution_forward",
             *(engine, TRAINING, CONVOLUTION),
             *(image(x), free(w), dense(w[:1]) if bias else None, image(self.output_shape)),
-            *_geometry(stride, pad),
+            *geometry_of(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
             operations=_operations(self.output_shape, w),
         )
@@ -61,12 +61,12 @@ class BackwardData:
     """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
 
     def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = _forward(x, w, stride, pad)
+        forward = forward_of(x, w, stride, pad)
         self.shape = x
         self.convolve = Primitive(
             "convolution_backward_data",
             *(engine, CONVOLUTION, image(x), free(w), image(forward.output_shape)),
-            *_geometry(stride, pad),
+            *geometry_of(stride, pad),
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
             operations=_operations(forward.output_shape, w),
@@ -101,13 +101,13 @@ class BackwardWeights:
     """The library's gradient of a convolution's kernel, from rows (B, H, W, C) and (B, H', W', F)."""
 
     def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = _forward(x, w, stride, pad)
+        forward = forward_of(x, w, stride, pad)
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(
             "convolution_backward_weights",
             *(engine, CONVOLUTION, image(x), free(w), None, image(forward.output_shape)),
-            *_geometry(stride, pad),
+            *geometry_of(stride, pad),
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
             operations=_operations(forward.output_shape, w),
@@ -151,7 +151,7 @@ class OnednnConvolution(NumpyConvolution):
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
 
-def _forward(*shapes: Any) -> ConvolutionForward:
+def forward_of(*shapes: Any) -> ConvolutionForward:
     """Return the library's convolution without a bias, by which its gradients are described."""
     forward = get_kernel(ConvolutionForward, *shapes)
     if forward is None:
@@ -163,7 +163,7 @@ def _operations(y: Shape, w: Shape) -> int:
     return 2 * prod(y) * prod(w[1:])
 
 
-def _geometry(stride: Pair, pad: Pair) -> tuple[Any, ...]:
+def geometry_of(stride: Pair, pad: Pair) -> tuple[Any, ...]:
     """Return strides, dilation (minus one), and pads before and after, for the library."""
     return dims(*stride), dims(0, 0), dims(*pad), dims(*pad)
 

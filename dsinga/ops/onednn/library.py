@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ IMPLEMENTATION, ARGUMENT = 8, 255
 UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive does not have
 
 
-def _candidates() -> Iterator[str]:
+def library_paths() -> Iterator[str]:
     """Yield paths of the library: in the PyPI wheel, in the conda environment, on the loader's path."""
     try:
         for file in metadata.files("onednn-cpu-gomp") or ():
@@ -61,9 +61,12 @@ def _candidates() -> Iterator[str]:
         yield path
 
 
-def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
-    """Return the library twice: releasing the interpreter's lock during a call, and keeping it."""
-    for path in _candidates():
+def load_library(paths: Iterable[str]) -> tuple[ctypes.CDLL, ctypes.PyDLL]:
+    """Return the library twice: releasing the interpreter's lock during a call, and keeping it.
+
+    Raises UserError if none of ``paths`` is oneDNN 3.
+    """
+    for path in paths:
         try:
             library = ctypes.CDLL(path)
             library.dnnl_version.restype = ctypes.POINTER(ctypes.c_int)
@@ -75,7 +78,7 @@ def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
 
 
 limits_spinning = limit_spinning()  # before OpenMP is loaded, which reads the environment then
-lib, quick = _load()
+lib, quick = load_library(library_paths())
 
 _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
