@@ -31,7 +31,7 @@ class DQN(Algorithm):
 
     Of several remote actors each explores in another way, as in Ape-X (Horgan et al. 2018): the first one with the
     probability epsilon below, actor i of N with epsilon to the power of 1 + ``actor_spread``·i/(N - 1). Ape-X has an
-    epsilon of 0.4 and the spread 7 for hundreds of actors; four of them need less of it.
+    epsilon of 0.4 and the spread 7, for hundreds of actors.
 
     Args:
         model: the net; its first head has a value for each action.
