@@ -10,8 +10,8 @@ from typing import Any, cast
 from dsinga.api.agent_training import AgentResult
 from dsinga.api.clients import find_cluster
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.trained import trained_params
 from dsinga.api.training import execute
+from dsinga.api.workspaces import trained_params
 from dsinga.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load

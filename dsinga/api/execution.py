@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
-from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
+from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally

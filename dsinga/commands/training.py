@@ -79,7 +79,7 @@ def train(
     Metrics and checkpoints are written to the workspace.
     """
     from dsinga import api
-    from dsinga.api.trained import default_workspace
+    from dsinga.api.workspaces import default_workspace
     from dsinga.errors import RunError
 
     source: Any  # which stands for a client

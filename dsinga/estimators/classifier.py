@@ -13,8 +13,8 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
-from dsinga.estimators.cluster_records import compute
 from dsinga.estimators.lazy import average, lazily, predicted
+from dsinga.estimators.records import compute
 from dsinga.job import Job
 
 

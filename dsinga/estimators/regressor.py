@@ -12,9 +12,8 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
-from dsinga.estimators.cluster_records import compute, find_scaling
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.records import TrainingSet, compute, find_scaling
 from dsinga.job import Job
 
 

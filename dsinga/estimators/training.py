@@ -12,9 +12,8 @@ from dsinga.api import train
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.estimators.cluster_records import compute
 from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
 from dsinga.loop.local_run import train_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor

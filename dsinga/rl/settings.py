@@ -11,9 +11,8 @@ from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.rl.checks import check_whole_fields
+from dsinga.rl.checks import INSTEAD, check_settings, check_whole_fields
 from dsinga.rl.environments import Environment
-from dsinga.rl.setting_names import INSTEAD, check_settings
 
 
 @check_settings
