@@ -16,10 +16,9 @@ from dsinga import nn, rl
 from dsinga.checkpoint import directory
 from dsinga.cli import main_group
 from dsinga.errors import UserError
-from dsinga.extensions import CSV, EverySteps, Extension, KeepBest, LoopView, TensorBoard
+from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics
-from tests.extensions.test_extensions_tensorboard import scalars
 
 TEXT = """
 name: "cart"
@@ -84,15 +83,6 @@ def test_an_agent_is_stopped_early_and_keeps_its_best_params(tmp_path: Path) -> 
         np.testing.assert_array_equal(result.agent.algorithm.params[name], value)
     assert result.history == read_metrics(tmp_path / "metrics.jsonl")
     assert train(job(stop), workspace=tmp_path, resume=True).step == 256
-
-
-def test_tables_and_curves_of_an_agent_are_written(tmp_path: Path) -> None:
-    result = train(job(), workspace=tmp_path, extensions=[CSV(), TensorBoard(histogram_freq=256)])
-    lines = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(result.history)
-    curves = scalars(tmp_path / "tensorboard" / "test")["episode_return"]
-    expected = {row["step"]: row["episode_return"] for row in result.history.phase("test")}
-    assert curves == pytest.approx(expected)
 
 
 def test_the_learning_rate_of_an_agent_is_changed_from_the_next_rollout_on() -> None:
