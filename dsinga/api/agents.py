@@ -59,7 +59,7 @@ def train(
               evaluations of ``evaluation_episodes`` (10; 0 for none), ``checkpoint_every`` between checkpoints, of
               which the newest ``checkpoints_kept`` stay. By default there is one of each at the end.
             - ``stop_return``: the run ends when an evaluation has this mean return.
-            - ``actors`` on a Dask cluster step so many environments each; with ``predicts_here`` they send
+            - ``actors`` on a Dask cluster step so many environments each; with ``central_inference`` they send
               observations, and this process chooses all actions (GA3C). With an algorithm that corrects for actions of
               older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update.
             - ``groups`` and ``workers``: with more than one, worker groups learn on the cluster, whose topology

@@ -206,7 +206,7 @@ def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
         ({"rolout_steps": 2}, "no argument 'rolout_steps'; did you mean 'rollout_steps'"),
         ({"replay": {"capacity": 5}}, "give dsinga.rl.ReplaySettings"),
         ({"stop_return": 9.0}, "stop_return is compared with .* evaluations: give evaluate_every"),
-        ({"predicts_here": True}, "predicts_here is about actors: give actors"),
+        ({"predicts_here": True}, "central_inference is about actors: give actors"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -251,7 +251,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="replay_conf has no effect on kPPO"):
         rl.train(dsinga.load(JOB, ["reinforcement.replay_conf.capacity=9"]))
     groups = ["cluster.nworker_groups=2"]
-    with pytest.raises(UserError, match="predicts_here has no effect on worker groups"):
+    with pytest.raises(UserError, match="central_inference has no effect on worker groups"):
         rl.train(dsinga.load(JOB, [*groups, "reinforcement.num_actors=1", "reinforcement.predicts_here=true"]))
     refused("evaluation_episodes is -1", evaluation_episodes=-1)
     refused("resuming needs a workspace", resume=True)
