@@ -15,6 +15,7 @@ from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import compute
+from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
@@ -33,6 +34,7 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.searchsorted(classes, y)
 
 
+@loadable
 class Classifier(ClassifierMixin, NetEstimator):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
