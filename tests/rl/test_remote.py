@@ -86,18 +86,6 @@ def test_calls_through_the_scheduler_give_the_same_bits(unbroken: GatheringLoop)
         assert proxied["proxy"] >= 6 * 3
 
 
-def test_a_resumed_run_has_the_same_bits(unbroken: GatheringLoop) -> None:
-    with connect(workers=2) as client:
-        state = copy.deepcopy(train(client, 2).state())
-        agent = new_agent()
-        loop = GatheringLoop(agent, new_pool(client, agent))
-        loop.restore(state)
-        for _ in range(4):
-            loop.advance(16)
-        assert_same(loop, unbroken)
-        loop.close()
-
-
 @pytest.mark.parametrize("staleness", [0, 1, 5])
 def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
     with connect(workers=2) as client:
