@@ -157,14 +157,6 @@ class AgentTraining:
         return AgentResult(**{**values, "job": self._task.job}, agent=self._task.agent)
 
 
-def agent_metrics(job: Job) -> Mapping[str, Sequence[str]]:
-    """Return the names of the metrics of the agent of a job by phase; a phase whose names are not known is left out.
-
-    Raises UserError for a fault in the job.
-    """
-    return AgentTraining(job, None).metric_names()
-
-
 def agent_result(
     job: Job, params: Arrays, history: History, step: int, workspace: Path | None, stopped: str
 ) -> AgentResult:

@@ -19,13 +19,6 @@ from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
-def unique_of(y: Any, client: Any) -> np.ndarray:
-    """Return the different classes in a dask array, sorted."""
-    import dask.array as da
-
-    return np.asarray(compute(da.unique(y.reshape(-1)), client))
-
-
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the positions of classes in ``classes``, int64. Raises ValueError for a class that it lacks."""
     unknown = np.setdiff1d(y, classes)
@@ -129,7 +122,9 @@ class Classifier(ClassifierMixin, NetEstimator):
             if self._multilabel:
                 self.classes_ = np.arange(y.shape[1])
             else:
-                self.classes_ = np.unique(unique_of(y, client) if classes is None else np.asarray(classes))
+                import dask.array as da
+
+                self.classes_ = np.unique(compute(da.unique(y.reshape(-1)), client) if classes is None else classes)
         if self._multilabel:
             return y
         return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
