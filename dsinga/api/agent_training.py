@@ -17,6 +17,8 @@ from dsinga.api.result import Result
 from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_reinforcement
+from dsinga.loop.beginning import RunOptions
+from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome
 from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
@@ -132,20 +134,18 @@ class AgentTraining:
         else:
             yield None
 
-    def train(
-        self, job: Job, client: Client | None, observer: Any, *, extensions: Any, params: Any, grain: Any,
-        selection: Any, max_threads: int | None, **arguments: Any,
-    ) -> Outcome:  # fmt: skip
-        """Train as :func:`dsinga.cluster.train` does, whose arguments these are."""
+    def train(self, client: Client | None, observer: Observer, options: RunOptions, **placing: Any) -> Outcome:
+        """Train: in this thread, perhaps with remote actors, or on a cluster.
+
+        ``placing`` are arguments of :func:`dsinga.cluster.train` that have a meaning for worker groups only.
+        """
         if self._groups is None:
-            return train_agent(self._task, client, observer, extensions=extensions, params=params, **arguments)
+            return train_agent(self._task, client, observer, options)
         assert client is not None
+        params = self._task.agent.algorithm.params if options.params is None else options.params
+        options = replace(options, extensions=self._groups.extensions(options.extensions), params=params)
         with self._groups.registered():
-            outcome = cluster.train(
-                job, client, observer, extensions=self._groups.extensions(extensions),
-                params=self._task.agent.algorithm.params if params is None else params,
-                grain=grain, selection=selection, max_threads=max_threads, **arguments,
-            )  # fmt: skip
+            outcome = cluster.train(self.job, client, observer, **vars(options), **placing)
         self._task.agent.algorithm.take_params(outcome.params)
         return outcome
 
@@ -155,14 +155,6 @@ class AgentTraining:
         if self._groups is not None:
             values["step"] = result.step * self._task.job.train_steps // self.job.train_steps
         return AgentResult(**{**values, "job": self._task.job}, agent=self._task.agent)
-
-
-def agent_metrics(job: Job) -> Mapping[str, Sequence[str]]:
-    """Return the names of the metrics of the agent of a job by phase; a phase whose names are not known is left out.
-
-    Raises UserError for a fault in the job.
-    """
-    return AgentTraining(job, None).metric_names()
 
 
 def agent_result(

@@ -10,8 +10,8 @@ from typing import Any, cast
 from dsinga.api.agent_training import AgentResult
 from dsinga.api.clients import find_cluster
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.trained import trained_params
 from dsinga.api.training import execute
+from dsinga.api.workspaces import trained_params
 from dsinga.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
@@ -59,7 +59,7 @@ def train(
               evaluations of ``evaluation_episodes`` (10; 0 for none), ``checkpoint_every`` between checkpoints, of
               which the newest ``checkpoints_kept`` stay. By default there is one of each at the end.
             - ``stop_return``: the run ends when an evaluation has this mean return.
-            - ``actors`` on a Dask cluster step so many environments each; with ``predicts_here`` they send
+            - ``actors`` on a Dask cluster step so many environments each; with ``central_inference`` they send
               observations, and this process chooses all actions (GA3C). With an algorithm that corrects for actions of
               older params, ``max_staleness`` updates (8) may be made between the params of a rollout and the update;
               with a replay memory all updates between two rollouts count as one.

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
-from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
+from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
 from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
+from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import train_here
 from dsinga.loop.running import Outcome
 from dsinga.monitor import History, Row, RunMonitor
@@ -165,55 +166,54 @@ class Execution:
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
             agents = self._agent_training(job)
-            if agents is None:
-                train = self._trainer(job, stack)
-            else:
-                job, train = agents.job, self._agent_trainer(agents, stack)
+            if agents is not None:
+                job = agents.job
                 self.steps = job.train_steps  # updates, of worker groups
+            train = self._trainer(job, agents, stack)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor), remote)
             with observer.naming_lost_workspace():
-                outcome = train(
-                    observer=observer,
-                    workspace=folder,
-                    roots=roots(job, options.data_root),
-                    resume=resume,
+                run = RunOptions(
+                    workspace=folder, roots=roots(job, options.data_root), resume=resume,
                     extensions=options.extensions,
                     params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
-                    max_threads=self.max_threads,
-                    cancelled=self.cancelled,
-                    saved=remote.save if remote else None,
+                    cancelled=self.cancelled, saved=remote.save if remote else None,
                     check_workspace=observer.check_workspace,
-                )
+                )  # fmt: skip
+                outcome = train(observer, run)
             for sentence in (outcome.stopped, *outcome.remarks, monitor.workspace_fault):
                 if sentence:
                     monitor.remark(sentence)
         result = Result(
-            job,
-            outcome.params,
-            monitor.history,
-            outcome.net,
-            outcome.step,
-            self.workspace,
-            outcome.stopped,
+            job, outcome.params, monitor.history, outcome.net, outcome.step, self.workspace, outcome.stopped,
             (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
             outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
-        )
+        )  # fmt: skip
         return result if agents is None else agents.result(result)
 
-    def _trainer(self, job: Job, stack: contextlib.ExitStack) -> Callable[..., Outcome]:
-        """Return the function that trains the job: in this thread where no cluster is there or needed, else on one."""
+    def _trainer(
+        self, job: Job, agents: AgentTraining | None, stack: contextlib.ExitStack
+    ) -> Callable[[_Observer, RunOptions], Outcome]:
+        """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
         options = self.options
-        if self._needs_no_cluster(job):
-            return functools.partial(train_here, job)
-        grain, selection = cluster.find_grain(options.grain), options.selection()
+        if agents is None and self._needs_no_cluster(job):
+            return functools.partial(train_here, job, max_threads=self.max_threads)
+        placing: dict[str, Any] = {
+            "grain": cluster.find_grain(options.grain), "selection": options.selection(),
+            "max_threads": self.max_threads,
+        }  # fmt: skip
         dashboard = options.grain == "graph"  # its tasks are for looking at
-        client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
-        if options.retry:
+        opened = (
+            agents.open(self.source) if agents else self.source.open(workers=wanted_workers(job), dashboard=dashboard)
+        )
+        client: Any = stack.enter_context(opened)
+        if options.retry and client is not None:
             self._await_workers(client, (job.cluster or ClusterConf()).patience)
-        return functools.partial(cluster.train, job, client, grain=grain, selection=selection)
+        if agents is not None:
+            return functools.partial(agents.train, client, **placing)
+        return lambda observer, run: cluster.train(job, client, observer, **vars(run), **placing)
 
     def _agent_training(self, job: Job) -> AgentTraining | None:
         """Return the training of an agent, None for a job without ``reinforcement``."""
@@ -222,14 +222,6 @@ class Execution:
         from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
 
         return AgentTraining(job, self.task)
-
-    def _agent_trainer(self, agents: AgentTraining, stack: contextlib.ExitStack) -> Callable[..., Outcome]:
-        """Return the function that trains an agent: in this thread, perhaps with remote actors, or on a cluster."""
-        client = stack.enter_context(agents.open(self.source))
-        if self.options.retry and client is not None:
-            self._await_workers(client, (agents.job.cluster or ClusterConf()).patience)
-        grain, selection = cluster.find_grain(self.options.grain), self.options.selection()
-        return functools.partial(agents.train, agents.job, client, grain=grain, selection=selection)
 
     def _needs_no_cluster(self, job: Job) -> bool:
         options, source = self.options, self.source

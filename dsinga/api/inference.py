@@ -13,7 +13,7 @@ from dsinga.api.clients import awaitable, open_client
 from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
-from dsinga.api.trained import trained_params
+from dsinga.api.workspaces import trained_params
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
 from dsinga.job import Job, load

@@ -11,17 +11,14 @@ from dsinga.api.clients import awaitable
 from dsinga.api.jobs import job_with_data
 from dsinga.api.training import train
 from dsinga.errors import Diverged, UserError
+from dsinga.extensions import EverySteps, Extension, LoopView
+from dsinga.extensions.extension import State
 from dsinga.job import ChangeMethod, FixedStepConf, Job, LRGenConf, Phase
-from dsinga.monitor import RateSearch
+from dsinga.monitor import RateSearch, has_diverged
+from dsinga.training import Metrics
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.triggers import EverySteps
-from dsinga.monitor import has_diverged
-from dsinga.training import Metrics
 
 
 @awaitable

@@ -180,9 +180,9 @@ def _first_valid(
             if isinstance(job, Job):
                 ready = Execution(job, source, options).prepare_job()
                 if ready.reinforcement is not None:
-                    from dsinga.api.agent_training import agent_metrics  # imports much that other jobs do not need
+                    from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
 
-                    return ready, {}, agent_metrics(ready)
+                    return ready, {}, AgentTraining(ready, None).metric_names()
                 folders = roots(ready, options.data_root)
                 nets = {phase: cluster.build_net(ready, phase, folders) for phase in training_phases(ready)}
                 return ready, nets, None

@@ -22,7 +22,7 @@ from dsinga.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from dsinga.job import Job
+    pass
 
 NEWEST = "newest"  # the value of --resume without a path
 
@@ -79,7 +79,7 @@ def train(
     Metrics and checkpoints are written to the workspace.
     """
     from dsinga import api
-    from dsinga.api.trained import default_workspace
+    from dsinga.api.workspaces import default_workspace
     from dsinga.errors import RunError
 
     source: Any  # which stands for a client
@@ -134,7 +134,13 @@ def test(
     job, connection = job_and_connection(conf, options)
     if job.reinforcement is not None:
         refuse_without_effect(without_effect_on_test())
-        click.echo(json.dumps(test_agent(job, checkpoint)))
+        from dsinga import rl
+        from dsinga.api.agents import trained_agent
+        from dsinga.rl.from_job import reinforcement_of
+
+        agent, settings = trained_agent(job, checkpoint), reinforcement_of(job)
+        episodes = rl.evaluate(agent, settings.environment, max(1, settings.evaluation_episodes), seed=job.seed)
+        click.echo(json.dumps(episodes.summary()))
         return
     with connection as client:
         metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root, resources=resources, hosts=hosts)
@@ -147,13 +153,3 @@ def without_effect_on_test() -> dict[str, str]:
 
     here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
     return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
-
-
-def test_agent(job: Job, checkpoint: str | None) -> dict[str, float]:
-    """Return the mean return and length of episodes in which the agent of a job takes its best actions."""
-    from dsinga import rl
-    from dsinga.api.agents import trained_agent
-    from dsinga.rl.from_job import reinforcement_of
-
-    conf, agent = reinforcement_of(job), trained_agent(job, checkpoint)
-    return rl.evaluate(agent, conf.environment, max(1, conf.evaluation_episodes), seed=job.seed).summary()

@@ -11,8 +11,8 @@ except ImportError as error:
     raise UserError("dsinga.estimators needs scikit-learn: pip install 'dsinga[estimators]'") from error
 
 from dsinga.estimators.classifier import Classifier
-from dsinga.estimators.loading import load
 from dsinga.estimators.regressor import Regressor
+from dsinga.estimators.saving import load
 from dsinga.estimators.transformer import Transformer
 
 __all__ = ["Classifier", "Regressor", "Transformer", "load"]

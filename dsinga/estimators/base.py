@@ -20,9 +20,8 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
-from dsinga.estimators.cluster_records import running_client
 from dsinga.estimators.estimator_records import EstimatorRecords
-from dsinga.estimators.records import TrainingSet, canonical
+from dsinga.estimators.records import TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
 from dsinga.estimators.training import Trained, train_net
 from dsinga.job import Job

@@ -13,16 +13,10 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
-from dsinga.estimators.cluster_records import compute
 from dsinga.estimators.lazy import average, lazily, predicted
+from dsinga.estimators.records import compute
+from dsinga.estimators.saving import loadable
 from dsinga.job import Job
-
-
-def unique_of(y: Any, client: Any) -> np.ndarray:
-    """Return the different classes in a dask array, sorted."""
-    import dask.array as da
-
-    return np.asarray(compute(da.unique(y.reshape(-1)), client))
 
 
 def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -33,6 +27,7 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.searchsorted(classes, y)
 
 
+@loadable
 class Classifier(ClassifierMixin, NetEstimator):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
@@ -127,7 +122,9 @@ class Classifier(ClassifierMixin, NetEstimator):
             if self._multilabel:
                 self.classes_ = np.arange(y.shape[1])
             else:
-                self.classes_ = np.unique(unique_of(y, client) if classes is None else np.asarray(classes))
+                import dask.array as da
+
+                self.classes_ = np.unique(compute(da.unique(y.reshape(-1)), client) if classes is None else classes)
         if self._multilabel:
             return y
         return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))

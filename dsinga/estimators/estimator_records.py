@@ -12,9 +12,8 @@ from sklearn.utils.validation import _check_n_features, check_is_fitted, validat
 
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.conversion import record_dtype
-from dsinga.estimators.cluster_records import compute, find_scaling
 from dsinga.estimators.lazy import open_collection
-from dsinga.estimators.records import Scaling, TrainingSet, mean_one
+from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling, mean_one
 
 
 class EstimatorRecords(BaseEstimator, ABC):

@@ -12,12 +12,13 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
-from dsinga.estimators.cluster_records import compute, find_scaling
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.records import TrainingSet, compute, find_scaling
+from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
+@loadable
 class Regressor(RegressorMixin, NetEstimator):
     """A neural net that predicts one number of each record, or several.
 

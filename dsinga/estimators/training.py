@@ -12,10 +12,10 @@ from dsinga.api import train
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.estimators.cluster_records import compute
 from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
+from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import train_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
@@ -68,10 +68,8 @@ def train_net(
     earlier_steps = updater.steps
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:
-        outcome = train_here(
-            job, monitor, roots=roots(job, None), params=params, updater=updater,
-            shuffle=batchsize_of(job) < len(records.x),
-        )  # fmt: skip
+        options = RunOptions(roots=roots(job, None), params=params)
+        outcome = train_here(job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
 
 

@@ -13,12 +13,13 @@ from dsinga.arguments import check_whole
 from dsinga.errors import UserError
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
-from dsinga.estimators.cluster_records import find_range
 from dsinga.estimators.lazy import lazily
-from dsinga.estimators.records import TrainingSet
+from dsinga.estimators.records import TrainingSet, find_range
+from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
+@loadable
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
     """A neural net whose layer computes features of each record.
 

@@ -174,9 +174,9 @@ def check_reinforcement(job: Job) -> None:
             "and evaluation_episodes numbers above 0",
             "stop_return",
         )
-    if conf.predicts_here and not conf.num_actors:
+    if conf.central_inference and not conf.num_actors:
         raise conf.error(
-            "predicts_here is about actors: give actors (in a job num_actors) a number above 0", "predicts_here"
+            "central_inference is about actors: give actors (in a job num_actors) a number above 0", "central_inference"
         )
     if not job.train_steps:
         raise job.error("give train_steps: how many steps all environments take together", "train_steps")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Range, Unit
 from dsinga.job.message import Message
@@ -132,22 +132,24 @@ class ReinforcementConf(Message):
     """How an agent learns from an environment, in place of records.
 
     ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With ``predicts_here``
-    actors send observations, and the learner chooses all actions. A rollout of an actor is at most ``max_staleness``
-    updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates between two rollouts
-    count as one. Where the job's cluster has several workers, each learns, and has so many environments or actors
-    (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or those between rows of
-    metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count steps of all
-    environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes, and the run
-    ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward. ``heads`` are
-    the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that are no
-    sources of others.
+    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
+    ``central_inference`` actors send observations, and the learner chooses all actions. A rollout of an actor is at
+    most ``max_staleness`` updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates
+    between two rollouts count as one. Where the job's cluster has several workers, each learns, and has so many
+    environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or
+    those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count
+    steps of all environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes,
+    and the run ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward.
+    ``heads`` are the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that
+    are no sources of others.
     """
+
+    aliases: ClassVar = {"predicts_here": "central_inference"}
 
     environment: str
     num_environments: Count = 8
     num_actors: Natural = 0
-    predicts_here: bool = False
+    central_inference: bool = False
     max_staleness: Natural = 8
     algorithm: LearningAlgorithm | None = None
     rollout_steps: Count = 128

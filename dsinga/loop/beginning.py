@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,28 +26,45 @@ from dsinga.worker.param_slices import Arrays
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run begins with, what it does besides training, and where it writes.
+
+    Attributes:
+        workspace: the folder for files of extensions and ``checkpoint/``; None for none.
+        roots: the folders where relative paths are looked up after the working directory.
+        resume: the path of the checkpoint to go on from; True for the newest undamaged one in the workspace.
+        extensions: those that run besides those that the job names.
+        params: what replaces initial values, by name; params that the net does not have are left out.
+        cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
+        saved: called after each checkpoint that was written.
+        check_workspace: called before; it raises RunError where none must be written.
+    """
+
+    workspace: Path | None = None
+    roots: Sequence[str] = ()
+    resume: bool | Path = False
+    extensions: Sequence[ExtensionLike] = ()
+    params: Mapping[str, np.ndarray] | None = None
+    cancelled: threading.Event | None = None
+    saved: Callable[[], None] | None = None
+    check_workspace: Callable[[], None] | None = None
+
+
 def begin_run(
-    job: Job,
-    nets: Mapping[Phase, NeuralNet],
-    epoch: Fraction | None,
-    *,
-    extensions: ExtensionLike | Sequence[ExtensionLike] = (),
-    workspace: Path | None = None,
-    resume: bool | Path = False,
-    params: Mapping[str, np.ndarray],
-    roots: Sequence[str] = (),
+    job: Job, nets: Mapping[Phase, NeuralNet], epoch: Fraction | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
-    """Return the extensions of a run, its job's and those given, and what it begins with; arguments as for a run.
+    """Return the extensions of a run, its job's and those of the options, and what it begins with.
 
     ``nets`` are the whole nets of its phases, ``epoch`` is the length of an epoch in steps. Raises UserError for an
     extension that can never run, and for a checkpoint or params that do not fit.
     """
-    all_extensions = create_extensions(job, extensions, epoch)
-    check_extensions(all_extensions, job, nets, workspace)
+    all_extensions = create_extensions(job, options.extensions, epoch)
+    check_extensions(all_extensions, job, nets, options.workspace)
     net_params = nets[Phase.kTrain].params
-    if not resume:
-        return all_extensions, Snapshot(0, begin_anew(job, net_params, params, roots))
-    checkpoint = read_beginning(job, net_params, workspace, resume)
+    if not options.resume:
+        return all_extensions, Snapshot(0, begin_anew(job, net_params, options.params or {}, options.roots))
+    checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
     return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from dsinga.engine.engine import Engine, Snapshot
 from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost
 from dsinga.extensions import Extension
 from dsinga.job import Phase
-from dsinga.loop.beginning import describe_length
+from dsinga.loop.beginning import RunOptions, describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints
 from dsinga.loop.loop_state import describe_last_good, read_rate_factors, resume_hint
@@ -21,23 +21,6 @@ from dsinga.net import NeuralNet
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFolder:
-    """The folder of a run, and who is told of its checkpoints.
-
-    Attributes:
-        folder: the folder for files of extensions and ``checkpoint/``; None for none.
-        topology: the topology in words, for checkpoints.
-        saved: called after each checkpoint that was written.
-        check: called before; it raises RunError where none must be written.
-    """
-
-    folder: Path | None = None
-    topology: str = ""
-    saved: Callable[[], None] | None = None
-    check: Callable[[], None] | None = None
 
 
 @dataclass
@@ -65,22 +48,21 @@ def run_to_end(
     begin: Snapshot,
     observer: Observer,
     extensions: Sequence[Extension],
-    workspace: RunFolder,
+    options: RunOptions,
+    topology: str,
     cancellation: Cancellation,
     started: float,
 ) -> Outcome:
     """Train from what a run begins with to its end, and close the engine, whatever happens.
 
-    ``started`` is when training was asked for, by ``time.perf_counter()``. Raises Diverged where a loss is no longer
-    finite, Cancelled where the run was cancelled before its last step, RunError where the engine has lost what it
-    needs, and what an extension raises.
+    ``topology`` is the topology in words, for checkpoints; ``started`` is when training was asked for, by
+    ``time.perf_counter()``. Raises Diverged where a loss is no longer finite, Cancelled where the run was cancelled
+    before its last step, RunError where the engine has lost what it needs, and what an extension raises.
     """
-    job, folder = engine.job, workspace.folder
-    checkpoints = (
-        Checkpoints(job, workspace.topology, folder / "checkpoint", workspace.saved, workspace.check)
-        if folder
-        else None
-    )
+    job, folder = engine.job, options.workspace
+    checkpoints = None
+    if folder:
+        checkpoints = Checkpoints(job, topology, folder / "checkpoint", options.saved, options.check_workspace)
     loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
     params = _run(engine, loop, begin, folder, cancellation)
     return _outcome(engine, loop, begin.step, params, folder)

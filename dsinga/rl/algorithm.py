@@ -16,11 +16,10 @@ from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
-from dsinga.rl.checks import check_model_and_spaces
+from dsinga.rl.checks import check_model_and_spaces, check_settings
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
-from dsinga.rl.setting_names import check_settings
 from dsinga.rl.spaces import DiscreteSpace, Spaces
 
 

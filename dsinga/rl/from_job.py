@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.job import Job, JobError, UpdaterConf
-from dsinga.job.message import Message, defaults, set_fields
+from dsinga.job import Job, JobError
+from dsinga.job.message import defaults, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.a2c import A2C
@@ -59,7 +59,8 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
             raise conf.error(f"{other} has no effect on {conf.algorithm.name}; leave it out", other)
     if cls.on_policy and conf.replay_conf is not None:
         raise conf.error(f"replay_conf has no effect on {conf.algorithm.name}; leave it out", "replay_conf")
-    settings = fields_of(getattr(conf, field))
+    message = getattr(conf, field)
+    settings = {} if message is None else set_fields(message)
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount
     try:
@@ -68,7 +69,9 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
         raise
     except UserError as error:  # about the net as a whole, or a head, which the job names
         raise conf.error(str(error), "heads" if conf.heads else None) from None
-    return Agent(cls(model, spaces, seed=job.seed, updater=updater_of(job), **settings), seed=job.seed)
+    # Where the job names no updater, the algorithm has a default of its own.
+    updater = None if job.updater == defaults(Job)["updater"] else job.updater
+    return Agent(cls(model, spaces, seed=job.seed, updater=updater, **settings), seed=job.seed)
 
 
 def net_job(job: Job) -> Job:
@@ -76,13 +79,3 @@ def net_job(job: Job) -> Job:
     conf = reinforcement_of(job)
     with contextlib.closing(make_environments(conf.environment, 1)) as one:
         return agent_of(job, one.spaces).algorithm.job(conf.num_environments).replace(name=job.name)
-
-
-def fields_of(message: Message | None) -> dict[str, Any]:
-    """Return the fields of a message that it sets."""
-    return {} if message is None else set_fields(message)
-
-
-def updater_of(job: Job) -> UpdaterConf | None:
-    """Return the updater that a job names, None where it names none: the algorithm has a default of its own."""
-    return None if job.updater == defaults(Job)["updater"] else job.updater

@@ -11,9 +11,8 @@ from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.rl.checks import check_whole_fields
+from dsinga.rl.checks import INSTEAD, check_settings, check_whole_fields
 from dsinga.rl.environments import Environment
-from dsinga.rl.setting_names import INSTEAD, check_settings
 
 
 @check_settings
@@ -59,7 +58,8 @@ REINFORCEMENT: dict[str, tuple[str, int | None]] = {
     "environments": ("num_environments", 1),
     "rollout_steps": ("rollout_steps", 1),
     "actors": ("num_actors", 0),
-    "predicts_here": ("predicts_here", None),
+    "central_inference": ("central_inference", None),
+    "predicts_here": ("central_inference", None),  # its earlier name
     "max_staleness": ("max_staleness", 0),
     "evaluation_episodes": ("evaluation_episodes", 0),
     "stop_return": ("stop_return", None),
@@ -114,5 +114,9 @@ def name_of(environment: Environment) -> str:
 
 def layout_of(conf: ReinforcementConf) -> dict[str, Any]:
     """Return what a run has in common with the run whose checkpoint it goes on from."""
-    numbers = {"environments": conf.num_environments, "actors": conf.num_actors, "predicts_here": conf.predicts_here}
-    return {"environment": conf.environment, **numbers}
+    return {
+        "environment": conf.environment,
+        "environments": conf.num_environments,
+        "actors": conf.num_actors,
+        "central_inference": conf.central_inference,
+    }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +13,15 @@ import numpy as np
 from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
 from dsinga.errors import UserError
-from dsinga.extensions import Extension, ExtensionLike, LoopView, OnMetric, check_extensions, create_extensions
+from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.loop.beginning import check_beginning, find_checkpoint
+from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, RunFolder, run_to_end
+from dsinga.loop.running import Outcome, run_to_end
 from dsinga.registry import is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_engine import AgentEngine
@@ -83,10 +81,10 @@ class AgentTask:
             raise conf.error(
                 f"{name} learns from environments in this process, not from actors; leave actors out", "num_actors"
             )
-        if algorithm.recurrence is not None and (self.has_groups or conf.predicts_here):
+        if algorithm.recurrence is not None and (self.has_groups or conf.central_inference):
             raise conf.error(
                 "an agent whose model carries hidden states learns in this process, perhaps from actors that choose "
-                "the actions; leave groups and predicts_here out"
+                "the actions; leave groups and central_inference out"
             )
         replay = conf.replay_conf or ReplayConf()
         if not algorithm.on_policy and replay.learn_after > self.job.train_steps:
@@ -109,10 +107,10 @@ class AgentTask:
 
 def _check_replay_with_actors(conf: ReinforcementConf, replay: ReplayConf, name: str) -> None:
     """Raise UserError for what an algorithm with a replay memory, called ``name``, does not do with remote actors."""
-    if conf.predicts_here:
+    if conf.central_inference:
         raise conf.error(
-            f"{name} learns from a replay memory, for which actors choose their actions; leave predicts_here out",
-            "predicts_here",
+            f"{name} learns from a replay memory, for which actors choose their actions; leave central_inference out",
+            "central_inference",
         )
     steps = conf.rollout_steps * conf.num_environments
     if replay.capacity < steps:
@@ -160,55 +158,39 @@ def stopping_rules(job: Job) -> list[Extension]:
     return [] if value is None else [ReturnReached(value)]
 
 
-def train_agent(
-    task: AgentTask,
-    client: Client | None,
-    observer: Observer,
-    *,
-    workspace: Path | None = None,
-    roots: Sequence[str] = (),
-    resume: bool | Path = False,
-    extensions: Sequence[ExtensionLike] = (),
-    params: Mapping[str, np.ndarray] | None = None,
-    cancelled: threading.Event | None = None,
-    saved: Callable[[], None] | None = None,
-    check_workspace: Callable[[], None] | None = None,
-) -> Outcome:
+def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> Outcome:
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
-    The arguments are those of :func:`dsinga.cluster.train`. The agent has the params of the outcome.
+    The agent has the params of the outcome.
 
     Raises UserError before training for bad input, RunError where an environment fails, Diverged where a param is no
-    longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
+    longer finite, Cancelled if ``options.cancelled`` was set before the last step, and what an extension raises.
     """
-    started, cancellation = time.perf_counter(), Cancellation(cancelled)
+    started, cancellation = time.perf_counter(), Cancellation(options.cancelled)
     job = task.job
     if job.test_freq and not job.test_after:  # the params before the first step are not worth an evaluation
         job = job.replace(test_after=job.test_freq)
-    everything = [*create_extensions(job, extensions), *stopping_rules(job)]
-    check_extensions(everything, job, {}, workspace, metrics=task.metric_names())
+    everything = [*create_extensions(job, options.extensions), *stopping_rules(job)]
+    check_extensions(everything, job, {}, options.workspace, metrics=task.metric_names())
     with deferred_interrupts(cancellation), contextlib.ExitStack() as stack:
-        begin = _read_beginning(task, workspace, resume) if resume else _begin_anew(task, params or {}, roots)
+        begin = _read_beginning(task, options) if options.resume else _begin_anew(task, options)
         engine = AgentEngine(job, _learning_of(task, client), task.environment)
         stack.callback(engine.close)
         if begin.loop:
             engine.restore(begin.loop["engine"])
         observer.begin(begin.step)
-        outcome = run_to_end(
-            engine, begin, observer, everything,
-            RunFolder(folder=workspace, topology="an agent", saved=saved, check=check_workspace), cancellation, started,
-        )  # fmt: skip
+        outcome = run_to_end(engine, begin, observer, everything, options, "an agent", cancellation, started)
     task.agent.algorithm.take_params(outcome.params)
     return outcome
 
 
-def _begin_anew(task: AgentTask, params: Mapping[str, np.ndarray], roots: Sequence[str]) -> Snapshot:
-    """Let an agent begin with its params, with those of the job's ``checkpoint_path``, or with ``params`` by name."""
+def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
+    """Let an agent begin with its params, those of the job's ``checkpoint_path``, or those of the options by name."""
     algorithm, job = task.agent.algorithm, task.job
-    given = dict(params)
+    given = dict(options.params or {})
     if job.checkpoint_path:
         shapes = {name: array.shape for name, array in algorithm.params.items()}
-        given = {**port(shapes, job.checkpoint_path, roots), **given}
+        given = {**port(shapes, job.checkpoint_path, options.roots), **given}
     if given:
         if not algorithm.on_policy:
             name = type(algorithm).__name__
@@ -218,12 +200,12 @@ def _begin_anew(task: AgentTask, params: Mapping[str, np.ndarray], roots: Sequen
     return Snapshot(0, algorithm.params)
 
 
-def _read_beginning(task: AgentTask, workspace: Path | None, resume: bool | Path) -> Snapshot:
+def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
     """Return the checkpoint to go on from, also one that ``rl.train`` has written before it had the training loop.
 
     Raises UserError where there is none, or it does not fit the job.
     """
-    path, checkpoint = find_checkpoint(workspace, resume)
+    path, checkpoint = find_checkpoint(options.workspace, options.resume)
     state = checkpoint.loop
     if "learning" in state:
         engine = {"learning": state["learning"], "layout": state["run"]}

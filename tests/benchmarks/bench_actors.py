@@ -82,7 +82,7 @@ def train(kind: str, actors: int, steps: int, client: Client, seed: int) -> dict
         rollout = ROLLOUT_STEPS if kind == "IMPALA" else 128 // actors
         result = rl.train(
             *(agent, TASK), steps=steps, client=client, actors=actors, environments=8, rollout_steps=rollout,
-            predicts_here=kind == "GA3C", evaluation_episodes=0, seed=seed, progress=False,
+            central_inference=kind == "GA3C", evaluation_episodes=0, seed=seed, progress=False,
         )  # fmt: skip
         figures["staleness"] = mean([row["staleness"] for row in result.history if "staleness" in row])
     figures["env_steps_per_second"] = steps / (time.perf_counter() - began)

@@ -1,6 +1,6 @@
 """The agents of ``python -m tests.benchmarks.bits``: each algorithm here, with actors, in a group, resumed, as a job.
 
-Left out is what depends on which process is faster: several actors of IMPALA or with ``predicts_here``, and several
+Left out is what depends on which process is faster: several actors of IMPALA or with ``central_inference``, and several
 groups.
 """
 

@@ -16,10 +16,9 @@ from dsinga import nn, rl
 from dsinga.checkpoint import directory
 from dsinga.cli import main_group
 from dsinga.errors import UserError
-from dsinga.extensions import CSV, EverySteps, Extension, KeepBest, LoopView, TensorBoard
+from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics
-from tests.extensions.test_extensions_tensorboard import scalars
 
 TEXT = """
 name: "cart"
@@ -52,8 +51,8 @@ def train(of: Job, **options: Any) -> Any:
     return dsinga.train(of, progress=False, **options)
 
 
-def test_an_agent_is_trained_as_any_job_and_resumed_with_the_same_bits(tmp_path: Path) -> None:
-    whole = train(job())
+def test_an_agent_is_trained_as_any_job(tmp_path: Path) -> None:
+    whole = train(job(), workspace=tmp_path)
     assert type(whole) is rl.AgentResult
     assert isinstance(whole, dsinga.Result)
     assert whole.step == 384
@@ -62,11 +61,7 @@ def test_an_agent_is_trained_as_any_job_and_resumed_with_the_same_bits(tmp_path:
         (384, "train"), (384, "test"),
     ]  # fmt: skip
     same = rl.train(job(), progress=False)
-    half = train(job("", "train_steps=128"), workspace=tmp_path)
-    resumed = train(job(), workspace=tmp_path, resume=True)
-    assert half.step == 128
     for name, value in whole.params.items():
-        np.testing.assert_array_equal(resumed.params[name], value)
         np.testing.assert_array_equal(same.params[name], value)
         np.testing.assert_array_equal(whole.agent.algorithm.params[name], value)
     again = train(job(), workspace=tmp_path, resume=True)
@@ -84,15 +79,6 @@ def test_an_agent_is_stopped_early_and_keeps_its_best_params(tmp_path: Path) -> 
         np.testing.assert_array_equal(result.agent.algorithm.params[name], value)
     assert result.history == read_metrics(tmp_path / "metrics.jsonl")
     assert train(job(stop), workspace=tmp_path, resume=True).step == 256
-
-
-def test_tables_and_curves_of_an_agent_are_written(tmp_path: Path) -> None:
-    result = train(job(), workspace=tmp_path, extensions=[CSV(), TensorBoard(histogram_freq=256)])
-    lines = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(result.history)
-    curves = scalars(tmp_path / "tensorboard" / "test")["episode_return"]
-    expected = {row["step"]: row["episode_return"] for row in result.history.phase("test")}
-    assert curves == pytest.approx(expected)
 
 
 def test_the_learning_rate_of_an_agent_is_changed_from_the_next_rollout_on() -> None:

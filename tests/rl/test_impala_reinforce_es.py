@@ -147,8 +147,6 @@ def test_settings_that_mean_nothing_are_refused() -> None:
             cls(model(), DISCRETE, **settings)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs one for the value of a state"):
         rl.PPO(model(heads=1), DISCRETE)
-    with pytest.raises(UserError, match="PPO needs 2 outputs of the head 'policy'"):
-        rl.PPO(model(), rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2)))
 
 
 def test_reinforce_without_a_value_learns_from_episodes_that_were_cut_off() -> None:

@@ -27,11 +27,11 @@ from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
 from dsinga.errors import WorkerLost
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
-from dsinga.loop.beginning import begin_run
+from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, RunFolder, run_to_end
+from dsinga.loop.running import Outcome, run_to_end
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +74,10 @@ def train(
     """
     started = time.perf_counter()
     cancellation = Cancellation(cancelled)
+    options = RunOptions(
+        workspace=workspace, roots=roots, resume=resume, extensions=extensions, params=params, saved=saved,
+        check_workspace=check_workspace,
+    )  # fmt: skip
     grain.check(job)
     task_client()  # before a run on a cluster that was started within a task makes one
     with (
@@ -84,10 +88,7 @@ def train(
         ) as prepared,
     ):  # fmt: skip
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-        all_extensions, begin = begin_run(
-            prepared.job, nets, prepared.epoch, extensions=extensions, workspace=workspace, resume=resume,
-            params=params or {}, roots=roots,
-        )  # fmt: skip
+        all_extensions, begin = begin_run(prepared.job, nets, prepared.epoch, options)
         observer.begin(begin.step)
 
         def make_check(placement: Placement) -> Check:
@@ -103,8 +104,7 @@ def train(
         events = RunEvents(prepared, client, lambda method: run.cluster_run.ask_servers(method))
         return run_to_end(
             ClusterEngine(prepared, run, grain, events), begin, observer, [events, *all_extensions],
-            RunFolder(folder=workspace, topology=prepared.topology.describe(), saved=saved, check=check_workspace),
-            cancellation, started,
+            options, prepared.topology.describe(), cancellation, started,
         )  # fmt: skip
 
 

@@ -15,9 +15,8 @@ from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
 from dsinga.rl.experience import Sampled, Transitions
-from dsinga.rl.model import Model, input_layer
+from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
 from dsinga.rl.spaces import BoxSpace, Spaces
 from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow

@@ -69,9 +69,9 @@ class GroupTask:
 
     def __init__(self, task: AgentTask):
         self._task, conf, steps = task, reinforcement_of(task.job), task.job.train_steps
-        if conf.predicts_here:
+        if conf.central_inference:
             raise conf.error(
-                "reinforcement.predicts_here has no effect on worker groups; leave it out", "predicts_here"
+                "reinforcement.central_inference has no effect on worker groups; leave it out", "central_inference"
             )
         algorithm = _check_agent(task.agent, conf.num_actors)
         with contextlib.closing(make_environments(task.environment, 1)) as environments:

@@ -236,7 +236,7 @@ class _GrowingRollout:
 
 def learning_from(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> ActorLoop:
     """Return how an agent learns from actors."""
-    if conf.predicts_here:
+    if conf.central_inference:
         return PredictingLoop(agent, actors)
     if agent.algorithm.corrects_older_actions:
         return StreamingLoop(agent, actors, max_staleness=conf.max_staleness)
