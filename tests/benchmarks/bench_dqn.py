@@ -104,11 +104,6 @@ class TorchDQN:
             self.memory[self._place] = transition
             self._place = (self._place + 1) % capacity
 
-    def best_action(self, state: np.ndarray) -> int:
-        """Return the action of the largest value."""
-        with torch.no_grad():
-            return int(self.policy(torch.tensor(state[None], dtype=torch.float32)).argmax())
-
     def draw(self) -> list[Any]:
         """Return a batch, as tensors."""
         return [torch.cat(part) for part in zip(*random.sample(self.memory, BATCH), strict=True)]

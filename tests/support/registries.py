@@ -23,6 +23,6 @@ def restored_registry() -> Iterator[None]:
     finally:
         for kind, names in before.items():
             for name in registry.registered(kind):
-                registry.forget(kind, name)
+                registry.unregister(kind, name)
             for name, entry in names.items():
                 registry.register(kind, name)(entry)
