@@ -12,6 +12,7 @@ import numpy as np
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
 from dsinga.engine.local_updater import LocalUpdater
+from dsinga.error_frames import cleared_frames
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
@@ -23,6 +24,7 @@ from dsinga.loop.running import Outcome, RunFolder, run_to_end
 from dsinga.worker.batch_reader import steps_per_epoch
 
 
+@cleared_frames("dsinga")
 def train_here(
     job: Job,
     observer: Observer,

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
+from dsinga.error_frames import cleared_frames
 from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionLike, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
@@ -129,6 +130,7 @@ def stopping_rules(job: Job) -> list[Extension]:
     return [] if value is None else [ReturnReached(value)]
 
 
+@cleared_frames("dsinga")
 def train_agent(
     task: AgentTask,
     client: Client | None,

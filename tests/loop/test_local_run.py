@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +117,28 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
         dsinga.train(
             small_job(updater=fast, train_steps=200), data=DATA, progress=False, workspace=tmp_path / "diverged"
         )
+
+
+class Failing(Extension):
+    """Remembers, weakly, the view of the run that it lets fail."""
+
+    trigger = EverySteps(10)
+
+    def run(self, loop: LoopView) -> None:
+        self.loop = weakref.ref(loop)
+        del loop  # variables of a user's functions stay, for a debugger
+        raise ZeroDivisionError("here")
+
+
+def test_an_error_that_is_kept_keeps_no_memory_of_the_run() -> None:
+    failing = Failing()
+    gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError) as raised:
+            dsinga.train(small_job(), data=DATA, progress=False, extensions=[failing])
+        assert failing.loop() is None, raised.value
+    finally:
+        gc.enable()
 
 
 class Ignoring:
