@@ -20,7 +20,7 @@ from dsinga.extensions import Extension, ExtensionLike, LoopView, OnMetric, chec
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReplayConf
-from dsinga.loop.beginning import check_beginning, find_checkpoint
+from dsinga.loop.beginning import check_beginning, find_checkpoint, put_params
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
@@ -176,16 +176,15 @@ def train_agent(
 def _begin_anew(task: AgentTask, params: Mapping[str, np.ndarray], roots: Sequence[str]) -> Snapshot:
     """Let an agent begin with its params, with those of the job's ``checkpoint_path``, or with ``params`` by name."""
     algorithm, job = task.agent.algorithm, task.job
-    given = dict(params)
-    if job.checkpoint_path:
-        shapes = {name: array.shape for name, array in algorithm.params.items()}
-        given = {**port(shapes, job.checkpoint_path, roots), **given}
-    if given:
+    if params or job.checkpoint_path:
         if not algorithm.on_policy:
             name = type(algorithm).__name__
             raise UserError(f"an agent of {name} does not begin with params alone; use agent.restore(folder)")
-        known = {name: value for name, value in given.items() if name in algorithm.params}
-        algorithm.take_params({**algorithm.params, **known})
+        values = dict(algorithm.params)
+        if job.checkpoint_path:
+            values |= port({name: array.shape for name, array in values.items()}, job.checkpoint_path, roots)
+        put_params(values, params)
+        algorithm.take_params(values)
     return Snapshot(0, algorithm.params)
 
 
