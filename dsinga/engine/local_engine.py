@@ -162,11 +162,11 @@ class LocalEngine(Engine):
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
-        return self._updater.rate(step)
+        return self._updater.rate(self._earlier_steps + step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the rate by factors, each from its step on."""
-        self._updater.set_rate_factors(factors)
+        """Multiply the rate by factors, each from its step on, which the updater counts with its earlier ones."""
+        self._updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
 
     use_rate_factors = set_rate_factors
 

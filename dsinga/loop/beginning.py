@@ -81,6 +81,15 @@ def begin_anew(
         shapes = {name: array.shape for name, array in values.items()}
         states = [name for name, param in net_params.items() if param.spec.by_rows]  # of another run's batches
         values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    put_params(values, params)
+    return values
+
+
+def put_params(values: Arrays, params: Mapping[str, np.ndarray]) -> None:
+    """Put ``params`` to start from in the place of ``values``, by name; those that ``values`` lack are left out.
+
+    Raises UserError where none of them is known, shapes do not fit, or they have NaN or infinity.
+    """
     check_start(values, params)
     for name in values.keys() & params.keys():
         if params[name].shape != values[name].shape:
@@ -91,7 +100,6 @@ def begin_anew(
         values[name] = np.ascontiguousarray(params[name], np.float32)
         if first_not_finite({name: values[name]}):
             raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
-    return values
 
 
 def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:

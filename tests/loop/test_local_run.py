@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,15 @@ from distributed import Client
 import dsinga
 from dsinga.api.clients import ClusterSource
 from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.jobs import job_with_data
 from dsinga.checkpoint import latest, read_checkpoint
-from dsinga.engine.local_job import trains_locally
+from dsinga.engine.local_job import open_local_job, trains_locally
+from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job
+from dsinga.extensions import EverySteps, Extension, LoopView
+from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase, StepConf, UpdaterConf, UpdaterType
+from dsinga.loop.local_run import train_here
+from dsinga.monitor import Row
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -110,3 +117,69 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
         dsinga.train(
             small_job(updater=fast, train_steps=200), data=DATA, progress=False, workspace=tmp_path / "diverged"
         )
+
+
+class Failing(Extension):
+    """Remembers, weakly, the view of the run that it lets fail."""
+
+    trigger = EverySteps(10)
+
+    def run(self, loop: LoopView) -> None:
+        self.loop = weakref.ref(loop)
+        del loop  # variables of a user's functions stay, for a debugger
+        raise ZeroDivisionError("here")
+
+
+def test_an_error_that_is_kept_keeps_no_memory_of_the_run() -> None:
+    failing = Failing()
+    gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError) as raised:
+            dsinga.train(small_job(), data=DATA, progress=False, extensions=[failing])
+        assert failing.loop() is None, raised.value
+    finally:
+        gc.enable()
+
+
+class Ignoring:
+    """An observer that needs to know nothing."""
+
+    def waiting(self, sentence: str) -> None: ...
+
+    def begin(self, step: int) -> None: ...
+
+    def record(self, row: Row) -> None: ...
+
+    def progress(self, row: Row) -> None: ...
+
+
+class Freezing(Extension):
+    """Sets the rate to 0 from step 12 on, and notes the rates that hold."""
+
+    trigger = EverySteps(5)
+
+    def __init__(self) -> None:
+        self.rates: dict[int, float] = {}
+
+    def run(self, loop: LoopView) -> None:
+        self.rates[loop.step] = loop.learning_rate
+        if loop.step == 10:
+            loop.set_rate_factor(12, 0.0)
+
+
+def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
+    rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
+    updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
+    job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
+    updaters = [LocalUpdater(updater_conf, open_local_job(job).nets[Phase.kTrain].params) for _ in range(2)]
+    freezing, outcomes = Freezing(), []
+    for updater, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
+        first = train_here(job.replace(train_steps=20), Ignoring(), updater=updater)
+        outcomes.append(
+            train_here(
+                job.replace(train_steps=steps), Ignoring(), params=first.params, updater=updater, extensions=extensions
+            )
+        )
+    for name, value in outcomes[0].params.items():
+        assert np.array_equal(value, outcomes[1].params[name])
+    assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})

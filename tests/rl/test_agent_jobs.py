@@ -214,3 +214,16 @@ def test_the_command_searches_agents(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = (tmp_path / "found" / "search.csv").read_text().splitlines()
     assert len(rows) == 3
     assert json.loads((tmp_path / "found").glob("*/metrics.jsonl").__next__().read_text().splitlines()[0])["step"] == 64
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"fc_weight": np.zeros((2, 2), np.float32)}, r"the param 'fc_weight' to start from has the shape \(2, 2\)"),
+        ({"fc_bias": np.full(8, np.nan, np.float32)}, "the param 'fc_bias' to start from has NaN"),
+        ({"fc9_bias": np.zeros(8, np.float32)}, r"none of the given params \(fc9_bias\) is a param of the net"),
+    ],
+)
+def test_params_to_start_from_are_checked_as_those_of_any_job(params: dict[str, np.ndarray], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        train(job(), params=params)

@@ -14,8 +14,8 @@ from distributed import Client, Future, wait
 from distributed.comm import CommClosedError
 
 from dsinga.cluster.dask.dask_workers import Workers, available_workers
-from dsinga.cluster.dask.error_frames import clear_origin
 from dsinga.cluster.dask.heartbeats import heartbeats
+from dsinga.error_frames import clear_origin
 from dsinga.errors import Diverged, UserError, WorkerLost
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.

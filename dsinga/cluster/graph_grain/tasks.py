@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.on_workers.worker_actor import find_worker
+from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.layers.base import Layer

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed import get_client, get_worker
 
-from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.data import connect_sources
 from dsinga.engine.predictor import ONE_CORE, BatchResult, Predictor
+from dsinga.error_frames import cleared_frames
 from dsinga.layers import Records
 from dsinga.training import Metrics
 from dsinga.worker.batch_reader import BatchReader

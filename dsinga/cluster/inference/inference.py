@@ -10,7 +10,6 @@ from distributed import Client, Future
 
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
-from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
@@ -22,6 +21,7 @@ from dsinga.data import write_csv, write_store
 from dsinga.engine.local_job import OUTPUT_LAYERS
 from dsinga.engine.predictor import BatchResult, Predictor
 from dsinga.engine.round_length import RoundLength
+from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Records

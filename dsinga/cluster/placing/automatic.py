@@ -15,12 +15,12 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
-from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
 from dsinga.job.topology import Topology

@@ -14,7 +14,6 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster.dask.dask_workers import task_client
-from dsinga.cluster.dask.error_frames import cleared_frames
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
 from dsinga.cluster.events.run_events import RunEvents
@@ -24,6 +23,7 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.grain import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
+from dsinga.error_frames import cleared_frames
 from dsinga.errors import WorkerLost
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from dsinga.cluster.dask.error_frames import clear_frames, cleared_frames
+from dsinga.error_frames import clear_frames, cleared_frames
 from dsinga.errors import UserError
 from dsinga.ops import get_ops
 
