@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dsinga.data import Prefetch
+from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 # Seconds after which train() returns, so that progress is shown and a request to stop is heard.
 ROUND_SECONDS = 0.5
+# Batches of arrays in memory that are read without a thread.
+SMALL_BATCH_BYTES = 1 << 16
 
 
 class LocalEngine(Engine):
@@ -71,11 +75,17 @@ class LocalEngine(Engine):
         updater.create_state()
         self._updater = updater
         self._earlier_steps = updater.steps - begin.step
-        self._batches: Prefetch[dict[str, Records]] | None = None
+        self._batches: Iterator[dict[str, Records]] | None = None
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
-        self._batches = Prefetch(_read_function(self._net, self._reader), self._earlier_steps + step)
+        read, first = _read_function(self._net, self._reader), self._earlier_steps + step
+        if self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES and all(
+            map(_is_in_memory, self._reader.stores.values())
+        ):
+            self._batches = map(read, itertools.count(first))  # sooner than a thread could hand them over
+        else:
+            self._batches = Prefetch(read, first)
 
     def train(self, stop: int) -> Sequence[StepReport]:
         """Train until half a second has passed, or ``stop`` is reached."""
@@ -172,15 +182,20 @@ class LocalEngine(Engine):
 
     def close(self, message: str | None = None) -> None:
         """End the thread that reads batches ahead."""
-        if self._batches is not None:
+        if isinstance(self._batches, Prefetch):
             self._batches.close()
-            self._batches = None
+        self._batches = None
 
 
 def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
     """Return a function that reads the records of a step, for the input layers of a net."""
     rows = dict.fromkeys(net.inputs, reader.parts[0])
     return functools.partial(reader.read, rows=rows, group=0) if rows else _no_records
+
+
+def _is_in_memory(source: Any) -> bool:
+    """Whether the records of a source are numpy arrays of this process."""
+    return all(isinstance(column, ArrayColumn) for column in getattr(source, "columns", [None]))
 
 
 def _no_records(step: int) -> dict[str, Records]:

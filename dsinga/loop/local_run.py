@@ -7,11 +7,7 @@ import time
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
 from dsinga.engine.local_updater import LocalUpdater
-<<<<<<< HEAD
-=======
 from dsinga.error_frames import cleared_frames
-from dsinga.extensions import ExtensionLike
->>>>>>> part-w2
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.beginning import RunOptions, begin_run

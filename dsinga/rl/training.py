@@ -17,13 +17,8 @@ from dsinga.errors import UserError
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
-<<<<<<< HEAD
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint
-=======
-from dsinga.job.reinforcementconf import ReplayConf
-from dsinga.loop.beginning import check_beginning, find_checkpoint, put_params
->>>>>>> part-w2
+from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.interrupts import deferred_interrupts
 from dsinga.loop.observer import Observer
@@ -164,25 +159,8 @@ def stopping_rules(job: Job) -> list[Extension]:
     return [] if value is None else [ReturnReached(value)]
 
 
-<<<<<<< HEAD
-def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> Outcome:
-=======
 @cleared_frames("dsinga")
-def train_agent(
-    task: AgentTask,
-    client: Client | None,
-    observer: Observer,
-    *,
-    workspace: Path | None = None,
-    roots: Sequence[str] = (),
-    resume: bool | Path = False,
-    extensions: Sequence[ExtensionLike] = (),
-    params: Mapping[str, np.ndarray] | None = None,
-    cancelled: threading.Event | None = None,
-    saved: Callable[[], None] | None = None,
-    check_workspace: Callable[[], None] | None = None,
-) -> Outcome:
->>>>>>> part-w2
+def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> Outcome:
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
     The agent has the params of the outcome.
@@ -211,22 +189,14 @@ def train_agent(
 def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
     """Let an agent begin with its params, those of the job's ``checkpoint_path``, or those of the options by name."""
     algorithm, job = task.agent.algorithm, task.job
-<<<<<<< HEAD
-    given = dict(options.params or {})
-    if job.checkpoint_path:
-        shapes = {name: array.shape for name, array in algorithm.params.items()}
-        given = {**port(shapes, job.checkpoint_path, options.roots), **given}
-    if given:
-=======
-    if params or job.checkpoint_path:
->>>>>>> part-w2
+    if options.params or job.checkpoint_path:
         if not algorithm.on_policy:
             name = type(algorithm).__name__
             raise UserError(f"an agent of {name} does not begin with params alone; use agent.restore(folder)")
         values = dict(algorithm.params)
         if job.checkpoint_path:
-            values |= port({name: array.shape for name, array in values.items()}, job.checkpoint_path, roots)
-        put_params(values, params)
+            values |= port({name: array.shape for name, array in values.items()}, job.checkpoint_path, options.roots)
+        put_params(values, options.params or {})
         algorithm.take_params(values)
     return Snapshot(0, algorithm.params)
 
