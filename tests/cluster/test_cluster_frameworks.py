@@ -189,16 +189,6 @@ def test_group_0_warms_up_alone(
     assert result.history.phase("test")[-1, "accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("framework", ["Downpour", "Hogwild"])
-def test_an_asynchronous_run_resumes(job: Job, client: Client, tmp_path: Path, framework: str) -> None:
-    job = with_groups(job, FRAMEWORKS[framework])
-    cut = train(job.replace(train_steps=30), client, workspace=tmp_path, progress=False)
-    resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
-    assert cut.step == 30
-    assert [row["step"] for row in resumed.history if row["phase"] == "train"] == [10, 20, 30, 40, 50]
-    assert resumed.history.phase("test")[-1, "accuracy"] > 0.9
-
-
 def test_a_run_may_be_all_warm_up(job: Job, four_threads: Client) -> None:
     result = train(with_groups(job, (2, 2, 1, 1)).replace(warmup_steps=50), four_threads, progress=False)
     assert result.history.phase("test")[-1, "accuracy"] > 0.9
