@@ -21,6 +21,7 @@ from dsinga.cli import main
 from dsinga.cluster.connecting import embedded
 from dsinga.data import open_store, write_store
 from dsinga.errors import UserError
+from tests.support.device_array import load_backends
 from tests.support.small_disk import files_of_at_most
 
 JOB = """name: "cli"
@@ -477,9 +478,8 @@ def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, 
     def load_nothing() -> Any:
         raise UserError("no GPU was found")
 
-    monkeypatch.delenv("DSINGA_OPS", raising=False)
     monkeypatch.setitem(ops.BACKENDS, "cupy", load_nothing)
-    monkeypatch.delitem(ops._loaded, "cupy", raising=False)
+    load_backends(monkeypatch, cupy=None)
     assert dsinga("train", "job.conf", "--workspace", "trained").returncode == 0
     trained = ("--checkpoint", "trained")
     for command, *options in (

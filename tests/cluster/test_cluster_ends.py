@@ -70,7 +70,9 @@ def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monk
     monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
     said: list[str] = []
-    monkeypatch.setattr(embedded._log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        logging.getLogger(embedded.__name__), "warning", lambda text, *values: said.append(text % values)
+    )
     with (
         pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
         cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
