@@ -155,11 +155,6 @@ def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, t
     assert str(error.value).endswith(f"with workspace={tmp_path}/run-1")
 
 
-def test_resuming_automatically_needs_a_workspace(job: Job, threads: Client):
-    with pytest.raises(UserError, match='resume="auto" needs a workspace'):
-        train(job, threads, progress=False, resume="auto")
-
-
 def test_a_full_disk_does_not_end_training(job: Job, client: Client, tmp_path: Path, caplog) -> None:
     job = job.replace(train_steps=30, checkpoint_freq=10)
     whole = train(job, client, progress=False)
