@@ -103,10 +103,10 @@ def server_values() -> dict[int, dict[str, np.ndarray]]:
     ],
     ids=["all-to-all", "ring", "star", "edges"],
 )
-def test_server_groups_agree_at_the_end(job: Job, client: Client, more: dict[str, Any], servers: int) -> None:
+def test_server_groups_agree_at_the_end(job: Job, four_processes: Client, more: dict[str, Any], servers: int) -> None:
     job = with_groups(job.replace(train_steps=20), (4, 4, 1, servers), **more)
-    observer = AtEnd(client)
-    cluster.train(job, client, observer, roots=roots(job, None))
+    observer = AtEnd(four_processes)
+    cluster.train(job, four_processes, observer, roots=roots(job, None))
     assert observer.values.keys() == {0, 1, 2, 3}
     for group in (1, 2, 3):
         assert_close(observer.values[group], observer.values[0], 1e-5)
