@@ -21,6 +21,7 @@ from dsinga.cli import main
 from dsinga.cluster.connecting import embedded
 from dsinga.data import open_store, write_store
 from dsinga.errors import UserError
+from tests.support.device_array import load_backends
 from tests.support.small_disk import files_of_at_most
 
 JOB = """name: "cli"
@@ -158,23 +159,6 @@ def test_retrieve_measures_the_ranking(dsinga: Dsinga, folder: Path) -> None:
     assert refused.stderr == "dsinga: k must be between 1 and the 3 rows of the database, not 4\n"
     assert "bare.zarr has no labels" in dsinga("retrieve", "q.zarr", "bare.zarr").stderr
     assert "nowhere.zarr was not found" in dsinga("retrieve", "nowhere.zarr", "d.zarr").stderr
-
-
-def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga, folder: Path) -> None:
-    assert dsinga("train", "job.conf", "--resume", "auto").returncode == 0
-    complete = dsinga("train", "--resume", "auto", "job.conf")
-    assert (complete.returncode, complete.stdout.count("nothing was left to do")) == (0, 1), complete.stderr
-    resumed = dsinga("train", "job.conf", "--resume", "auto", "--set", "train_steps=30")
-    assert resumed.returncode == 0, resumed.stderr
-    assert (folder / "work/checkpoint/step30").is_dir()
-    for number in (1, 2):
-        again = dsinga("train", "job.conf")
-        assert again.returncode == 0
-        assert f"the earlier run in work is kept in work/run-{number}\n" in again.stderr
-    assert not (folder / "work/checkpoint/step30").exists()
-    assert (folder / "work/run-1/checkpoint/step30").is_dir()
-    assert (folder / "work/run-2/checkpoint/step20").is_dir()
-    assert (folder / "work/run-1/metrics.jsonl").read_text().count('"step": 30') == 2
 
 
 def test_resuming_a_finished_run_of_epochs_asks_for_more_epochs(dsinga: Dsinga) -> None:
@@ -477,9 +461,8 @@ def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, 
     def load_nothing() -> Any:
         raise UserError("no GPU was found")
 
-    monkeypatch.delenv("DSINGA_OPS", raising=False)
     monkeypatch.setitem(ops.BACKENDS, "cupy", load_nothing)
-    monkeypatch.delitem(ops._loaded, "cupy", raising=False)
+    load_backends(monkeypatch, cupy=None)
     assert dsinga("train", "job.conf", "--workspace", "trained").returncode == 0
     trained = ("--checkpoint", "trained")
     for command, *options in (

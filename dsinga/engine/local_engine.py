@@ -70,8 +70,8 @@ class LocalEngine(Engine):
         if updater is None:
             updater = LocalUpdater(job.updater, self._net.params)
             updater.steps = begin.step
-            for name, slots in (state or {}).items():
-                updater.state[name] = {slot: array.reshape(-1) for slot, array in slots.items()}
+            if state is not None:
+                updater.resume(state)
         updater.create_state()
         self._updater = updater
         self._earlier_steps = updater.steps - begin.step

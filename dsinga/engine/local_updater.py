@@ -72,6 +72,13 @@ class LocalUpdater:
         self._rate_factors = dict(factors)
         self._updater.set_rate_factors(factors)
 
+    def resume(self, state: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Go on with the state in a checkpoint, arrays of the params' shapes; raise UserError for another updater's."""
+        for name, param in self._params.items():
+            if param.trainable:
+                self._updaters[name].check_state(name, state.get(name, {}))
+        self.state = {name: {slot: value.reshape(-1) for slot, value in slots.items()} for name, slots in state.items()}
+
     def create_state(self) -> None:
         """Create the state of all params that are updated, which otherwise comes with their first gradient."""
         for name, param in self._params.items():

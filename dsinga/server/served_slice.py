@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.errors import UserError
 from dsinga.ops import Array, SparseRows, Update, buffers
 from dsinga.ops.update import BLOCK  # so large that computing a block takes much longer than taking it from a queue
 from dsinga.server.gradient_accumulator import GradientAccumulator
@@ -117,13 +116,7 @@ class ServedSlice:
             self.value, self._moved = memory, True
 
     def _resumed(self, state: Mapping[str, np.ndarray], updater: Updater) -> dict[str, np.ndarray]:
-        names = updater.create_state(1).keys()
-        if state.keys() != names:
-            raise UserError(
-                f"param {self.spec.slice.param!r}: the checkpoint has the updater state {_names(state)}, but the "
-                f"job's updater needs {_names(names)}: resume with the updater that wrote it, or start a new run "
-                "from its params with checkpoint_path"
-            )
+        updater.check_state(self.spec.slice.param, state)
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
     def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
@@ -228,7 +221,3 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
     """Return ``array`` if it can be updated in place, else a copy."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names))) or "none"

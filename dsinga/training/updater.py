@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
@@ -159,6 +160,16 @@ class Updater(ABC):
         """Return the initial state for ``size`` elements: float32 zeros, by slot."""
         return {slot: np.zeros(size, np.float32) for slot in self.slots}
 
+    def check_state(self, param: str, state: Collection[str]) -> None:
+        """Raise UserError if the slots of a param in a checkpoint are not those of this updater."""
+        expected = self.create_state(1).keys()
+        if set(state) != expected:
+            raise UserError(
+                f"param {param!r}: the checkpoint has the updater state {_names(state)}, but the job's updater needs "
+                f"{_names(expected)}: resume with the updater that wrote it, or start a new run from its params with "
+                "checkpoint_path"
+            )
+
     def update(
         self,
         step: int,
@@ -218,6 +229,10 @@ class Updater(ABC):
         if value is None:
             raise self.conf.error(f"updater {self.conf.type.name} needs {field} {{ ... }}", "type")
         return value
+
+
+def _names(names: Collection[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"
 
 
 @dataclass(frozen=True)

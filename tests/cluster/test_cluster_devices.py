@@ -23,17 +23,15 @@ from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import initial_values
-from tests.support.device_array import StubOps
+from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology
 
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> StubOps:
     """Two emulated GPUs of this process. CPU cores use the numpy backend, so that both give the same bits."""
-    monkeypatch.delenv("DSINGA_OPS", raising=False)
     stub = StubOps()
-    monkeypatch.setitem(dsinga.ops._loaded, "cupy", stub)
-    monkeypatch.setitem(dsinga.ops._loaded, "onednn", NumpyOps())
+    load_backends(monkeypatch, cupy=stub, onednn=NumpyOps())
     return stub
 
 
@@ -167,8 +165,7 @@ def test_without_a_gpu_the_reason_is_named(
         raise UserError("the driver is for CUDA 11.4, CuPy needs 12.0")
 
     monkeypatch.setitem(dsinga.ops.BACKENDS, "cupy", none)
-    monkeypatch.delitem(dsinga.ops._loaded, "cupy", raising=False)
-    monkeypatch.delenv("DSINGA_OPS", raising=False)
+    load_backends(monkeypatch, cupy=None)
     assert "the driver is for CUDA 11.4, CuPy needs 12.0" in refused(with_topology(job, 1), threads, caplog, [0])
     caplog.clear()
     devices._reasons_said.clear()

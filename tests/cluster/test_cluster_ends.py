@@ -70,7 +70,9 @@ def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monk
     monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
     said: list[str] = []
-    monkeypatch.setattr(embedded._log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        logging.getLogger(embedded.__name__), "warning", lambda text, *values: said.append(text % values)
+    )
     with (
         pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
         cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
@@ -151,11 +153,6 @@ def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, t
     ) as error:
         train(short, client, workspace=tmp_path, progress=False, resume=True)
     assert str(error.value).endswith(f"with workspace={tmp_path}/run-1")
-
-
-def test_resuming_automatically_needs_a_workspace(job: Job, threads: Client):
-    with pytest.raises(UserError, match='resume="auto" needs a workspace'):
-        train(job, threads, progress=False, resume="auto")
 
 
 def test_a_full_disk_does_not_end_training(job: Job, client: Client, tmp_path: Path, caplog) -> None:

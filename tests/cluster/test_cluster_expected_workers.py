@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,7 +159,8 @@ def test_testing_waits_for_the_first_worker_and_logs_it(
     small: Job, threads: Client, announced: Announcements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = train(small, threads, workers=1, progress=False).params
-    monkeypatch.setattr(expected_workers._log, "handle", lambda record: announced.append(record.getMessage()))
+    logger = logging.getLogger(expected_workers.__name__)
+    monkeypatch.setattr(logger, "handle", lambda record: announced.append(record.getMessage()))
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
         cluster.scale(1)
         metrics = pool.submit(evaluate, small, params, "test", client)

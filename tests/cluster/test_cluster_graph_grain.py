@@ -24,7 +24,7 @@ def hybrid(job: Job, workers: int) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("workers", "client"), [(1, "threads"), (2, "threads"), (3, "processes")], indirect=["client"])
 def test_both_grains_are_the_same_bits(job: Job, client: Client, workers: int) -> None:
     job = hybrid(job, workers).replace(test_freq=3, test_steps=2)
     rounds = train(job, client, progress=False)

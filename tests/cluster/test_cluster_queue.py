@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,7 +15,6 @@ from distributed import Client, LocalCluster
 
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
-from dsinga.checkpoint import latest
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
@@ -174,22 +172,6 @@ def test_a_run_is_cancelled_at_once_where_nothing_is_kept_of_it(job: Job, runs: 
     gate.go.set()
     with pytest.raises(Cancelled, match=r"the run was cancelled; \d+ steps were done and no checkpoint was written"):
         running.result(PATIENCE)
-
-
-def test_a_cancelled_run_leaves_a_checkpoint_to_go_on_from(job: Job, runs: Runs, tmp_path: Path) -> None:
-    gate, cancelled = Gate(), threading.Event()
-    running = runs.start(endless(job, "first", 2), gate, cancelled=cancelled, workspace=tmp_path)
-    assert gate.reached.wait(PATIENCE)
-    cancelled.set()
-    gate.go.set()
-    with pytest.raises(Cancelled, match=r"the run was cancelled; \d+ steps were done; go on from .*/step\d+ with resu"):
-        running.result(PATIENCE)
-    path = latest(tmp_path / "checkpoint")
-    assert path is not None
-    steps = int(path.name.removeprefix("step")) + 10
-    resumed = train(named(job, "first", 2).replace(train_steps=steps), runs.client, workspace=tmp_path, resume=True)
-    unbroken = train(named(job, "first", 2).replace(train_steps=steps), runs.client, progress=False)
-    assert_same(resumed.params, unbroken.params)
 
 
 def test_a_run_that_was_cancelled_before_it_came_does_not_begin(job: Job, runs: Runs) -> None:

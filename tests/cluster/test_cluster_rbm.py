@@ -64,14 +64,6 @@ def test_more_workers_change_nothing_but_rounding(stores: Path, threads: Client,
         assert set(np.unique(single.params["hid_chain"])) == {0.0, 1.0}
 
 
-def test_a_resumed_run_with_persistent_chains_gives_the_same_bits(stores: Path, threads: Client, tmp_path: Path):
-    job = with_topology(job_of(stores, machine(1, "data", 24, "persistent: true")), 2)
-    unbroken = train(job, threads, workspace=tmp_path / "unbroken", progress=False)
-    train(job.replace(train_steps=9), threads, workspace=tmp_path / "cut", progress=False)
-    resumed = train(job, threads, workspace=tmp_path / "cut", resume=True, progress=False)
-    assert_same(resumed.params, unbroken.params)
-
-
 @pytest.mark.parametrize("update", UpdatePlace)
 def test_layers_below_keep_their_bits(stores: Path, threads: Client, update: UpdatePlace):
     below = dense("1", "data", 30, 'name: "w0" init { type: kGaussian std: 0.1 }', "b0")

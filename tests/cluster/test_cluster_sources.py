@@ -19,7 +19,6 @@ from distributed.protocol import deserialize, serialize
 import dsinga
 from dsinga import nn
 from dsinga.data import Column, RecordSource, connect_sources, open_records, write_store
-from dsinga.data.record_source import _NoColumn
 from dsinga.estimators import Classifier
 from dsinga.job import Job, loads
 from tests.support.small_job import assert_same
@@ -201,7 +200,7 @@ def test_every_column_is_sent_after_use(processes: Client, tmp_path: Path) -> No
             rows = records if original is source.columns[0] else labels
             np.testing.assert_array_equal(copy.load(0, ROWS), rows)
             sent.add(type(original))
-    assert concrete_columns(Column) - {_NoColumn} <= sent  # that has no rows
+    assert {column for column in concrete_columns(Column) if column.__name__[0] != "_"} <= sent
 
 
 def concrete_columns(base: type[Column]) -> set[type[Column]]:

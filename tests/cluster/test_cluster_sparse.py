@@ -101,15 +101,6 @@ class TestParamSettings:
         np.testing.assert_array_equal(first["table"], params(words, threads)["table"])
         assert (first["table"] != general["table"]).any()
 
-    def test_a_run_resumed_while_its_momentum_moves_gives_the_same_bits(
-        self, words: Job, threads: Client, tmp_path: Path
-    ) -> None:
-        words.updater.param_settings = [{"match": "table", "momentum_conf": {"saturation_step": 7}, "clip_norm": 0.05}]
-        words = on(words, 3, 2)
-        unbroken = params(words, threads)
-        params(words.replace(train_steps=3), threads, workspace=tmp_path)
-        assert_same(params(words, threads, workspace=tmp_path, resume=True), unbroken)
-
 
 def test_rows_that_are_not_looked_up_do_not_change(words: Job, client: Client) -> None:
     """Not even by weight decay."""
@@ -147,11 +138,6 @@ class TestMomentum:
         words = on(words, 3, 2)
         found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=find_grain("graph"))
         assert_same(found.params, expected)
-
-    def test_a_resumed_run_gives_the_same_bits(self, words: Job, threads: Client, tmp_path: Path, expected) -> None:
-        words = on(words, 3, 2)
-        params(words.replace(train_steps=5), threads, workspace=tmp_path)
-        assert_same(params(words, threads, workspace=tmp_path, resume=True), expected)
 
     def test_a_clipped_norm_is_that_of_the_whole_table(self, words: Job, threads: Client) -> None:
         words.updater.clip_norm = 0.02

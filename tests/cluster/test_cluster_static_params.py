@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from distributed import Client
 from dsinga.api import train
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, UpdaterConf
-from tests.support.small_job import assert_same, with_topology
 
 
 def frozen(job: Job, *names: str, **fields: Any) -> Job:
@@ -38,14 +36,6 @@ def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str
     for name in ("b2", "norm_scale"):
         np.testing.assert_allclose(result.params[name], rest.params[name], rtol=1e-4, atol=1e-6)
         assert alone.params[name].tobytes() == rest.params[name].tobytes()
-
-
-def test_a_resumed_run_gives_the_same_bits(job: Job, threads: Client, tmp_path: Any) -> None:
-    static = with_topology(frozen(job, "w1", "b1", static=True), 2)
-    whole = train(static, client=threads, progress=False)
-    train(static.replace(train_steps=4), client=threads, progress=False, workspace=tmp_path)
-    resumed = train(static, client=threads, progress=False, workspace=tmp_path, resume=True)
-    assert all(whole.params[name].tobytes() == value.tobytes() for name, value in resumed.params.items())
 
 
 def test_several_worker_groups_are_refused(job: Job) -> None:
@@ -126,23 +116,3 @@ def test_params_are_those_of_one_worker(
         np.testing.assert_allclose(two[name], one[name], rtol=2e-4, atol=2e-5, err_msg=name)
     assert not one["b1"].any()  # a rate of 0
     assert one["b2"].any()
-
-
-@pytest.mark.parametrize(("topology", "stop"), [({"nservers_per_group": 2}, 5), ({"update": "kWorker"}, 9)], ids=str)
-def test_a_run_resumed_in_a_schedule_and_a_moving_momentum_gives_the_same_bits(
-    settings_job: Job, threads: Client, tmp_path: Path, topology: dict[str, Any], stop: int
-) -> None:
-    """The rate of the net falls from step 3 to a floor, that of one weight in stairs; the momentum moves to step 8."""
-    falling = {"type": "kExponential", "base_lr": 0.02, "exponential_conf": {"change_freq": 2, "gamma": 0.7}}
-    stairs = {"type": "kStep", "base_lr": 0.01, "step_conf": {"change_freq": 4, "gamma": 0.5}}
-    updater = settings_job.updater.replace(
-        learning_rate={**falling, "start_step": 3, "minimum_lr": 0.002},
-        param_settings=[{"match": "w2", "learning_rate": stairs}, *settings_job.updater.param_settings[:1]],
-    )
-    job = settings_job.replace(updater=updater, cluster=ClusterConf(nworkers_per_group=2, **topology))
-    unbroken = train(job, client=threads, progress=False)
-    train(job.replace(train_steps=stop), client=threads, progress=False, workspace=tmp_path)
-    resumed = train(job, client=threads, progress=False, workspace=tmp_path, resume=True)
-    assert_same(resumed.params, unbroken.params)
-    constant = job.replace(updater=updater.replace(momentum_conf=None, momentum=0.9))
-    assert (train(constant, client=threads, progress=False).params["w2"] != unbroken.params["w2"]).any()

@@ -18,17 +18,22 @@ class Named(NamedTuple):
 
 
 @pytest.fixture
-def stepper():
-    """A stepper whose thread has ended by the end of the test."""
+def thread():
+    """A thread that has ended by the end of the test."""
     thread = SerialExecutor("test")
-    stepper = Stepper(thread)
-    yield stepper
-    stepper.close("the test is over")
+    yield thread
     thread.close("the test is over")
     for running in threading.enumerate():
         if running.name == "test":
             running.join(10)
             assert not running.is_alive()
+
+
+@pytest.fixture
+def stepper(thread):
+    stepper = Stepper(thread)
+    yield stepper
+    stepper.close("the test is over")
 
 
 def iteration(log):
@@ -73,14 +78,14 @@ def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
     assert stepper.advance(2, {"b": 2, "c": 3}, sends=0, last=True) == ({}, 6)
 
 
-def test_segments_end_before_the_first_pass_of_the_next(stepper):
+def test_segments_end_before_the_first_pass_of_the_next(thread):
     def iterate(peers):
         for name in ("data", "ip", "relu", "loss"):
             assert stepper.observe(Named(name), "forward", log.append, name) is None
         return "done"
 
     log: list[str] = []
-    stepper = Stepper(stepper._thread, {LayerPass("ip", "forward"): 1, LayerPass("loss", "forward"): 3})
+    stepper = Stepper(thread, {LayerPass("ip", "forward"): 1, LayerPass("loss", "forward"): 3})
     stepper.begin(iterate)
     done = [(stepper.advance(number, {}, sends=0, last=number == 3).outcome, [*log]) for number in range(4)]
     assert done == [(None, ["data"]), *[(None, ["data", "ip", "relu"])] * 2, ("done", ["data", "ip", "relu", "loss"])]

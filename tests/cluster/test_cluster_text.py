@@ -13,7 +13,7 @@ from dsinga.data import import_records, write_store
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.worker.batch_reader import open_batch_reader
-from tests.support.small_job import assert_close, assert_same, with_topology
+from tests.support.small_job import assert_close, with_topology
 
 STATE = "gru1_state"
 JOB = """
@@ -85,14 +85,6 @@ def test_a_carried_state_changes_the_params(job: Job, threads: Client) -> None:
     assert STATE not in begun.params
     assert evaluate(job, carried.params, "train", threads)["loss"] < 3
     assert np.abs(carried.params["w"] - begun.params["w"]).max() > 1e-4
-
-
-def test_a_resumed_run_with_carried_states_gives_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_topology(job, 2)
-    unbroken = train(job, threads, progress=False)
-    train(job.replace(train_steps=5), threads, workspace=tmp_path, progress=False)
-    resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
-    assert_same(resumed.params, unbroken.params)
 
 
 def test_a_job_with_another_batch_size_starts_with_new_states(job: Job, threads: Client, tmp_path: Path) -> None:

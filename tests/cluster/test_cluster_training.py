@@ -36,23 +36,9 @@ def test_training_learns(single: Result) -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_two_runs_are_the_same_bits(job: Job, client: Client) -> None:
-    job = with_topology(job, 3, 2)
-    assert_same(train(job, client, progress=False).params, train(job, client, progress=False).params)
-
-
 def test_threads_and_processes_give_the_same_bits(job: Job, threads: Client, processes: Client) -> None:
     job = with_topology(job, 3, 2)
     assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
-
-
-def test_a_resumed_run_gives_the_same_bits(job: Job, client: Client, tmp_path: Path) -> None:
-    job = with_topology(job, 2, 1)
-    unbroken = train(job, client, workspace=tmp_path / "unbroken", progress=False)
-    train(job.replace(train_steps=30), client, workspace=tmp_path / "cut", progress=False)
-    resumed = train(job, client, workspace=tmp_path / "cut", resume=True, progress=False)
-    assert_same(resumed.params, unbroken.params)
-    assert [row["step"] for row in resumed.history] == [row["step"] for row in unbroken.history]
 
 
 def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, single: Result) -> None:
@@ -65,25 +51,6 @@ def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, sing
 def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) -> None:
     job.neuralnet.layer[0].store_conf.batchsize = [50, 20, 30]  # type: ignore[union-attr]
     assert_close(train(with_topology(job, 3), threads, progress=False).params, single.params, 1e-5)
-
-
-def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_topology(job.replace(train_steps=5), 1)
-    train(job, threads, workspace=tmp_path, progress=False)
-    changed = job.replace(train_steps=10, updater=job.updater.replace(type="kAdaGrad"))
-    with pytest.raises(UserError, match="resume with the updater that wrote it"):
-        train(changed, threads, workspace=tmp_path, resume=True, progress=False)
-
-
-def test_resuming_without_a_checkpoint_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_topology(job.replace(train_steps=5), 1)
-    with pytest.raises(UserError, match="resuming needs a workspace"):
-        train(job, threads, resume=True, progress=False)
-    with pytest.raises(UserError, match="there is no checkpoint to resume from in"):
-        train(job, threads, workspace=tmp_path, resume=True, progress=False)
-    train(job, threads, workspace=tmp_path, progress=False)
-    with pytest.raises(UserError, match="step5 is beyond the job's 3 train_steps; give 5 or more, with train_steps=5"):
-        train(job.replace(train_steps=3), threads, workspace=tmp_path, resume=True, progress=False)
 
 
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
@@ -134,13 +101,6 @@ def test_clipping_by_norm_does_not_depend_on_the_cut(
     assert all(
         abs(unclipped.params[name] - single.params[name]).max() > 1e-3 for name in single.params if name[0] in "wb"
     )
-
-
-def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_topology(job.replace(train_steps=5), 1)
-    train(job, threads, workspace=tmp_path, progress=False)
-    with pytest.raises(UserError, match="is of a run with seed: 0; resume with that seed"):
-        train(job.replace(train_steps=10, seed=1), threads, workspace=tmp_path, resume=True, progress=False)
 
 
 def test_lasting_state_that_an_algorithm_does_not_push_stays(job: Job, threads: Client) -> None:

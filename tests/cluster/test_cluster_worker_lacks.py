@@ -198,16 +198,15 @@ def test_many_workers_that_lack_the_same_are_counted():
     assert describe_lacks({"tcp://0": []}) == ""
 
 
-def test_versions_that_differ_are_named_with_those_of_the_driver(caplog, monkeypatch):
-    monkeypatch.setattr(worker_lacks, "_warn_once", logging.getLogger("dsinga").warning)
+def test_versions_that_differ_are_named_with_those_of_the_driver(caplog):
     packages = worker_lacks.versions()
     other = {**REPORT, "packages": {**packages, "distributed": "2099.1.0"}}
     with caplog.at_level(logging.WARNING):  # Dask has set the level higher
-        worker_lacks.warn_of_differences({"tcp://0": other, "tcp://1": {**REPORT, "packages": packages}})
+        worker_lacks.warn_of_differences({"tcp://differs": other, "tcp://1": {**REPORT, "packages": packages}})
     messages = [record.getMessage() for record in caplog.records if record.name.startswith("dsinga")]
     assert messages == [
-        f"the Dask worker tcp://0 has distributed 2099.1.0, the driver distributed {packages['distributed']}; if tasks "
-        "fail, give all the same versions (client.get_versions(check=True) shows all differences)"
+        f"the Dask worker tcp://differs has distributed 2099.1.0, the driver distributed {packages['distributed']}; "
+        "if tasks fail, give all the same versions (client.get_versions(check=True) shows all differences)"
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +20,10 @@ from dsinga.extensions import (
     StopOnTime,
     create_extensions,
 )
+from dsinga.extensions.stop_on_time import parse_seconds
 from dsinga.job import Job, JobError, loads
 from dsinga.registry import register
+from dsinga.testing import SimulatedLoop
 
 
 def names(job: Job, given=()) -> list[str]:
@@ -70,26 +74,43 @@ def test_a_phase_is_evaluated_if_it_has_a_frequency() -> None:
     assert create_extensions(job)[1].phase == "test"
 
 
-def test_a_job_names_extensions() -> None:
-    job = loads("""
-        train_steps: 100
-        extension { type: kEarlyStopping monitor: "val/loss" patience: 7 min_delta: 0.5 }
-        extension { type: kKeepBest monitor: "val/score" mode: max }
-        extension { type: kReduceOnPlateau monitor: "val/loss" factor: 0.5 patience: 2 cooldown: 1 min_factor: 0.1 }
-        extension { type: kStopOnTime time: "1h 30m" }
-        extension { type: kStopOnTime seconds: 7 }
-    """)
-    stopping, keeping, reducing, timing, seconds = create_extensions(job)[2:]
-    assert isinstance(stopping, EarlyStopping)
-    assert (stopping._plateau.patience, stopping._plateau.best.min_delta) == (7, 0.5)
-    assert isinstance(keeping, KeepBest)
-    assert keeping.trigger.best.higher  # type: ignore[attr-defined]
-    assert isinstance(reducing, ReduceOnPlateau)
-    assert (reducing._factor, reducing._cooldown, reducing._min_factor) == (0.5, 1, 0.1)
-    assert isinstance(timing, StopOnTime)
-    assert timing._seconds == 5400
-    assert seconds._seconds == 7  # type: ignore[attr-defined]
-    assert stopping.name == "kEarlyStopping"
+def outcome(extension: Extension) -> tuple[Any, ...]:
+    """Return what an extension does to a run whose loss falls to 0.9 and whose score falls from 100."""
+    metrics = {"loss": lambda step: max(0.9, 2 - step / 10), "score": lambda step: float(100 - step)}
+    loop = SimulatedLoop([extension], lambda phase, step: {name: value(step) for name, value in metrics.items()})
+    loop.run()
+    return loop.step, loop.view.stopped, loop.result.tolist(), loop.checkpoints[loop.step]["rate_factors"]
+
+
+@pytest.mark.parametrize(
+    ("text", "same", "default"),
+    [
+        (
+            'kEarlyStopping monitor: "val/loss" patience: 7 min_delta: 0.5',
+            EarlyStopping("val/loss", patience=7, min_delta=0.5),
+            EarlyStopping("val/loss"),
+        ),
+        (
+            'kKeepBest monitor: "val/score" mode: max',
+            KeepBest("val/score", mode="max"),
+            KeepBest("val/loss"),
+        ),
+        (
+            'kReduceOnPlateau monitor: "val/loss" factor: 0.5 patience: 2 cooldown: 1 min_factor: 0.1',
+            ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=1, min_factor=0.1),
+            ReduceOnPlateau("val/loss"),
+        ),
+        ('kStopOnTime time: "1m 10s"', StopOnTime(70), StopOnTime("1h")),
+        ("kStopOnTime seconds: 7", StopOnTime(7), StopOnTime("1h")),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_a_job_names_extensions(text: str, same: Extension, default: Extension) -> None:
+    extension = create_extensions(loads(f"train_steps: 200 extension {{ type: {text} }}"))[-1]
+    assert extension.name == text.split()[0]
+    result = outcome(extension)
+    assert result == outcome(same)
+    assert result != outcome(default)
 
 
 @register("extension", "Counting")
@@ -173,7 +194,7 @@ def test_a_mistake_is_told_with_file_and_line(text: str, message: str) -> None:
     [(90, 90), ("90", 90), ("2h", 7200), ("90 min", 5400), ("1h30m", 5400), ("1.5 hours", 5400), ("2 days 1s", 172801)],
 )
 def test_times_are_read(time, seconds: float) -> None:
-    assert StopOnTime(time)._seconds == seconds
+    assert parse_seconds(time) == seconds
 
 
 @pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", "500 ms", "2hs", 0, float("nan")])

@@ -110,10 +110,13 @@ def test_a_server_that_fails_is_named(tmp_path: Path) -> None:
 
 
 def test_a_job_names_it(tmp_path: Path) -> None:
-    text = 'train_steps: 5 extension { type: kMLflow uri: "http://host:5000" experiment: "digits" run_name: "first" }'
-    extension = create_extensions(loads(text))[-1]
-    assert isinstance(extension, MLflow)
-    assert (extension._uri, extension._experiment, extension._run_name) == ("http://host:5000", "digits", "first")
+    uri = tmp_path / "mlruns"
+    text = f'train_steps: 5 extension {{ type: kMLflow uri: "{uri}" experiment: "digits" run_name: "first" }}'
+    loop = SimulatedLoop([create_extensions(loads(text))[-1]], metrics_of, train_steps=30, workspace=tmp_path)
+    loop.view.job = loads(JOB)
+    loop.run()
+    (run,) = runs(tmp_path, "digits")
+    assert run.info.run_name == "first"
 
 
 def test_without_its_package_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,12 @@ def test_histograms_of_params(tmp_path: Path) -> None:
 
 
 def test_a_job_names_it(tmp_path: Path) -> None:
-    job = loads('train_steps: 5 extension { type: kTensorBoard folder: "runs" histogram_freq: 2 }')
+    job = loads(f'train_steps: 5 extension {{ type: kTensorBoard folder: "{tmp_path}/runs" histogram_freq: 2 }}')
     extension = create_extensions(job)[-1]
     assert isinstance(extension, TensorBoard)
-    assert (extension._given, extension.trigger.next_step(0)) == ("runs", 2)
+    assert extension.trigger.next_step(0) == 2
+    SimulatedLoop([extension], metrics_of).run()
+    assert (tmp_path / "runs" / "train").is_dir()
 
 
 def test_without_its_package_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

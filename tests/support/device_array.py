@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
+import dsinga.ops
 from dsinga.errors import UserError
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy_ops import NumpyOps
@@ -291,6 +293,17 @@ class StubOps(NumpyOps):
 
     def free_memory(self) -> int | None:
         return self.memory
+
+
+def load_backends(patch: pytest.MonkeyPatch, **backends: Ops | None) -> None:
+    """Let these kernel backends count as loaded, or with None as not loaded yet, until the test is over."""
+    patch.delenv("DSINGA_OPS", raising=False)
+    loaded = dsinga.ops._loaded
+    for name, backend in backends.items():
+        if backend is None:
+            patch.delitem(loaded, name, raising=False)
+        else:
+            patch.setitem(loaded, name, backend)
 
 
 class _Kernel:

@@ -468,6 +468,11 @@ def test_a_method_that_a_server_lacks_is_refused() -> None:
         service.handle("__init__", [], [])
 
 
+def served_value(shard: Shard) -> np.ndarray:
+    """Return the memory of the first value of a server."""
+    return shard._slices[0].value
+
+
 class TestTwoHosts:
     """A param with a slice on a server of this process, and one on another host."""
 
@@ -507,7 +512,7 @@ class TestTwoHosts:
             value = view["w"]
             np.testing.assert_array_equal(value, np.full((2, self.SIZE), 1.0 - step))
             bases.add(address(value))
-            assert np.shares_memory(value, shards[0]._slices[0].value)
+            assert np.shares_memory(value, served_value(shards[0]))
             assert not value.flags.writeable
             view.push("w", np.ones((2, self.SIZE), np.float32))
             view.finish()
@@ -518,16 +523,16 @@ class TestTwoHosts:
         for view in (first, second):
             view.begin(0)
             np.testing.assert_array_equal(view["w"], np.ones((2, self.SIZE)))
-        assert np.shares_memory(first["w"], shards[0]._slices[0].value)
+        assert np.shares_memory(first["w"], served_value(shards[0]))
         assert not np.shares_memory(second["w"], first["w"])
 
     def test_values_that_other_processes_read_stay_where_they_are(self, shards, clients) -> None:
         service = ShardService(shards[0], {}, None, published=True)
         clients[0] = client_of(DirectTransport(lambda: service, "the server"))
-        view, before = self.view(clients), shards[0]._slices[0].value
+        view, before = self.view(clients), served_value(shards[0])
         view.begin(0)
         np.testing.assert_array_equal(view["w"], np.ones((2, self.SIZE)))
-        assert shards[0]._slices[0].value is before
+        assert served_value(shards[0]) is before
 
     def test_values_that_several_groups_change_stay_where_they_are(self) -> None:
         shard = Shard([SliceSpec(Slice(0, "w", 0, 3, 0))], create_updater(plain_sgd()), groups=(0, 1))

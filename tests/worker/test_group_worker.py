@@ -112,14 +112,6 @@ class TestExchange:
                 assert not prepared.config.options.overlap
             assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
 
-    def test_workers_that_update_resume_with_their_state(
-        self, stores: Path, client: Client, expected: Result, tmp_path: Path
-    ) -> None:
-        job = small(stores, "hybrid", 2, 2, update=UpdatePlace.kWorker)
-        train(job.replace(train_steps=10), client, workspace=tmp_path, progress=False)
-        resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
-        assert_same(resumed.params, expected.params)
-
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
     def test_threads_and_processes_compress_to_the_same_bits(
         self, stores: Path, threads: Client, processes: Client, compression: Compression
@@ -149,13 +141,6 @@ def test_gathered_activations_train_as_gradients_do(stores: Path, client: Client
         assert {name for name, part in prepared.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
     result = train(wide(stores, 2, gather=True), client, progress=False)
     assert_close(result.params, train(wide(stores, 1, gather=False), client, progress=False).params, 1e-5)
-
-
-def test_gathered_params_are_in_checkpoints(stores: Path, threads: Client, tmp_path: Path) -> None:
-    job = wide(stores, 2, gather=True)
-    unbroken = train(job, threads, progress=False)
-    train(job.replace(train_steps=10), threads, workspace=tmp_path, progress=False)
-    assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, unbroken.params)
 
 
 def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: Client) -> None:

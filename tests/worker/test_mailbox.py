@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -28,9 +29,9 @@ def to_mailbox(mailbox: Mailbox) -> DirectTransport:
     return DirectTransport(lambda: mailbox, "the mailbox")
 
 
-def connected(size: int = 2, timeout: float = 20.0) -> list[GroupPeers]:
+def connected(size: int = 2, timeout: float = 20.0, meters: Sequence[Meter] = ()) -> list[GroupPeers]:
     """Return the peers of ``size`` workers in one process, in their first iteration."""
-    group = [GroupPeers(timeout, Meter()) for _ in range(size)]
+    group = [GroupPeers(timeout, meter) for meter in meters or [Meter() for _ in range(size)]]
     for peers in group:
         peers.connect([to_mailbox(other.mailbox) for other in group])
         peers.begin("step 0")
@@ -92,24 +93,25 @@ def test_arrays_are_taken_by_key_in_any_order() -> None:
 
 
 def test_a_receive_waits_and_measures_the_wait() -> None:
-    first, second = connected()
-    second._meter.start()
+    meter = Meter()
+    first, second = connected(meters=[Meter(), meter])
+    meter.start()
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(second.receive, "a")
         with pytest.raises(TimeoutError):
             received.result(timeout=0.05)
         first.send(1, "a", ARRAY)
         assert received.result(timeout=10) is ARRAY
-    assert second._meter.waited > 0.04
+    assert meter.waited > 0.04
 
 
 def test_the_sender_counts_the_bytes() -> None:
-    first, second = connected()
-    first._meter.start()
+    meters = [Meter(), Meter()]
+    first, second = connected(meters=meters)
+    meters[0].start()
     first.send(1, "a", ARRAY)
     second.receive("a")
-    assert (first._meter.within, first._meter.crossing) == (ARRAY.nbytes, 0)
-    assert (second._meter.within, second._meter.crossing) == (0, 0)
+    assert [(meter.within, meter.crossing) for meter in meters] == [(ARRAY.nbytes, 0), (0, 0)]
 
 
 def test_the_same_key_is_used_in_every_iteration() -> None:
@@ -140,10 +142,13 @@ def test_a_repeated_delivery_changes_nothing() -> None:
 
 def test_arrays_that_were_not_taken_are_dropped_with_their_iteration() -> None:
     mailbox = Mailbox()
-    mailbox.put(0, "a", ARRAY)
+    early, late = ARRAY.copy(), ARRAY.copy()
+    references = [weakref.ref(early), weakref.ref(late)]
+    mailbox.put(0, "a", early)
     mailbox.begin(1)
-    mailbox.put(0, "b", ARRAY)  # late
-    assert not mailbox._arrived
+    mailbox.put(0, "b", late)
+    del early, late
+    assert [reference() for reference in references] == [None, None]
 
 
 def test_an_early_array_is_kept_and_acknowledged_when_it_is_due() -> None:
@@ -220,13 +225,13 @@ def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     acknowledged = second.mailbox.put(9, "early", ARRAY)
     assert acknowledged is not None
     begun = threading.Event()
-    wait_for = second.mailbox._changed.wait_for
+    wait_for = threading.Condition.wait_for
 
-    def report_begun(*arguments: Any) -> bool:
+    def report_begun(condition: threading.Condition, *arguments: Any) -> bool:
         begun.set()  # under the lock, which close() gets when the wait has begun
-        return wait_for(*arguments)
+        return wait_for(condition, *arguments)
 
-    monkeypatch.setattr(second.mailbox._changed, "wait_for", report_begun)
+    monkeypatch.setattr(threading.Condition, "wait_for", report_begun)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.receive, "a")
         assert begun.wait(10)

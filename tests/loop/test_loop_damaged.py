@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 
 from dsinga.api import train
 from dsinga.errors import UserError
@@ -40,10 +39,10 @@ def extensions() -> list[Extension]:
     return [EarlyStopping("val/loss", patience=9), ReduceOnPlateau("val/loss", patience=9), KeepBest("val/loss")]
 
 
-def test_a_state_that_is_none_is_refused_in_one_message(job: Job, threads: Client, tmp_path: Path) -> None:
+def test_a_state_that_is_none_is_refused_in_one_message(job: Job, tmp_path: Path) -> None:
     job = validating(job, 1, 1, checkpoint_freq=5, train_steps=10)
     run = tmp_path / "run"
-    train(job, threads, workspace=run, extensions=extensions(), progress=False)
+    train(job, workspace=run, extensions=extensions(), progress=False)
     path = run / "checkpoint" / "step10" / "checkpoint.json"
     fields = json.loads(path.read_text(encoding="utf-8")) | {"format": 1}
     del fields["checksum"]
@@ -55,6 +54,6 @@ def test_a_state_that_is_none_is_refused_in_one_message(job: Job, threads: Clien
         holder[keys[-1]] = value
         path.write_text(json.dumps(damaged), encoding="utf-8")
         with pytest.raises(UserError, match=message):
-            train(job, threads, workspace=run, resume=path.parent, extensions=extensions(), progress=False)
+            train(job, workspace=run, resume=path.parent, extensions=extensions(), progress=False)
     path.write_text(json.dumps(fields), encoding="utf-8")
-    assert train(job, threads, workspace=run, resume=path.parent, extensions=extensions(), progress=False).step == 10
+    assert train(job, workspace=run, resume=path.parent, extensions=extensions(), progress=False).step == 10

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import train
@@ -20,14 +19,14 @@ from tests.support.extension_runs import Acting, rows, validating
 from tests.support.small_job import assert_same
 
 
-def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, threads: Client, tmp_path: Path) -> None:
+def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, tmp_path: Path) -> None:
     """Also the best params survive, those of an early step, whose own checkpoint is gone."""
-    job = validating(job, 2, checkpoint_freq=5, checkpoint_keep=3)
+    job = validating(job, checkpoint_freq=5, checkpoint_keep=3)
     job = job.replace(extension=[{"type": "kKeepBest", "monitor": "val/loss", "mode": "max"}])  # the first, of step 0
-    unbroken = train(job, threads, progress=False)
-    train(job.replace(train_steps=23), threads, workspace=tmp_path, progress=False)
+    unbroken = train(job, progress=False)
+    train(job.replace(train_steps=23), workspace=tmp_path, progress=False)
     assert sorted(os.listdir(tmp_path / "checkpoint")) == ["step15", "step20", "step23"]
-    resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    resumed = train(job, workspace=tmp_path, resume=True, progress=False)
     assert sorted(os.listdir(tmp_path / "checkpoint")) == ["step30", "step35", "step40"]
     assert "those after 0 steps" in resumed.remarks[0]
     assert_same(resumed.params, unbroken.params)
@@ -35,7 +34,7 @@ def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, thread
 
 
 def test_a_checkpoint_is_complete_before_an_older_one_goes(
-    job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dsinga.loop import checkpoints
 
@@ -47,7 +46,7 @@ def test_a_checkpoint_is_complete_before_an_older_one_goes(
 
     monkeypatch.setattr(checkpoints, "remove_old_checkpoints", look)
     job = validating(job, checkpoint_freq=20, checkpoint_keep=1)
-    train(job, threads, workspace=tmp_path, progress=False)
+    train(job, workspace=tmp_path, progress=False)
     assert seen == [["step20"], ["step20", "step40"]]
     assert os.listdir(tmp_path / "checkpoint") == ["step40"]
 
@@ -69,34 +68,32 @@ class Seeing(Extension):
         self.closed.append(error)
 
 
-def test_extensions_see_the_learning_rate_and_the_speed(job: Job, threads: Client) -> None:
+def test_extensions_see_the_learning_rate_and_the_speed(job: Job) -> None:
     conf = LRGenConf(type="kFixedStep", fixedstep_conf={"step": [0, 10, 25], "step_lr": [0.01, 0.02, 0.005]})
-    job = validating(job, 2, updater=job.updater.replace(learning_rate=conf))
+    job = validating(job, updater=job.updater.replace(learning_rate=conf))
     halving = Acting(100, lambda loop: loop.set_rate_factor(30, 0.5), after=20)
     seeing = Seeing()
-    train(job, threads, extensions=[halving, seeing], progress=False)
+    train(job, extensions=[halving, seeing], progress=False)
     rates = {step: rate for step, rate, _ in seeing.seen}
     assert (rates[9], rates[10], rates[25], rates[29], rates[30]) == (0.01, 0.02, 0.005, 0.005, 0.0025)
     assert all(speed > 0 for _, _, speed in seeing.seen)
     assert seeing.closed == [None]
 
 
-def test_extensions_are_closed_when_a_run_fails(job: Job, threads: Client) -> None:
+def test_extensions_are_closed_when_a_run_fails(job: Job) -> None:
     def fail(loop: Any) -> None:
         raise ZeroDivisionError("a fault of its own")
 
     seeing = Seeing()
     with pytest.raises(ZeroDivisionError) as caught:
-        train(validating(job), threads, extensions=[seeing, Acting(8, fail)], progress=False)
+        train(validating(job), extensions=[seeing, Acting(8, fail)], progress=False)
     assert seeing.closed == [caught.value]
 
 
-def test_a_run_with_all_files_is_resumed(
-    job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_all_files_is_resumed(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     job = validating(job, checkpoint_freq=10)
-    unbroken = train(job, threads, progress=False)
+    unbroken = train(job, progress=False)
 
     def extensions() -> list[Extension]:
         return [CSV(), TensorBoard(histogram_freq=20), MLflow(str(tmp_path / "mlruns")), KeepBest("val/loss")]
@@ -105,8 +102,8 @@ def test_a_run_with_all_files_is_resumed(
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):  # at step 26, with a checkpoint
-        train(job, threads, workspace=tmp_path, extensions=[*extensions(), Acting(26, fail)], progress=False)
-    resumed = train(job, threads, workspace=tmp_path, extensions=extensions(), resume=True, progress=False)
+        train(job, workspace=tmp_path, extensions=[*extensions(), Acting(26, fail)], progress=False)
+    resumed = train(job, workspace=tmp_path, extensions=extensions(), resume=True, progress=False)
     assert rows(resumed) == rows(unbroken)
     with open(tmp_path / "metrics.csv", newline="") as file:
         lines = [{name: cell for name, cell in line.items() if cell} for line in csv.DictReader(file)]
@@ -145,7 +142,7 @@ def assert_logged(folder: Path, job: Job, written: list[dict[str, Any]]) -> None
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_the_old_run_is_moved(
-    job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, message: str
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, message: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
@@ -155,5 +152,5 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_old_run_is_moved(
         (tmp_path / name).write_text("")
     job = job.replace(extension=loads(f"train_steps: 1\nextension {{ {extension} }}", "own.conf").extension)
     with pytest.raises(UserError, match=f"^own.conf:2: extension {message}"):
-        train(job, threads, workspace=tmp_path / "work", progress=False)
+        train(job, workspace=tmp_path / "work", progress=False)
     assert os.listdir(tmp_path / "work") == ["metrics.jsonl"]

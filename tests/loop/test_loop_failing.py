@@ -54,9 +54,9 @@ class Breaking(Extension):
 
 
 @pytest.fixture(scope="module")
-def unbroken(stores: Path, threads: Client) -> Result:
+def unbroken(stores: Path) -> Result:
     """A run without a fault."""
-    return train(validating(loads(JOB, str(stores / "small.conf")), 2, train_steps=STEPS), threads, progress=False)
+    return train(validating(loads(JOB, str(stores / "small.conf")), train_steps=STEPS), progress=False)
 
 
 class TestFailures:
@@ -82,19 +82,19 @@ class TestFailures:
         ],
     )
     def test_a_checkpoint_is_written_from_which_the_run_goes_on(
-        self, job: Job, threads: Client, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
+        self, job: Job, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
     ) -> None:
-        job = validating(job, 2, train_steps=STEPS)
+        job = validating(job, train_steps=STEPS)
         with pytest.raises(Broken) as caught:
-            train(job, threads, workspace=tmp_path, extensions=[extension], progress=False)
+            train(job, workspace=tmp_path, extensions=[extension], progress=False)
         (note,) = caught.value.__notes__
         assert note.startswith(f"extension Breaking failed at step {step}; ")
         assert "steps were done; go on from" in note
-        resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
+        resumed = train(job, workspace=tmp_path, resume=True, progress=False)
         assert_same(resumed.params, unbroken.params)
         assert rows(resumed) == rows(unbroken)
 
-    def test_its_state_is_saved(self, job: Job, threads: Client, tmp_path: Path) -> None:
+    def test_its_state_is_saved(self, job: Job, tmp_path: Path) -> None:
         class Counting(Breaking):
             count = 0
 
@@ -109,28 +109,26 @@ class TestFailures:
                 self.count = state.get("count", 0)
 
         with pytest.raises(Broken):
-            train(validating(job), threads, workspace=tmp_path, extensions=[Counting("run", 6)], progress=False)
+            train(validating(job), workspace=tmp_path, extensions=[Counting("run", 6)], progress=False)
         resumed = Counting("run", -1)
-        train(validating(job), threads, workspace=tmp_path, extensions=[resumed], resume=True, progress=False)
+        train(validating(job), workspace=tmp_path, extensions=[resumed], resume=True, progress=False)
         assert resumed.count == 40
 
-    def test_a_users_error_names_the_extension_in_its_message(self, job: Job, threads: Client, tmp_path: Path) -> None:
+    def test_a_users_error_names_the_extension_in_its_message(self, job: Job, tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
-            train(
-                validating(job), threads, workspace=tmp_path, extensions=[Breaking("run", 6, UserError)], progress=False
-            )
+            train(validating(job), workspace=tmp_path, extensions=[Breaking("run", 6, UserError)], progress=False)
         said = "a fault of its own (extension Breaking failed at step 6; 6 steps were done; go on from "
         assert str(caught.value).startswith(said)
 
-    def test_without_a_workspace_there_is_no_checkpoint(self, job: Job, threads: Client) -> None:
+    def test_without_a_workspace_there_is_no_checkpoint(self, job: Job) -> None:
         with pytest.raises(Broken) as caught:
-            train(validating(job), threads, extensions=[Breaking("run", 6)], progress=False)
+            train(validating(job), extensions=[Breaking("run", 6)], progress=False)
         assert "6 steps were done and no checkpoint was written" in caught.value.__notes__[0]
 
     @pytest.mark.parametrize(("method", "step"), [("start", 0), ("finish", 40)])
-    def test_before_and_after_training(self, job: Job, threads: Client, tmp_path: Path, method: str, step: int) -> None:
+    def test_before_and_after_training(self, job: Job, tmp_path: Path, method: str, step: int) -> None:
         with pytest.raises(Broken) as caught:
-            train(validating(job), threads, workspace=tmp_path, extensions=[Breaking(method, step)], progress=False)
+            train(validating(job), workspace=tmp_path, extensions=[Breaking(method, step)], progress=False)
         assert caught.value.__notes__[0].startswith(f"extension Breaking failed at step {step}")
         assert (tmp_path / "checkpoint" / "step40").exists() == (method == "finish")
 
@@ -140,7 +138,7 @@ class TestFailures:
             train(job, threads, workspace=tmp_path, extensions=[Breaking("run", 6)], progress=False)
         assert read_checkpoint(tmp_path / "checkpoint" / "step6").step == 6
 
-    def test_a_fault_of_the_net_in_an_evaluation_is_not_the_extensions(self, job: Job, threads: Client) -> None:
+    def test_a_fault_of_the_net_in_an_evaluation_is_not_the_extensions(self, job: Job) -> None:
         @register("layer", "FailsWhenEvaluated")
         class FailsWhenEvaluated(Layer):
             source_count = 1
@@ -162,5 +160,5 @@ class TestFailures:
         job.neuralnet.layer.insert(-1, own)
         job.neuralnet.layer[-1].srclayers = ["own", "data"]
         with pytest.raises(Broken, match="in the net") as caught:
-            train(job, threads, progress=False)
+            train(job, progress=False)
         assert not any("extension" in note for note in caught.value.__notes__)
