@@ -110,7 +110,7 @@ class Engine(ABC):
 
     Attributes:
         job: the job that is trained.
-        nets: the whole nets of the phases that the job runs; {} where what is trained is no net of a job.
+        nets: the whole nets of the phases that the job runs; of an agent, that which learns, as the net of kTrain.
         epoch: the length of an epoch in steps; None where steps are counted only.
         groups: the number of worker groups that train at the same time.
         batchsize: the records in a step of all worker groups together.

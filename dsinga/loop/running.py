@@ -28,9 +28,8 @@ class Outcome:
     """What a run ends with: the params, the steps done, the training net, and the timings of the last iterations.
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
-    0.
-    ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
-    ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
+    0. ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of
+    extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
     """
 
     params: Arrays

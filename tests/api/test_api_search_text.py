@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,11 +116,15 @@ def test_aliases_of_yaml_have_an_end(tmp_path: Path) -> None:
     messages = {
         "itself": "'seed' has lists nested",
         "nine": "more than 250,000 values",
-        "merged": "too many merged values",
     }
     for name, message in messages.items():
         with pytest.raises(UserError, match=message):
             make_settings(read_space(tmp_path / f"{name}.yaml"))
+    # From 6.0.4 on, PyYAML keeps each merged key once, and there are not too many.
+    keeps_keys_once = tuple(map(int, yaml.__version__.split(".")[:3])) >= (6, 0, 4)
+    refused = pytest.raises(UserError, match="too many merged values")
+    with contextlib.nullcontext() if keeps_keys_once else refused:
+        assert len(make_settings(read_space(tmp_path / "merged.yaml"))) == 1
 
 
 def test_unknown_distributions_are_refused() -> None:

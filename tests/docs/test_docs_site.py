@@ -131,7 +131,7 @@ def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
     names = {
         f"dsinga.rl.{name}"
         for name in rl.__all__
-        if inspect.isroutine(vars(rl)[name]) or inspect.isclass(vars(rl)[name])
+        if inspect.isroutine(getattr(rl, name)) or inspect.isclass(getattr(rl, name))
     }
     assert {"dsinga.rl.PPO", "dsinga.rl.train"} <= names <= pages["api/rl.html"].anchors
     assert {f"dsinga.plotting.{name}" for name in plotting.__all__} <= pages["api/monitor.html"].anchors
@@ -147,7 +147,7 @@ def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links
 
 
 def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
-    text = (site / "divergence.html").read_text("utf-8")
+    text = (site / "clusters.html").read_text("utf-8")
     assert '<span class="filename">job.conf</span>' in text
     assert "```" not in text
 
@@ -155,7 +155,7 @@ def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: P
 def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[str, Links]) -> None:
     text = (site / "index.html").read_text("utf-8")
     article = text[text.index("<article") : text.index('id="begin-here"')]
-    assert "trains neural networks on" in article
+    assert "trains neural networks in Python" in article
     assert "pip install" in article
     assert "confusion_matrix" in article, "an example"
     assert "<img" in article, "a picture"
