@@ -14,14 +14,13 @@ from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import Diverged
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
-from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
+from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
 from dsinga.worker.all_records import count_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
@@ -120,7 +119,9 @@ class LocalEngine(Engine):
 
         metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
         if self._skips and not all_finite(metrics):
-            self._skip(step)
+            check_params_finite(self._params, step)
+            self._updater.steps += 1
+            _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
         self._updater.step(self._params, gradients)
@@ -129,15 +130,6 @@ class LocalEngine(Engine):
     @property
     def _skips(self) -> bool:
         return self.job.skip_bad_batches
-
-    def _skip(self, step: int) -> None:
-        """Leave a batch out whose metrics are not finite. Raises Diverged where a param is not, either."""
-        lost = first_not_finite(self._params)
-        if lost is not None:
-            why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
-            raise Diverged(f"{why}; {REMEDY}")
-        self._updater.steps += 1
-        _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Compute the metrics of each batch, and add them up."""

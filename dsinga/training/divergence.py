@@ -47,6 +47,14 @@ def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
     return next((name for name in arrays if not _finite(arrays[name])), None)
 
 
+def check_params_finite(params: Mapping[str, Any], step: int) -> None:
+    """Raise Diverged where a param is not finite: then no batch can have a finite loss, and none may be left out."""
+    lost = first_not_finite(params)
+    if lost is not None:
+        why = f"param {lost!r} is not finite at step {step}, so that no batch can have a finite loss"
+        raise Diverged(f"{why}; {REMEDY}")
+
+
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
     """Name the first param or feature of a forward pass that is not finite, and say what to do about it."""
     for stage, params, sources, output, _ in tape:

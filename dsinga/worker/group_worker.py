@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsinga.data import AlgorithmRecords, Prefetch
-from dsinga.errors import Diverged, RunError
+from dsinga.errors import RunError
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.context import PassObserver, Peers
@@ -21,7 +21,7 @@ from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
 from dsinga.training import Metrics, check_algorithm_metrics, forward
-from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
+from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.all_records import EvaluationPass
@@ -188,10 +188,7 @@ class GroupWorker:
         metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, keep))
         not_finite = ctx.all_reduce("not finite", np.array([not all_finite(metrics)], np.float32))
         if not_finite[0]:
-            lost = first_not_finite(self.exchange)
-            if lost is not None:
-                why = f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
-                raise Diverged(f"{why}; {REMEDY}")
+            check_params_finite(self.exchange, ctx.step)
             self.exchange.skip()
             return None
         for name, gradient in gradients:
