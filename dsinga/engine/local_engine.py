@@ -44,6 +44,9 @@ class LocalEngine(Engine):
         updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
             the learning rate. It is changed.
         threads: the most kernel threads; by default as many as the net can use.
+
+    Attributes:
+        updater: the updater, with which training may go on later.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class LocalEngine(Engine):
             if state is not None:
                 updater.resume(state)
         updater.create_state()
-        self._updater = updater
+        self.updater = updater
         self._earlier_steps = updater.steps - begin.step
         self._batches: Iterator[dict[str, Records]] | None = None
 
@@ -107,24 +110,24 @@ class LocalEngine(Engine):
         started = time.perf_counter()
         records = next(self._batches)
         seconds = time.perf_counter() - started
-        step, gradients = self._updater.steps, dict[str, Any]()
+        step, gradients = self.updater.steps, dict[str, Any]()
         ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
 
         def push(name: str, gradient: Any) -> None:
             """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
             gradient = to_host(gradient, self._ops)
-            if self._skips or not self._updater.apply_large(self._params, name, gradient):
+            if self._skips or not self.updater.apply_large(self._params, name, gradient):
                 gradients[name] = gradient
 
         metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
         if self._skips and not all_finite(metrics):
             check_params_finite(self._params, step)
-            self._updater.steps += 1
+            self.updater.steps += 1
             _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
-        self._updater.step(self._params, gradients)
+        self.updater.step(self._params, gradients)
         return metrics, seconds
 
     @property
@@ -158,17 +161,17 @@ class LocalEngine(Engine):
         """Return copies of the params and of the updater's state."""
         state = {
             name: {slot: array.reshape(self._params[name].shape).copy() for slot, array in slots.items()}
-            for name, slots in self._updater.state.items()
+            for name, slots in self.updater.state.items()
         }
         return self.params(), state
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
-        return self._updater.rate(self._earlier_steps + step)
+        return self.updater.rate(self._earlier_steps + step)
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the rate by factors, each from its step on, which the updater counts with its earlier ones."""
-        self._updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
+        self.updater.set_rate_factors({self._earlier_steps + step: factor for step, factor in factors.items()})
 
     use_rate_factors = set_rate_factors
 

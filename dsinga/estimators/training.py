@@ -16,11 +16,10 @@ from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
 from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import train_here
+from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.worker.batch_reader import resolve_epochs
-from dsinga.worker.nets import build_net
 from dsinga.worker.param_slices import Arrays
 
 
@@ -62,14 +61,14 @@ def train_net(
         result = train(job, client, data=data, params=params, progress=False)
         return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
     job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
-    updater = before.updater if before is not None else None
-    if updater is None:
-        updater = LocalUpdater(job.updater, build_net(job, Phase.kTrain, roots(job, None)).params)
-    earlier_steps = updater.steps
+    updater = None if before is None else before.updater
+    earlier_steps = 0 if updater is None else updater.steps
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:
         options = RunOptions(roots=roots(job, None), params=params)
-        outcome = train_here(job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x))
+        outcome, updater = go_on_here(
+            job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x)
+        )
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
 
 

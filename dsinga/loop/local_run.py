@@ -18,8 +18,16 @@ from dsinga.loop.running import Outcome, run_to_end
 from dsinga.worker.batch_reader import steps_per_epoch
 
 
+def train_here(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
+    """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
+
+    :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train.
+    """
+    return go_on_here(job, observer, options, max_threads=max_threads)[0]
+
+
 @cleared_frames("dsinga")
-def train_here(
+def go_on_here(
     job: Job,
     observer: Observer,
     options: RunOptions,
@@ -27,12 +35,11 @@ def train_here(
     updater: LocalUpdater | None = None,
     shuffle: bool = True,
     max_threads: int | None = None,
-) -> Outcome:
-    """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
+) -> tuple[Outcome, LocalUpdater]:
+    """Train a job as :func:`train_here` does, and return the updater, too, with which training may go on.
 
-    :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train. ``updater`` is that of earlier
-    training, which goes on: its steps count for the order of records, random numbers and the learning rate. Without
-    ``shuffle`` records are taken in their order.
+    ``updater`` is that of earlier training: its steps count for the order of records, random numbers and the learning
+    rate. Without ``shuffle`` records are taken in their order.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
@@ -42,7 +49,6 @@ def train_here(
         all_extensions, begin = begin_run(job, opened.nets, epoch, options)
         observer.begin(begin.step)
         topology = create_topology(job, 1, 1).describe()
-        return run_to_end(
-            LocalEngine(job, opened, begin, updater, max_threads), begin, observer, all_extensions, options,
-            topology, cancellation, started,
-        )  # fmt: skip
+        engine = LocalEngine(job, opened, begin, updater, max_threads)
+        outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
+        return outcome, engine.updater

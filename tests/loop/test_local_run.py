@@ -23,7 +23,7 @@ from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase, StepConf, UpdaterConf, UpdaterType
 from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import train_here
+from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import Row
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -175,9 +175,9 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     updaters = [LocalUpdater(updater_conf, open_local_job(job).nets[Phase.kTrain].params) for _ in range(2)]
     freezing, outcomes = Freezing(), []
     for updater, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
-        first = train_here(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=updater)
+        first, _ = go_on_here(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=updater)
         options = RunOptions(params=first.params, extensions=extensions)
-        outcomes.append(train_here(job.replace(train_steps=steps), Ignoring(), options, updater=updater))
+        outcomes.append(go_on_here(job.replace(train_steps=steps), Ignoring(), options, updater=updater)[0])
     for name, value in outcomes[0].params.items():
         assert np.array_equal(value, outcomes[1].params[name])
     assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})
