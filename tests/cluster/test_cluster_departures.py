@@ -22,7 +22,8 @@ from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
-from dsinga.cluster.run import recovery
+from dsinga.cluster.run import group_rounds, recovery
+from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
 from tests.support.executed_pages import ROOT
 from tests.support.observers import Recorder, of_phase
@@ -36,8 +37,9 @@ PATIENCE = 60
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs look after each round who leaves, so that short ones do."""
+    """Let runs look after each round who leaves, and have short rounds, so that short ones do on any processor."""
     monkeypatch.setattr(recovery, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(group_rounds, "RoundLength", lambda _, workers: RoundLength(10, workers))
 
 
 def wait_for_departure(client: Client) -> None:
