@@ -1,13 +1,19 @@
-"""Registries that map the names in a job (``type``, ``user_type``) to classes and functions."""
+"""Registries that map the names in a job (``type``, ``user_type``) to classes and functions.
+
+A component is registered where it is defined, and says there all that others need: its name, SINGA's number, and its
+settings (:class:`dsinga.job.Settings`, as ``Conf`` of its class). The room that defines the built-in components of a
+kind is imported when one of them is asked for.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,30 +26,80 @@ T = TypeVar("T")
 LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
 
-KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension", "environment")
-_entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+# The rooms that define the built-in components of each kind.
+ROOMS = {
+    "layer": "dsinga.layers",
+    "updater": "dsinga.training.updaters",
+    "schedule": "dsinga.training.schedules",
+    "initialiser": "dsinga.training.initialisers",
+    "algorithm": "dsinga.training.algorithms",
+    "importer": "dsinga.data.importers",
+    "extension": "dsinga.extensions",
+    "environment": "dsinga.rl.environments",
+}
+_entries: dict[str, dict[str, Any]] = {kind: {} for kind in ROOMS}
+_numbers: dict[str, dict[str, int]] = {kind: {} for kind in ROOMS}
+_files: dict[str, dict[str, str]] = {kind: {} for kind in ROOMS}  # in which each name is registered
+_loaded: set[str] = set()
+_version = 0
 
 
-def register(kind: str, *names: str) -> Callable[[T], T]:
-    """Return a decorator that registers a class or function under ``names``, for ``kind`` in ``KINDS``.
+def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
+    """Return a decorator that registers a class or function under ``names``, for a ``kind`` in ``ROOMS``.
 
-    A later registration of a name replaces the earlier one, so that a notebook cell can be run twice.
+    ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
+
+    A file, or a notebook, may register a name again, so that a cell can be run twice. Raises UserError where another
+    file has registered it.
     """
     if kind not in _entries:
-        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
-    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
+    if not names + (*numbers,) or not all(isinstance(name, str) for name in names):
         raise UserError(f'register needs the name that a job will use, as in @register("{kind}", "MyName")')
+    frame = sys._getframe(1)  # a class that is pickled by value has no module that could be asked for its file
+    file = "__main__" if frame.f_globals.get("__name__") == "__main__" else frame.f_code.co_filename
 
     def decorate(entry: T) -> T:
-        for name in names:
+        global _version
+        for name in (*names, *numbers):
+            before = _files[kind].setdefault(name, file)
+            if before != file:
+                raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
             _entries[kind][name] = entry
+        _numbers[kind].update(numbers)
+        _version += 1
         return entry
 
     return decorate
 
 
+def load(kind: str) -> None:
+    """Import the room of the built-in components of a kind, once."""
+    if kind not in _loaded:
+        importlib.import_module(ROOMS[kind])
+        _loaded.add(kind)
+
+
+def version() -> int:
+    """Return a number that grows with each registration."""
+    return _version
+
+
+def registered_numbers(kind: str) -> Mapping[str, int]:
+    """Return the names of a kind that have numbers, with these."""
+    load(kind)
+    return _numbers[kind]
+
+
+def entries(kind: str) -> Mapping[str, Any]:
+    """Return what is registered for a kind, by name, in the order of registration."""
+    load(kind)
+    return _entries[kind]
+
+
 def lookup(kind: str, name: str) -> Any:
     """Return the class or function registered as ``name``; raise UserError, with the nearest name, if there is none."""
+    load(kind)
     try:
         return _entries[kind][name]
     except KeyError:
@@ -61,12 +117,14 @@ def how_to_register(kind: str, name: str) -> str:
 
 def unregister(kind: str, name: str) -> None:
     """Remove what is registered under a name, if anything is."""
-    _entries[kind].pop(name, None)
+    global _version
+    _version += _entries[kind].pop(name, None) is not None
+    _files[kind].pop(name, None)
 
 
 def registered(kind: str) -> list[str]:
     """Return the names registered for a kind, in the order of registration."""
-    return list(_entries[kind])
+    return list(entries(kind))
 
 
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:

@@ -38,7 +38,7 @@ def classes() -> dict[str, list[str]]:
     files = defaultdict(list)
     for file, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and node.name != "Conf":  # the settings of a component, in its class
                 files[node.name].append(file)
     return files
 

@@ -11,7 +11,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.advice import command_line
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered
+from dsinga.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
 
 USER_FILE = """
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Twice(Layer):
 def user_file(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(USER_FILE)
-    return path
+    yield path
+    unregister("layer", "Twice")
 
 
 def test_a_file_registers_its_classes(user_file):

@@ -41,7 +41,7 @@ def create_extensions(
 
 def create_extension(conf: ExtensionConf) -> Extension:
     """Return the extension that a message of a job describes; raise JobError where it does not describe one."""
-    entry = resolve("extension", conf)
+    entry = resolve(conf)
     try:
         if conf.type is ExtensionType.kUserExtension:
             with error_note(f"in extension {conf.user_type!r}, made before training"):

@@ -17,7 +17,7 @@ from dsinga.registry import register
 from dsinga.regular_files import TABLE_BYTES, read_regular_text
 
 
-@register("extension", "kCSV")
+@register("extension", kCSV=5)
 @checked_extension
 class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.

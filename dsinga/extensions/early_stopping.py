@@ -11,7 +11,7 @@ from dsinga.extensions.triggers import OnMetric
 from dsinga.registry import register
 
 
-@register("extension", "kEarlyStopping")
+@register("extension", kEarlyStopping=1)
 @checked_extension
 class EarlyStopping(Extension):
     """Ends training once ``patience`` values of a metric in a row have brought no improvement.

@@ -14,7 +14,7 @@ from dsinga.registry import register
 BEST_FILE = "best.safetensors"
 
 
-@register("extension", "kKeepBest")
+@register("extension", kKeepBest=2)
 @checked_extension
 class KeepBest(Extension):
     """Keeps the params with the best value of a metric, and makes them the result of the run.

@@ -28,7 +28,7 @@ RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resum
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 
-@register("extension", "kMLflow")
+@register("extension", kMLflow=7)
 @checked_extension
 class MLflow(Extension):
     """Logs a run to MLflow: the fields of the job as params, the history as metrics, and files as artifacts.

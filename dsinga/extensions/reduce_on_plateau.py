@@ -11,7 +11,7 @@ from dsinga.extensions.triggers import OnMetric
 from dsinga.registry import register
 
 
-@register("extension", "kReduceOnPlateau")
+@register("extension", kReduceOnPlateau=3)
 @checked_extension
 class ReduceOnPlateau(Extension):
     """Multiplies the learning rate by ``factor`` whenever ``patience`` values in a row have brought no improvement.

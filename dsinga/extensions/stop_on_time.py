@@ -20,7 +20,7 @@ PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
 
 
-@register("extension", "kStopOnTime")
+@register("extension", kStopOnTime=4)
 @checked_extension
 class StopOnTime(Extension):
     """Ends training before a time is over, with a checkpoint from which ``resume`` goes on.

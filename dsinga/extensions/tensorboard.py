@@ -19,7 +19,7 @@ from dsinga.registry import register
 HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 
 
-@register("extension", "kTensorBoard")
+@register("extension", kTensorBoard=6)
 @checked_extension
 class TensorBoard(Extension):
     """Writes the history, the learning rate and the speed of a run for TensorBoard.

@@ -2,72 +2,24 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Sequence
 
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
+from dsinga.job.component import Component
 from dsinga.job.enums import (
     AlgType,
-    ChangeMethod,
-    ExtensionType,
-    InitMethod,
     LayerType,
     ParamType,
     PartitionMethod,
     Phase,
-    UpdaterType,
 )
 from dsinga.job.extensionconf import ExtensionConf, check_extension
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
-from dsinga.job.schema import AlgConf, Job
-from dsinga.job.updaterconf import FixedStepConf, LRGenConf, UpdaterConf
-
-# The fields that a message with this type must have.
-NEEDS: dict[object, tuple[str, ...]] = {
-    AlgType.kUserAlg: ("user_alg",),
-    UpdaterType.kUserUpdater: ("user_type",),
-    UpdaterType.kRMSProp: ("rmsprop_conf",),
-    ChangeMethod.kUserChange: ("user_type",),
-    ChangeMethod.kInverseT: ("inverset_conf",),
-    ChangeMethod.kInverse: ("inverse_conf",),
-    ChangeMethod.kExponential: ("exponential_conf",),
-    ChangeMethod.kLinear: ("linear_conf",),
-    ChangeMethod.kStep: ("step_conf",),
-    ChangeMethod.kFixedStep: ("fixedstep_conf",),
-    ExtensionType.kUserExtension: ("user_type",),
-    ExtensionType.kEarlyStopping: ("monitor",),
-    ExtensionType.kKeepBest: ("monitor",),
-    ExtensionType.kReduceOnPlateau: ("monitor",),
-    InitMethod.kUserInit: ("user_type",),
-    ParamType.kUser: ("user_type",),
-    LayerType.kUserLayer: ("user_type",),
-    LayerType.kRecordInput: ("store_conf",),
-    LayerType.kCSVInput: ("store_conf",),
-    LayerType.kCSVOutput: ("store_conf",),
-    LayerType.kRecordOutput: ("store_conf",),
-    LayerType.kLMDBData: ("lmdbdata_conf",),
-    LayerType.kShardData: ("sharddata_conf",),
-    LayerType.kCharRNN: ("char_rnn_conf",),
-    LayerType.kCharRNNOutput: ("char_rnn_conf",),
-    LayerType.kConvolution: ("convolution_conf",),
-    LayerType.kCConvolution: ("convolution_conf",),
-    LayerType.kCudnnConv: ("convolution_conf",),
-    LayerType.kInnerProduct: ("innerproduct_conf",),
-    LayerType.kRBMVis: ("rbm_conf",),
-    LayerType.kRBMHid: ("rbm_conf",),
-    LayerType.kGRU: ("gru_conf",),
-    LayerType.kLSTM: ("lstm_conf",),
-    LayerType.kRNN: ("rnn_conf",),
-    LayerType.kEmbedding: ("embedding_conf",),
-}
-
-
-# The messages whose type is an enumeration with a member for a user's own.
-TYPED = (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf, ExtensionConf)
-
+from dsinga.job.schema import Job
+from dsinga.job.updaterconf import FixedStepConf, LRGenConf
 
 # Fields of a job that have no meaning for an agent, and what has.
 INSTEAD_OF_FIELDS = {
@@ -228,23 +180,23 @@ def check_numbers(layer: LayerConf | None, message: Message) -> None:
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
     """Raise JobError for a type without the fields that it needs, and for a user's type beside a built-in one."""
-    if not isinstance(message, TYPED):
+    if isinstance(message, ParamConf) and message.type is ParamType.kUser and not message.user_type:
+        raise error_in(layer, message, 'type kUser needs user_type: "..."', "type")
+    if not isinstance(message, Component) or not message.kind:
         return
-    field = "alg" if isinstance(message, AlgConf) else "type"
-    type_: enum.Enum = getattr(message, field)
-    user_field = f"user_{field}"
-    if getattr(message, user_field) and not type_.name.startswith("kUser"):
-        name = next(member.name for member in type(type_) if member.name.startswith("kUser"))
-        text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_.name}"
-        raise error_in(layer, message, f"{text}; write {field}: {name}, or leave {field} out", user_field)
-    for needed in NEEDS.get(type_, ()):
+    field, user_field = message.type_field, message.user_field
+    type_ = getattr(message, field)
+    if getattr(message, user_field) and not type_.is_user:
+        text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_}"
+        raise error_in(layer, message, f"{text}; write {field}: {type_.user}, or leave {field} out", user_field)
+    for needed in message.needed_fields():
         if getattr(message, needed):
             continue
-        if needed in set_fields(message) or field in set_fields(message):
+        if needed != user_field or field in set_fields(message):
             is_text = item_type(field_types(type(message))[needed])[0] is str
             remedy = f'{needed}: "..."' if is_text else f"{needed} {{ ... }}"
-            raise error_in(layer, message, f"{field} {type_.name} needs {remedy}", field)
-        known = ", ".join(member.name for member in list(type(type_))[:3])
+            raise error_in(layer, message, f"{field} {type_} needs {remedy}", field)
+        known = ", ".join([*dict.fromkeys(type(type_).__members__.values())][:3])
         raise error_in(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, IntFlag
 
 from dsinga.errors import UserError
+from dsinga.job.type_names import TypeName
 
 
 class Phase(IntFlag):
@@ -22,52 +23,20 @@ class Phase(IntFlag):
     kDeploy = 256
 
 
-class AlgType(Enum):
+class AlgType(TypeName, kind="algorithm", user="kUserAlg", number=104):
     """The TrainOneBatch algorithms."""
 
-    kBP = 1
-    kCD = 2
-    kBPTT = 3
-    kUserAlg = 104
 
-
-class UpdaterType(Enum):
+class UpdaterType(TypeName, kind="updater", user="kUserUpdater", number=105):
     """The updaters."""
 
-    kSGD = 1
-    kAdaGrad = 2
-    kRMSProp = 3
-    kNesterov = 4
-    kAdaDelta = 5
-    kAdam = 6
-    kAdamMax = 7
-    kUserUpdater = 105
 
-
-class ChangeMethod(Enum):
+class ChangeMethod(TypeName, kind="schedule", user="kUserChange", number=100):
     """The schedules of the learning rate."""
 
-    kFixed = 0
-    kInverseT = 1
-    kInverse = 2
-    kExponential = 3
-    kLinear = 4
-    kStep = 5
-    kFixedStep = 6
-    kUserChange = 100
 
-
-class ExtensionType(Enum):
+class ExtensionType(TypeName, kind="extension", user="kUserExtension", number=106):
     """The extensions of the training loop."""
-
-    kEarlyStopping = 1
-    kKeepBest = 2
-    kReduceOnPlateau = 3
-    kStopOnTime = 4
-    kCSV = 5
-    kTensorBoard = 6
-    kMLflow = 7
-    kUserExtension = 106
 
 
 class MonitorMode(Enum):
@@ -78,26 +47,12 @@ class MonitorMode(Enum):
     max = 2
 
 
-class InitMethod(Enum):
+class InitMethod(TypeName, kind="initialiser", user="kUserInit", number=101):
     """The initialisers of params. The names ``kConst`` and ``kUniformFanInOut`` come from SINGA's Param page.
 
     ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on that page; ``kUniformSqrtFanInOut``, from SINGA's
     source, multiplies by 1 / √(rows + columns).
     """
-
-    kConstant = 0
-    kGaussian = 1
-    kUniform = 2
-    kGaussianSqrtFanIn = 4
-    kUniformSqrtFanIn = 5
-    kUniformSqrtFanInOut = 6
-    kUniformFanInOut = 7
-    kUserInit = 101
-
-    @classmethod
-    def aliases(cls) -> dict[str, InitMethod]:
-        """Return other names of members."""
-        return {"kConst": cls.kConstant}
 
 
 class ParamType(Enum):
@@ -249,87 +204,8 @@ class Precision(Enum):
     kBF16 = 2
 
 
-class LayerType(Enum):
+class LayerType(TypeName, kind="layer", user="kUserLayer", number=600):
     """The layer types."""
-
-    kCSVInput = 100
-    kImagePreprocess = 101
-    kRecordInput = 103
-    kLMDBData = 190
-    kLabel = 191
-    kMnist = 192
-    kRGBImage = 193
-    kShardData = 194
-    kCharRNN = 195
-    kRNNLabel = 196
-    kOneHot = 197
-    kConvolution = 201
-    kCConvolution = 202
-    kDropout = 203
-    kDummy = 204
-    kInnerProduct = 205
-    kLRN = 206
-    kPooling = 207
-    kCPooling = 208
-    kRBMHid = 209
-    kRBMVis = 210
-    kReLU = 211
-    kSTanh = 212
-    kSigmoid = 213
-    kSoftmax = 214
-    kGRU = 215
-    kEmbedding = 216
-    kActivation = 217
-    kBM = 218
-    kCudnnConv = 250
-    kCudnnPool = 251
-    kCudnnLRN = 252
-    kCudnnSoftmax = 253
-    kCudnnActivation = 254
-    kCudnnBM = 255
-    kEuclideanLoss = 300
-    kSoftmaxLoss = 301
-    kCudnnSoftmaxLoss = 350
-    kAccuracy = 400
-    kArgSort = 401
-    kCSVOutput = 402
-    kRecordOutput = 403
-    kCharRNNOutput = 404
-    kBridgeDst = 500
-    kBridgeSrc = 501
-    kConcate = 502
-    kSlice = 503
-    kSplit = 504
-    kRNNDummy = 505
-    kUserLayer = 600
-    kCRF = 700
-    kEntityF1 = 701
-    kClassSoftmaxLoss = 702
-    kLSTM = 710
-    kRNN = 711
-    kAttention = 712
-    kAttentionWeights = 713
-    kPositionalEncoding = 714
-    kAdd = 720
-    kMultiply = 721
-    kLayerNorm = 722
-    kSigmoidCrossEntropyLoss = 730
-    kHingeLoss = 731
-    kSampledLoss = 732
-    kPolicyGradientLoss = 733
-    kPPOLoss = 734
-    kEntropyLoss = 735
-    kTDLoss = 736
-    kMeanLoss = 737
-    kLearnedVector = 738
-    kDueling = 739
-    kVTraceLoss = 745
-    kSequenceLength = 740
-    kConvolution1D = 741
-    kPooling1D = 742
-    kCosineSimilarity = 743
-    kRegressionError = 750
-    kConfusionMatrix = 751
 
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
+from dsinga.job.component import Component
 from dsinga.job.enums import ExtensionType, MonitorMode
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Range
-from dsinga.job.message import Message, set_fields
+from dsinga.job.message import set_fields
 from dsinga.registry import nearest
 
 
-class ExtensionConf(Message):
+class ExtensionConf(Component):
     """An extension of the training loop: a built-in one by its ``type``, or ``user_type`` names a registered one.
 
     A field that is not given has the default that ``dsinga.extensions`` documents for the type.
@@ -23,6 +24,9 @@ class ExtensionConf(Message):
     ``experiment`` and ``run_name`` for kMLflow. ``freq`` and ``after`` say every how many steps a user's extension
     runs, and from which step on.
     """
+
+    kind: ClassVar = "extension"
+    flat: ClassVar = True
 
     type: ExtensionType = ExtensionType.kUserExtension
     user_type: str | None = None
@@ -47,16 +51,16 @@ class ExtensionConf(Message):
 
 
 # The fields that have a meaning for each built-in type; a user's own class may read any of them.
-FIELDS: dict[ExtensionType, tuple[str, ...]] = {
-    ExtensionType.kEarlyStopping: ("monitor", "mode", "patience", "min_delta"),
-    ExtensionType.kKeepBest: ("monitor", "mode", "min_delta"),
-    ExtensionType.kReduceOnPlateau: (
+FIELDS: dict[str, tuple[str, ...]] = {
+    "kEarlyStopping": ("monitor", "mode", "patience", "min_delta"),
+    "kKeepBest": ("monitor", "mode", "min_delta"),
+    "kReduceOnPlateau": (
         "monitor", "mode", "patience", "min_delta", "factor", "min_factor", "cooldown",
     ),
-    ExtensionType.kStopOnTime: ("seconds", "time"),
-    ExtensionType.kCSV: ("path",),
-    ExtensionType.kTensorBoard: ("folder", "histogram_freq"),
-    ExtensionType.kMLflow: ("uri", "experiment", "run_name"),
+    "kStopOnTime": ("seconds", "time"),
+    "kCSV": ("path",),
+    "kTensorBoard": ("folder", "histogram_freq"),
+    "kMLflow": ("uri", "experiment", "run_name"),
 }  # fmt: skip
 
 

@@ -7,13 +7,17 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from dsinga.job import inputconf, lossconf, neuronconf
+from dsinga.job.component import Component
 from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
 from dsinga.job.message import Message
 
 
-class ParamGenConf(Message):
+class ParamGenConf(Component):
     """The initialiser of a param."""
+
+    kind: ClassVar = "initialiser"
+    flat: ClassVar = True
 
     type: InitMethod = InitMethod.kUserInit
     user_type: str | None = None
@@ -46,7 +50,7 @@ class ParamConf(Message):
     extensions: dict[str, Any] = field(default_factory=dict)
 
 
-class LayerConf(Message):
+class LayerConf(Component):
     """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
 
     ``unroll_len`` is the number of time steps, None for the net's; 1 keeps the layer out of unrolling. ``unroll_index``
@@ -57,6 +61,7 @@ class LayerConf(Message):
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
+    kind: ClassVar = "layer"
 
     name: str
     type: LayerType = LayerType.kUserLayer
@@ -86,7 +91,6 @@ class LayerConf(Message):
     dropout_conf: neuronconf.DropoutConf | None = None
     dummy_conf: inputconf.DummyConf | None = None
     innerproduct_conf: neuronconf.InnerProductConf | None = None
-    lrn_conf: neuronconf.LRNConf | None = None
     pooling_conf: neuronconf.PoolingConf | None = None
     rbm_conf: neuronconf.RBMConf | None = None
     relu_conf: neuronconf.ReLUConf | None = None
@@ -98,7 +102,6 @@ class LayerConf(Message):
     positionalencoding_conf: neuronconf.PositionalEncodingConf | None = None
     embedding_conf: neuronconf.EmbeddingConf | None = None
     bm_conf: neuronconf.BMConf | None = None
-    layernorm_conf: neuronconf.LayerNormConf | None = None
     convolution1d_conf: neuronconf.Convolution1DConf | None = None
     pooling1d_conf: neuronconf.Pooling1DConf | None = None
     cosinesimilarity_conf: neuronconf.CosineSimilarityConf | None = None
@@ -122,11 +125,6 @@ class LayerConf(Message):
     rnn_dummy_conf: inputconf.RNNDummyConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
-
-    @property
-    def type_name(self) -> str:
-        """The registered name of the layer's class: ``user_type`` for a kUserLayer, else the name of the type."""
-        return self.user_type or "" if self.type is LayerType.kUserLayer else self.type.name
 
     def in_phase(self, phase: Phase) -> bool:
         """Whether the layer belongs to the net of ``phase``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from dsinga.job.message import Message, field_types, item_type
@@ -65,6 +65,7 @@ Padding = Annotated[int, Range(0, 32_767)]
 PartitionDim = Annotated[int, Range(-1, 1)]  # rows, features, or -1: not partitioned
 
 
+@functools.cache
 def range_in(hint: Any) -> Range | None:
     """Return the range in the annotation of a field, as in ``list[Count] | None``; None if it has none."""
     if isinstance(hint, Range):
@@ -72,18 +73,22 @@ def range_in(hint: Any) -> Range | None:
     return next(filter(None, map(range_in, typing.get_args(hint))), None)
 
 
-@functools.cache
-def ranges(cls: Any) -> dict[str, Range]:
+def ranges(cls: type[Message]) -> dict[str, Range]:
     """Return the range of each field of a message class that has numbers; any number where its type has none."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    kinds = {field: item_type(hint)[0] for field, hint in field_types(cls).items()}
-    return {field: range_in(hints[field]) or NUMBER for field, kind in kinds.items() if kind in (int, float)}
+    types = field_types(cls)
+    known, found = _ranges.get(cls, (None, {}))
+    if known is not types:  # also where a component has been registered, whose settings are new fields
+        found = {f: range_in(hint) or NUMBER for f, hint in types.items() if item_type(hint)[0] in (int, float)}
+        _ranges[cls] = types, found
+    return found
+
+
+_ranges: dict[type[Message], tuple[Mapping[str, Any], dict[str, Range]]] = {}
 
 
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
     """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
-    cls: Any = type(message)  # cache() takes a class with a __hash__ of its own for one without
-    for field, allowed in ranges(cls).items():
+    for field, allowed in ranges(type(message)).items():
         values = getattr(message, field)
         for item, value in enumerate(values if isinstance(values, list) else [values]):
             if value is not None and value not in allowed:

@@ -10,9 +10,10 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.errors import UserError
+from dsinga.job.type_names import TypeName
 from dsinga.redaction import redact
 from dsinga.registry import nearest
 
@@ -49,15 +50,20 @@ class Message:
     _where: ClassVar[Where | None] = None
     _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
 
-    # For each subclass: the types of all fields, and the defaults of the fields that are not required.
+    # For each subclass: the types of the fields that it defines, with their ranges; the names of those that are
+    # required; and the defaults of the others, once they are asked for.
     _types: ClassVar[dict[str, Any]] = {}
-    _defaults: ClassVar[dict[str, Any]] = {}
+    _required: ClassVar[frozenset[str]] = frozenset()
+    _defaults: ClassVar[dict[str, Any] | None] = None
 
     def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(kw_only=True, repr=False)(cls)
-        hints = typing.get_type_hints(cls)
-        cls._types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        cls._defaults = dict(default_values(cls))
+        dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
+        hints = typing.get_type_hints(cls, include_extras=True)
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        cls._types = {field.name: hints[field.name] for field in fields}
+        nothing = dataclasses.MISSING
+        cls._required = frozenset(f.name for f in fields if f.default is nothing and f.default_factory is nothing)
+        cls._defaults = None
         assign = cls.__init__
 
         @functools.wraps(assign)
@@ -65,15 +71,28 @@ class Message:
             fields = {field_name(cls, name): value for name, value in values.items()}
             if text := missing(cls, fields):
                 raise JobError(text)
+            derived = {name: fields.pop(name) for name in [*fields] if name not in cls._types}
             assign(self, **fields)
+            for name, value in derived.items():
+                setattr(self, name, value)
 
         cls.__init__ = init  # type: ignore[assignment, method-assign]
+
+    @classmethod
+    def all_types(cls) -> Mapping[str, Any]:
+        """Return the types of all fields, by name, in the order of the schema."""
+        return cls._types
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
             name = field_name(type(self), name)
-            value = convert(value, self._types[name], f"{type(self).__name__}.{name}")
+            value = convert(value, field_types(type(self))[name], f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and set_fields(self) == set_fields(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         fields = (f"{name}={readable(value)!r}" for name, value in set_fields(self).items())
@@ -83,7 +102,7 @@ class Message:
         """Return a copy with some fields changed that keeps its place in the job file; None unsets a field."""
         changed = copy.copy(self)
         for name, value in changes.items():
-            default = self._defaults.get(self.aliases.get(name, name))
+            default = defaults(type(self)).get(self.aliases.get(name, name))
             setattr(changed, name, copy.deepcopy(default) if value is None else value)
         return changed
 
@@ -98,13 +117,18 @@ class Message:
         return JobError(f"{where}: {message}" if where else message)
 
 
-def field_types(cls: type[Message]) -> dict[str, Any]:
-    """Return the types of the fields of a message class, by name, in the order of the schema."""
-    return cls._types
+def field_types(cls: type[Message]) -> Mapping[str, Any]:
+    """Return the types of the fields of a message class, with their ranges, by name, in the order of the schema."""
+    return cls.all_types()
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
-    """Return the defaults of the fields that are not required; the caller must not change them."""
+    """Return the defaults of the fields that have one of their own; the caller must not change them.
+
+    The others, which are not required, are None.
+    """
+    if cls._defaults is None:
+        cls._defaults = dict(default_values(cls))
     return cls._defaults
 
 
@@ -130,15 +154,15 @@ def field_name(cls: type[Message], name: str) -> str:
 
 def missing(cls: type[Message], fields: Iterable[str]) -> str:
     """Return an error text about the required fields that are not in ``fields``, "" if none is missing."""
-    names = [repr(name) for name in field_types(cls) if name not in fields and name not in defaults(cls)]
+    names = [repr(name) for name in cls._types if name in cls._required and name not in fields]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
 
 def set_fields(message: Message) -> dict[str, Any]:
     """Return the fields of a message whose values differ from the defaults, in the order of the schema."""
-    default = defaults(type(message))
-    values = {name: getattr(message, name) for name in field_types(type(message))}
-    return {name: value for name, value in values.items() if name not in default or value != default[name]}
+    default, values, required = defaults(type(message)), vars(message), message._required
+    names = [name for name in field_types(type(message)) if name in values]
+    return {name: values[name] for name in names if name in required or values[name] != default.get(name)}
 
 
 def readable(value: Any) -> Any:
@@ -147,9 +171,9 @@ def readable(value: Any) -> Any:
         return [readable(item) for item in value]
     if isinstance(value, dict):
         return {name: readable(item) for name, item in value.items()}
-    if isinstance(value, str):
-        return redact(value)
-    return value.name if isinstance(value, enum.Enum) else value
+    if isinstance(value, (enum.Enum, TypeName)):
+        return value.name
+    return redact(value) if isinstance(value, str) else value
 
 
 @functools.cache
@@ -157,9 +181,15 @@ def item_type(hint: Any) -> tuple[Any, bool]:
     """Return (type of one value of a field, whether the field holds a list of values)."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    hint = unannotated(hint)
     if typing.get_origin(hint) is list:
-        return typing.get_args(hint)[0], True
+        return unannotated(typing.get_args(hint)[0]), True
     return (dict, False) if typing.get_origin(hint) is dict else (hint, False)
+
+
+def unannotated(hint: Any) -> Any:
+    """Return a type without its range."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 @functools.cache
@@ -194,7 +224,7 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
     """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
         value = value.item()
-    if issubclass(kind, enum.Enum):
+    if issubclass(kind, (enum.Enum, TypeName)):
         return member(value, kind, what)
     if isinstance(value, Mapping) and is_message(kind):
         return kind(**value)
@@ -224,8 +254,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:80]}..."
 
 
-def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
-    """Return the member of the enum ``cls`` with this name or, as protobuf allows, this number."""
+def member(value: Any, cls: Any, what: str) -> Any:
+    """Return the member of the Enum or TypeName ``cls`` with this name or, as protobuf allows, this number."""
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}
     if isinstance(value, str) and value in names:
         return names[value]

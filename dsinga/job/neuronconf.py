@@ -117,15 +117,6 @@ class InnerProductConf(Message):
     transpose: bool = False
 
 
-class LRNConf(Message):
-    """Settings of kLRN, local response normalisation over channels."""
-
-    local_size: Pixels = 5
-    alpha: NonNegative = 1.0
-    beta: NonNegative = 0.75
-    knorm: Positive = 1.0
-
-
 class RBMConf(Message):
     """Settings of kRBMVis and kRBMHid. Beyond SINGA: the Gibbs chains of a hidden layer may be ``persistent``."""
 
@@ -200,12 +191,6 @@ class BMConf(Message):
 
     momentum: Fraction = 0.1
     use_global_stats: bool = False
-
-
-class LayerNormConf(Message):
-    """Settings of kLayerNorm: the first of the axes that are normalised together."""
-
-    first_axis: Annotated[int, Range(1, 3)] = 1
 
 
 class LearnedVectorConf(Message):

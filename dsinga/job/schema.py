@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
+from dsinga.job.component import Component
 from dsinga.job.enums import (
     AlgType,
     Compression,
@@ -35,8 +36,12 @@ class CDConf(Message):
     cd_k: Annotated[int, Range(1, 10_000)] = 1
 
 
-class AlgConf(Message):
+class AlgConf(Component):
     """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names."""
+
+    kind: ClassVar = "algorithm"
+    type_field: ClassVar = "alg"
+    user_field: ClassVar = "user_alg"
 
     alg: AlgType = AlgType.kUserAlg
     user_alg: str | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
+from dsinga.job.component import Component
 from dsinga.job.enums import ChangeMethod, UpdaterType
 from dsinga.job.limits import Bound, Count, Natural, NonNegative, Positive, Share
 from dsinga.job.message import Message
@@ -52,12 +53,14 @@ class InverseConf(Message):
     change_freq: Count = 1
 
 
-class LRGenConf(Message):
+class LRGenConf(Component):
     """The learning rate and its schedule.
 
     Beyond SINGA, as in cxxnet: the rate is ``base_lr`` before ``start_step``, then the schedule's at that step, and
     nowhere from there on less than ``minimum_lr``.
     """
+
+    kind: ClassVar = "schedule"
 
     type: ChangeMethod = ChangeMethod.kUserChange
     user_type: str | None = None
@@ -129,13 +132,15 @@ class ParamSettingsConf(Message):
     clip_norm: NonNegative | None = None
 
 
-class UpdaterConf(Message):
+class UpdaterConf(Component):
     """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
 
     Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it.
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
     the place of ``momentum``. Of ``param_settings``, the first that matches a param's name holds for it.
     """
+
+    kind: ClassVar = "updater"
 
     type: UpdaterType = UpdaterType.kUserUpdater
     user_type: str | None = None

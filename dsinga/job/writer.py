@@ -9,6 +9,7 @@ from typing import Any
 
 from dsinga.job.message import JobError, Message, set_fields
 from dsinga.job.schema import Job
+from dsinga.job.type_names import TypeName
 from dsinga.redaction import redact
 
 
@@ -22,7 +23,7 @@ def redact_job(job: Job) -> Job:
 
 def _redacted(value: Any) -> Any:
     if isinstance(value, str):
-        return redact(value)
+        return value if isinstance(value, TypeName) else redact(value)
     if isinstance(value, Message):
         return value.replace(**{name: _redacted(inner) for name, inner in set_fields(value).items()})
     if isinstance(value, Mapping):
@@ -89,7 +90,7 @@ def written(value: Any) -> str:
         return f"[{', '.join(written(item) for item in value)}]"
     if isinstance(value, Mapping):
         return f"{{ {' '.join(lines(value.items()))} }}"
-    if isinstance(value, enum.Enum):
+    if isinstance(value, (enum.Enum, TypeName)):
         return value.name
     if isinstance(value, bool):
         return str(value).lower()

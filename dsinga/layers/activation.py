@@ -47,7 +47,7 @@ class ElementwiseFunction(Layer):
         return (self.backward(output.feature, grad, ctx.ops) if needs[0] else None,), ()
 
 
-@register("layer", "kReLU")
+@register("layer", kReLU=211)
 class ReLU(ElementwiseFunction):
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault."""
 
@@ -62,7 +62,7 @@ class ReLU(ElementwiseFunction):
         return ops.relu_grad(y, dy, self.slope)
 
 
-@register("layer", "kSigmoid")
+@register("layer", kSigmoid=213)
 class Sigmoid(ElementwiseFunction):
     """Logistic sigmoid, 1 / (1 + exp(-x))."""
 
@@ -73,7 +73,7 @@ class Sigmoid(ElementwiseFunction):
         return ops.sigmoid_grad(y, dy)
 
 
-@register("layer", "kSTanh")
+@register("layer", kSTanh=212)
 class STanh(ElementwiseFunction):
     """Scaled tanh, 1.7159047·tanh(0.66666667·x)."""
 
@@ -118,7 +118,7 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
 }
 
 
-@register("layer", "kActivation", "kCudnnActivation")
+@register("layer", kActivation=217, kCudnnActivation=254)
 class Activation(ElementwiseFunction):
     """The activation function that ``activation_conf.type`` names, RELU by default."""
 
@@ -139,7 +139,7 @@ class Activation(ElementwiseFunction):
         return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
 
 
-@register("layer", "kSoftmax", "kCudnnSoftmax")
+@register("layer", kSoftmax=214, kCudnnSoftmax=253)
 class Softmax(Layer):
     """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
 
@@ -182,7 +182,7 @@ class Softmax(Layer):
         return from_matrix(matrix, like, ctx.ops)
 
 
-@register("layer", "kDropout")
+@register("layer", kDropout=203)
 class Dropout(Layer):
     """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
 

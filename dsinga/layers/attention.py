@@ -117,7 +117,7 @@ class AttentionLayer(Layer):
         return ctx.ops.attention_weights(query, keys, self.heads, self.factor, self.visible(sources), score)
 
 
-@register("layer", "kAttention")
+@register("layer", kAttention=712)
 class Attention(AttentionLayer):
     """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
 
@@ -164,7 +164,7 @@ class Attention(AttentionLayer):
         return sources[2 if self.has_values else 1]
 
 
-@register("layer", "kAttentionWeights")
+@register("layer", kAttentionWeights=713)
 class AttentionWeights(AttentionLayer):
     """The weights of a kAttention with these queries, keys and settings, (B, num_heads, Tq, Tk), to look at.
 
@@ -190,7 +190,7 @@ class AttentionWeights(AttentionLayer):
 BASE = 10_000.0
 
 
-@register("layer", "kPositionalEncoding")
+@register("layer", kPositionalEncoding=714)
 class PositionalEncoding(Layer):
     """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)).
 

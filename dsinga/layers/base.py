@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from dsinga.job import LayerConf, Message, StoreConf
+from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.ops import Array, Ops
@@ -76,6 +77,7 @@ class Layer(ABC):
     global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
     ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
+    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer.
     ``source_count`` is the number of source layers that it takes, None for any number; up to ``optional_sources`` may
     follow them.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
@@ -116,6 +118,8 @@ class Layer(ABC):
     step. The last source of a copy of an ``is_recurrent`` layer is the feature (B, H) of the step before.
     """
 
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
     source_count: ClassVar[int | None] = None
     optional_sources: ClassVar[int] = 0
     label_source: int | None = None
@@ -149,6 +153,8 @@ class Layer(ABC):
         self.shape: Shape = ()
         self.part_shapes: tuple[Shape, ...] = ()
         self.params: tuple[ParamSpec, ...] = ()
+        if self.Conf is not None:
+            self.settings = conf.settings_of(self.Conf)
         self._check_numbers()
         if self.source_count is not None:
             self.expect_sources(self.source_count, self.optional_sources)

@@ -24,7 +24,7 @@ class BatchStatistics(NamedTuple):
     size: int = 1
 
 
-@register("layer", "kBM", "kCudnnBM")
+@register("layer", kBM=218, kCudnnBM=255)
 class BatchNorm(Layer):
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel.
 

@@ -15,7 +15,7 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
-@register("layer", "kBridgeSrc", "kBridgeDst")
+@register("layer", kBridgeSrc=501, kBridgeDst=500)
 class Bridge(Layer):
     """Pass on the source's feature, and the gradient for it, unchanged."""
 

@@ -42,7 +42,7 @@ class ElementwiseCombination(Layer):
                 )
 
 
-@register("layer", "kAdd")
+@register("layer", kAdd=720)
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
@@ -55,7 +55,7 @@ class Add(ElementwiseCombination):
         return tuple(grad if need else None for need in needs), ()
 
 
-@register("layer", "kMultiply")
+@register("layer", kMultiply=721)
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
 
@@ -75,7 +75,7 @@ class Multiply(ElementwiseCombination):
 SMALLEST_NORM = 1e-8  # as PyTorch's: a shorter row counts as one of this length
 
 
-@register("layer", "kCosineSimilarity")
+@register("layer", kCosineSimilarity=743)
 class CosineSimilarity(Layer):
     """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1).
 
@@ -120,7 +120,7 @@ class CosineSimilarity(Layer):
         return gradients, ()
 
 
-@register("layer", "kDueling")
+@register("layer", kDueling=739)
 class Dueling(Layer):
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9)."""
 

@@ -64,7 +64,7 @@ def root_mean_square(parts: Sums) -> Figures:
     return {"rmse": math.sqrt(total / count)} if count else {}
 
 
-@register("layer", "kConfusionMatrix")
+@register("layer", kConfusionMatrix=751)
 class ConfusionMatrix(Layer):
     """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
 
@@ -113,7 +113,7 @@ def class_figures(parts: Sums) -> Figures:
     return {**means, "confusion": table.tolist()}
 
 
-@register("layer", "kRegressionError")
+@register("layer", kRegressionError=750)
 class RegressionError(Layer):
     """Metrics "rmse" and "mae" of predictions: √(Σ (x - label)² / n) and Σ |x - label| / n; the feature is x - label.
 

@@ -19,7 +19,7 @@ from dsinga.ops import Ops
 from dsinga.registry import register
 
 
-@register("layer", "kSplit")
+@register("layer", kSplit=504)
 class Split(Layer):
     """Give the source's feature to each of ``num_splits`` destinations, and the source the sum of their gradients."""
 
@@ -45,7 +45,7 @@ class Split(Layer):
         return (total,), ()
 
 
-@register("layer", "kSlice")
+@register("layer", kSlice=503)
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
@@ -115,7 +115,7 @@ class SliceLayer(Layer):
         return [min(max(bound, rows.start), rows.stop) - rows.start for bound in self.bounds]
 
 
-@register("layer", "kConcate")
+@register("layer", kConcate=502)
 class Concate(Layer):
     """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only.
 

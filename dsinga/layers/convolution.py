@@ -60,7 +60,7 @@ def as_images(x: Array) -> Array:
     return x if x.ndim == 4 else x[:, None]
 
 
-@register("layer", "kConvolution", "kCConvolution", "kCudnnConv")
+@register("layer", kConvolution=201, kCConvolution=202, kCudnnConv=250)
 class Convolution(Layer):
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W').
 
@@ -109,7 +109,7 @@ class Convolution(Layer):
         return (dx,), (dw, db) if self.bias else (dw,)
 
 
-@register("layer", "kPooling", "kCPooling", "kCudnnPool")
+@register("layer", kPooling=207, kCPooling=208, kCudnnPool=251)
 class Pooling(Layer):
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down.
 

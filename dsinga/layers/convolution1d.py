@@ -26,7 +26,7 @@ class _Gathered(NamedTuple):
     padding: Array | None
 
 
-@register("layer", "kConvolution1D")
+@register("layer", kConvolution1D=741)
 class Convolution1D(WindowLayer):
     """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters).
 

@@ -64,7 +64,7 @@ class CodesLayer(Layer):
         return size
 
 
-@register("layer", "kOneHot")
+@register("layer", kOneHot=197)
 class OneHot(CodesLayer):
     """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step.
 
@@ -83,7 +83,7 @@ class OneHot(CodesLayer):
         return Output(ctx.ops.one_hot(self.codes(sources[0], ctx), self.size))
 
 
-@register("layer", "kEmbedding")
+@register("layer", kEmbedding=216)
 class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 

@@ -16,7 +16,7 @@ from dsinga.ops import Ops
 from dsinga.registry import register
 
 
-@register("layer", "kHingeLoss")
+@register("layer", kHingeLoss=731)
 class HingeLoss(Layer):
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
 

@@ -17,7 +17,7 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
-@register("layer", "kImagePreprocess", "kRGBImage")
+@register("layer", kImagePreprocess=101, kRGBImage=193)
 class ImagePreprocess(Layer):
     """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred.
 
@@ -99,7 +99,7 @@ class ImagePreprocess(Layer):
         return mean.reshape(shape) if mean.ndim else mean
 
 
-@register("layer", "kMnist")
+@register("layer", kMnist=192)
 class Mnist(Layer):
     """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
 

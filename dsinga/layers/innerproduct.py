@@ -12,7 +12,7 @@ from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.registry import register
 
 
-@register("layer", "kInnerProduct")
+@register("layer", kInnerProduct=205)
 class InnerProduct(Layer):
     """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes.
 
@@ -67,7 +67,7 @@ class InnerProduct(Layer):
         return (dx,), (dw, db) if self.bias else (dw,)
 
 
-@register("layer", "kLearnedVector")
+@register("layer", kLearnedVector=738)
 class LearnedVector(Layer):
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B.
 

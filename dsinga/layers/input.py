@@ -15,7 +15,7 @@ from dsinga.ops import AsyncCopy, Ops
 from dsinga.registry import register
 
 
-@register("layer", "kRecordInput", "kCSVInput", "kLMDBData", "kShardData")
+@register("layer", kRecordInput=103, kCSVInput=100, kLMDBData=190, kShardData=194)
 class RecordInput(Layer):
     """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
@@ -96,7 +96,7 @@ class RecordInput(Layer):
         return array
 
 
-@register("layer", "kDummy")
+@register("layer", kDummy=204)
 class Dummy(Layer):
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead.
 

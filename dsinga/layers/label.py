@@ -13,7 +13,7 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
-@register("layer", "kLabel")
+@register("layer", kLabel=191)
 class Label(Layer):
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
 

@@ -32,7 +32,7 @@ from dsinga.registry import register
 WEIGHTS = 2  # the position of the source with weights
 
 
-@register("layer", "kSoftmaxLoss", "kCudnnSoftmaxLoss")
+@register("layer", kSoftmaxLoss=301, kCudnnSoftmaxLoss=350)
 class SoftmaxLoss(Layer):
     """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
 
@@ -127,7 +127,7 @@ class PairLoss(Layer):
         self.shape = (first[0], math.prod(first[1:]))
 
 
-@register("layer", "kEuclideanLoss")
+@register("layer", kEuclideanLoss=300)
 class EuclideanLoss(PairLoss):
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
@@ -169,7 +169,7 @@ class EuclideanLoss(PairLoss):
         return (difference * difference).sum(axis=1, dtype=np.float64)
 
 
-@register("layer", "kSigmoidCrossEntropyLoss")
+@register("layer", kSigmoidCrossEntropyLoss=730)
 class SigmoidCrossEntropyLoss(PairLoss):
     """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
 

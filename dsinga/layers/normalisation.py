@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from dsinga.job import LayerConf, LayerNormConf, LRNConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Pixels, Positive, Range
 from dsinga.layers.base import (
     Array,
     Arrays,
@@ -23,7 +25,7 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
-@register("layer", "kLRN", "kCudnnLRN")
+@register("layer", kLRN=206, kCudnnLRN=252)
 class LRN(Layer):
     """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels.
 
@@ -31,12 +33,21 @@ class LRN(Layer):
     Sutskever and Hinton, ImageNet Classification with Deep CNNs (2012), 3.3, with alpha divided by local_size.
     """
 
+    class Conf(Settings):
+        """Settings of kLRN."""
+
+        local_size: Pixels = setting(5, "how many channels are normalised together; an odd number")
+        alpha: NonNegative = setting(1.0, "the factor of the mean of squares")
+        beta: NonNegative = setting(0.75, "the exponent of the norm")
+        knorm: Positive = setting(1.0, "what is added to the mean of squares")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "looks at neighbouring channels"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        lrn = conf.lrn_conf or LRNConf()
+        lrn = self.settings
         if len(self.source_shapes[0]) != 4:
             shape = as_text(self.source_shapes[0])
             raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
@@ -46,22 +57,22 @@ class LRN(Layer):
                 lrn,
                 "local_size",
             )
-        self.settings = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
+        self.factors = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
         self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(*ctx.ops.lrn(sources[0], *self.settings, ctx.training))
+        return Output(*ctx.ops.lrn(sources[0], *self.factors, ctx.training))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        return (ctx.ops.lrn_grad(sources[0], output.saved, grad, *self.settings) if needs[0] else None,), ()
+        return (ctx.ops.lrn_grad(sources[0], output.saved, grad, *self.factors) if needs[0] else None,), ()
 
 
 EPSILON = 1e-5  # as in kBM
 
 
-@register("layer", "kLayerNorm")
+@register("layer", kLayerNorm=722)
 class LayerNorm(Layer):
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
 
@@ -70,18 +81,23 @@ class LayerNorm(Layer):
     bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
     """
 
+    class Conf(Settings):
+        """Settings of kLayerNorm."""
+
+        first_axis: Annotated[int, Range(1, 3)] = setting(1, "the first of the axes that are normalised together")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "normalises over the features of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.layernorm_conf or LayerNormConf()
-        self.shape, first = self.source_shapes[0], settings.first_axis
+        self.shape, first = self.source_shapes[0], self.settings.first_axis
         if not 1 <= first < len(self.shape):
             raise self.fail(
                 f"first_axis is {first}, but {self.source_name(0)} gives {as_text(self.shape)}; "
                 f"give 1 to {len(self.shape) - 1}",
-                settings,
+                self.settings,
                 "first_axis",
             )
         self.axes_shape = self.shape[first:]

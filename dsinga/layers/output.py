@@ -15,7 +15,7 @@ from dsinga.layers.label import check_topk, class_labels
 from dsinga.registry import register
 
 
-@register("layer", "kArgSort")
+@register("layer", kArgSort=401)
 class ArgSort(Layer):
     """Indices (B, topk), int64, of the largest numbers of each row of (B, ...), largest first, ties by index."""
 
@@ -44,7 +44,7 @@ class ArgSort(Layer):
         return np.argsort(-scores, axis=1, kind="stable")[:, : self.topk]
 
 
-@register("layer", "kAccuracy")
+@register("layer", kAccuracy=400)
 class Accuracy(ArgSort):
     """Indices as of kArgSort, and the metric "accuracy": the share of rows whose label is among them.
 
@@ -63,7 +63,7 @@ class Accuracy(ArgSort):
         return Output(largest, metrics={"accuracy": (hits, len(labels))})
 
 
-@register("layer", "kCharRNNOutput")
+@register("layer", kCharRNNOutput=404)
 class CharRNNOutput(Layer):
     """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
 
@@ -79,7 +79,7 @@ class CharRNNOutput(Layer):
         return Output(sources[0])
 
 
-@register("layer", "kCSVOutput", "kRecordOutput")
+@register("layer", kCSVOutput=402, kRecordOutput=403)
 class StoreOutput(Layer):
     """Mark the feature of the source to be written to the store in ``store`` (its store_conf)."""
 

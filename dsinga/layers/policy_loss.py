@@ -166,7 +166,7 @@ class PolicyLoss(Layer):
         return chosen_actions(self.distribution, sources[0], sources[1], ctx.ops)
 
 
-@register("layer", "kPolicyGradientLoss")
+@register("layer", kPolicyGradientLoss=733)
 class PolicyGradientLoss(PolicyLoss):
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000).
 
@@ -185,7 +185,7 @@ class PolicyGradientLoss(PolicyLoss):
         return -advantage * logs, derivative * -advantage[:, None], {}
 
 
-@register("layer", "kPPOLoss")
+@register("layer", kPPOLoss=734)
 class PPOLoss(PolicyLoss):
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7).
 
@@ -223,7 +223,7 @@ class PPOLoss(PolicyLoss):
         return -xp.minimum(whole, clipped), derivative * -slope[:, None], sums
 
 
-@register("layer", "kEntropyLoss")
+@register("layer", kEntropyLoss=735)
 class EntropyLoss(PolicyLoss):
     """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early.
 

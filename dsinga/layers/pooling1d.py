@@ -14,7 +14,7 @@ from dsinga.layers.steps import StepWindows, WindowLayer
 from dsinga.registry import register
 
 
-@register("layer", "kPooling1D")
+@register("layer", kPooling1D=742)
 class Pooling1D(WindowLayer):
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n).
 

@@ -62,7 +62,7 @@ class RBMSide(Layer):
         return x if self.gaussian else ops.sigmoid(x)
 
 
-@register("layer", "kRBMVis")
+@register("layer", kRBMVis=210)
 class RBMVis(RBMSide):
     """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian``.
 
@@ -93,7 +93,7 @@ class RBMVis(RBMSide):
         return self.activate(ops.inner_product(hidden, params[0], self.bias_of(params), transpose=True), ops)
 
 
-@register("layer", "kRBMHid")
+@register("layer", kRBMHid=209)
 class RBMHid(RBMSide):
     """The hidden side: means (B, hdim) of its units given the visible units (B, n).
 

@@ -189,7 +189,7 @@ def cell_activations(settings: RecurrentConf) -> CellActivations:
     return CellActivations(**{part: activation.name.lower() for part, activation in chosen.items()})
 
 
-@register("layer", "kGRU")
+@register("layer", kGRU=215)
 class GRU(Recurrent):
     """Gated recurrent units (Cho et al. 2014), as in SINGA.
 
@@ -220,7 +220,7 @@ class _StackedGates(Recurrent):
         return [*specs, ("b", (rows,))] if bias else specs
 
 
-@register("layer", "kLSTM")
+@register("layer", kLSTM=710)
 class LSTM(_StackedGates):
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
@@ -233,7 +233,7 @@ class LSTM(_StackedGates):
     cell, conf_field, one_step, state_parts, gates = "lstm", "lstm_conf", False, 2, 4
 
 
-@register("layer", "kRNN")
+@register("layer", kRNN=711)
 class RNN(_StackedGates):
     """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false."""
 

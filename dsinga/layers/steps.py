@@ -14,7 +14,7 @@ from dsinga.layers.label import check_ends, step_lengths
 from dsinga.registry import register
 
 
-@register("layer", "kSequenceLength")
+@register("layer", kSequenceLength=740)
 class SequenceLength(Layer):
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
 

@@ -15,7 +15,7 @@ from dsinga.layers.label import integer_labels, sequence_labels
 from dsinga.registry import register
 
 
-@register("layer", "kCRF")
+@register("layer", kCRF=700)
 class CRF(Layer):
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B.
 
@@ -74,7 +74,7 @@ TAG = re.compile(r"O|([BIMELSUW])(?:-(.+))?")
 OPEN, INNER = frozenset("BIM"), frozenset("IMEL")  # roles that a word of the same entity may follow, or may have
 
 
-@register("layer", "kEntityF1")
+@register("layer", kEntityF1=701)
 class EntityF1(Layer):
     """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 

@@ -13,7 +13,7 @@ from dsinga.layers.context import Context, RecordInfo, Records
 from dsinga.registry import register
 
 
-@register("layer", "kCharRNN")
+@register("layer", kCharRNN=195)
 class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
@@ -35,7 +35,7 @@ class CharRNN(Layer):
         return Output(records.data.astype(np.int64))
 
 
-@register("layer", "kRNNLabel")
+@register("layer", kRNNLabel=196)
 class RNNLabel(Layer):
     """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature.
 
@@ -68,7 +68,7 @@ class RNNLabel(Layer):
         return Output(labels, labels=labels)
 
 
-@register("layer", "kRNNDummy")
+@register("layer", kRNNDummy=505)
 class RNNDummy(Layer):
     """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one.
 

@@ -17,7 +17,7 @@ from dsinga.registry import register
 WEIGHTS = 3  # the position of the source with weights
 
 
-@register("layer", "kTDLoss")
+@register("layer", kTDLoss=736)
 class TDLoss(Layer):
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
 
@@ -73,7 +73,7 @@ class TDLoss(Layer):
         return gradients, ()
 
 
-@register("layer", "kMeanLoss")
+@register("layer", kMeanLoss=737)
 class MeanLoss(Layer):
     """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large.
 

@@ -49,7 +49,7 @@ class ClassWords(NamedTuple):
     labels: Array
 
 
-@register("layer", "kClassSoftmaxLoss")
+@register("layer", kClassSoftmaxLoss=702)
 class ClassSoftmaxLoss(Layer):
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B.
 
@@ -134,7 +134,7 @@ class ClassSoftmaxLoss(Layer):
             yield ClassWords(number, class_rows, p, ctx.ops.asarray(labels[rows] - start))
 
 
-@register("layer", "kSampledLoss")
+@register("layer", kSampledLoss=732)
 class SampledLoss(Layer):
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B.
 

@@ -23,7 +23,7 @@ class VTraceTargets(NamedTuple):
     advantages: Array
 
 
-@register("layer", "kVTraceLoss")
+@register("layer", kVTraceLoss=745)
 class VTraceLoss(Layer):
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4).
 

@@ -103,7 +103,7 @@ def named_init(init: Any) -> ParamGenConf:
         return Constant(float(init))
     if init in PLAIN:
         return PLAIN[init]()
-    methods = {**InitMethod.__members__, **InitMethod.aliases()}
+    methods = InitMethod.__members__
     if init in methods:
         return ParamGenConf(type=methods[init])
     users = registered("initialiser")

@@ -26,7 +26,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
     A user's is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
-    entry = resolve("algorithm", conf, "alg", "user_alg")
+    entry = resolve(conf)
     train_one_batch = entry(conf) if isinstance(entry, type) else entry
     if not callable(train_one_batch):
         raise conf.error(f"algorithm {conf.user_alg!r} must be a function, or a class with __call__", "user_alg")

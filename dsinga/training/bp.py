@@ -23,7 +23,7 @@ from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 Push = Callable[[str, Array], None]
 
 
-@register("algorithm", "kBP", "kBPTT")
+@register("algorithm", kBP=1, kBPTT=3)
 def bp(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:

@@ -35,7 +35,7 @@ class UnitStatistics(NamedTuple):
     hidden: Array
 
 
-@register("algorithm", "kCD")
+@register("algorithm", kCD=2)
 class ContrastiveDivergence:
     """CD-k: trains each machine by its statistics on the data, less those after ``cd_k`` Gibbs steps from the data.
 

@@ -51,7 +51,7 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
     Raises JobError where the method needs a matrix and ``shape`` has one axis, or a user's function returns anything
     but finite numbers of that shape.
     """
-    filled = resolve("initialiser", conf)(shape, conf, rng)
+    filled = resolve(conf)(shape, conf, rng)
     name = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
     if not isinstance(filled, (np.ndarray, np.number, list, tuple, float, int)):
         raise conf.error(f"{name} must return an array of shape {shape}, not {filled!r}", "user_type")
@@ -77,13 +77,13 @@ def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.nd
     return values
 
 
-@register("initialiser", "kConstant")
+@register("initialiser", kConstant=0, kConst=0)
 def constant(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Fill with the constant ``value``."""
     return np.full(shape, conf.value, np.float32)
 
 
-@register("initialiser", "kGaussian")
+@register("initialiser", kGaussian=1)
 def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
     """Draw from value·N(mean, std²)."""
     values = rng.standard_normal(shape, dtype=np.float32)
@@ -92,7 +92,7 @@ def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor:
     return scaled(values, conf, factor)
 
 
-@register("initialiser", "kUniform")
+@register("initialiser", kUniform=2)
 def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
     """Draw from value·U[low, high)."""
     if conf.high < conf.low:
@@ -103,13 +103,13 @@ def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: 
     return scaled(values, conf, factor)
 
 
-@register("initialiser", "kGaussianSqrtFanIn")
+@register("initialiser", kGaussianSqrtFanIn=4)
 def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·N(mean, std²) / √columns."""
     return gaussian(shape, conf, rng, rows_columns(shape, conf)[1] ** -0.5)
 
 
-@register("initialiser", "kUniformSqrtFanIn")
+@register("initialiser", kUniformSqrtFanIn=5)
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·U[low, high)·√(3 / columns), which for U[-1, 1) has the variance 1 / columns.
 
@@ -119,13 +119,13 @@ def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generat
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 
-@register("initialiser", "kUniformSqrtFanInOut")
+@register("initialiser", kUniformSqrtFanInOut=6)
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·U[low, high) / √(rows + columns). Factor and name are those of SINGA's source."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
-@register("initialiser", "kUniformFanInOut")
+@register("initialiser", kUniformFanInOut=7)
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """Draw from value·U[low, high)·√(6 / (rows + columns)). Factor and name are those of SINGA's Param page."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)

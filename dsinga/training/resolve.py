@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.job import Message
+from dsinga.job.component import Component
 from dsinga.registry import lookup
 
 
@@ -24,18 +23,18 @@ def error_note(note: str) -> Iterator[None]:
         raise
 
 
-def resolve(kind: str, conf: Message, field: str = "type", user_field: str = "user_type") -> Any:
-    """Return the registered ``kind`` that ``conf`` names: a built-in by ``field``, user code by ``user_field``.
+def resolve(conf: Component) -> Any:
+    """Return the registered class or function that ``conf`` names.
 
-    Raises JobError where ``field`` asks for user code and ``user_field`` is missing or not registered.
+    Raises JobError where its type asks for user code that it does not name, or that is not registered.
     """
-    member: Enum = getattr(conf, field)
-    if not member.name.startswith("kUser"):
-        return lookup(kind, member.name)
-    name = getattr(conf, user_field)
-    if not name:
-        raise conf.error(f"{field} {member.name} needs {user_field}: the name of a registered {kind}", field)
+    member = getattr(conf, conf.type_field)
+    if not member.is_user:
+        return lookup(conf.kind, member)
+    if not conf.type_name:
+        text = f"{conf.type_field} {member} needs {conf.user_field}: the name of a registered {conf.kind}"
+        raise conf.error(text, conf.type_field)
     try:
-        return lookup(kind, name)
+        return lookup(conf.kind, conf.type_name)
     except UserError as error:
-        raise conf.error(str(error), user_field) from None
+        raise conf.error(str(error), conf.user_field) from None

@@ -23,7 +23,7 @@ def schedule(conf: LRGenConf) -> Schedule:
     missing or wrong, or a user's schedule does not return a finite number at step 0.
     """
     with error_note("in the schedule of the learning rate"):
-        rate: Schedule = resolve("schedule", conf)(conf)
+        rate: Schedule = resolve(conf)(conf)
         if not callable(rate):
             message = f"schedule {conf.user_type!r} must return a function of the step, not {rate!r}"
             raise conf.error(message, "user_type")
@@ -55,21 +55,21 @@ def positive(conf: Message, field: str) -> float:
     return value
 
 
-@register("schedule", "kFixed")
+@register("schedule", kFixed=0)
 def fixed(conf: LRGenConf) -> Schedule:
     """Return base_lr at every step."""
     base = conf.base_lr
     return lambda step: base
 
 
-@register("schedule", "kInverseT")
+@register("schedule", kInverseT=1)
 def inverse_t(conf: LRGenConf) -> Schedule:
     """Return base / (1 + step / final_lr)."""
     base, final = conf.base_lr, positive(part(conf, "inverset_conf"), "final_lr")
     return lambda step: base / (1.0 + step / final)
 
 
-@register("schedule", "kInverse")
+@register("schedule", kInverse=2)
 def inverse(conf: LRGenConf) -> Schedule:
     """Return base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
     base, inv = conf.base_lr, part(conf, "inverse_conf")
@@ -79,7 +79,7 @@ def inverse(conf: LRGenConf) -> Schedule:
     return lambda step: base * (1.0 + gamma * (step // freq)) ** -power
 
 
-@register("schedule", "kExponential")
+@register("schedule", kExponential=3)
 def exponential(conf: LRGenConf) -> Schedule:
     """Return base·gamma^(step / change_freq), where the division is not rounded."""
     base, exp = conf.base_lr, part(conf, "exponential_conf")
@@ -87,7 +87,7 @@ def exponential(conf: LRGenConf) -> Schedule:
     return lambda step: base * gamma ** (step / freq)
 
 
-@register("schedule", "kLinear")
+@register("schedule", kLinear=4)
 def linear(conf: LRGenConf) -> Schedule:
     """Return (1 - r)·base + r·final_lr with r = step / change_freq; after change_freq it may fall below 0."""
     base, lin = conf.base_lr, part(conf, "linear_conf")
@@ -95,7 +95,7 @@ def linear(conf: LRGenConf) -> Schedule:
     return lambda step: (1.0 - step / freq) * base + step / freq * final
 
 
-@register("schedule", "kStep")
+@register("schedule", kStep=5)
 def stepwise(conf: LRGenConf) -> Schedule:
     """Return base·gamma^⌊step / change_freq⌋."""
     base, steps = conf.base_lr, part(conf, "step_conf")
@@ -103,7 +103,7 @@ def stepwise(conf: LRGenConf) -> Schedule:
     return lambda step: base * gamma ** (step // freq)
 
 
-@register("schedule", "kFixedStep")
+@register("schedule", kFixedStep=6)
 def fixed_step(conf: LRGenConf) -> Schedule:
     """Return step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
     table = part(conf, "fixedstep_conf")

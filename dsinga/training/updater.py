@@ -93,7 +93,7 @@ def _create(conf: UpdaterConf) -> Updater:
         raise conf.error(f"{conf.type.name} has no momentum; leave momentum_conf out", "momentum_conf")
     if conf.momentum_conf and conf.momentum:
         raise conf.error("gives momentum and momentum_conf; leave one out", "momentum")
-    cls = resolve("updater", conf)
+    cls = resolve(conf)
     name = conf.user_type or conf.type.name
     if not (isinstance(cls, type) and issubclass(cls, Updater)):
         raise conf.error(f"updater {name!r} must be a subclass of dsinga.training.Updater, not {cls!r}", "user_type")

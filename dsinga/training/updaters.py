@@ -41,7 +41,7 @@ class MomentumUpdater(Updater):
         raise NotImplementedError
 
 
-@register("updater", "kSGD")
+@register("updater", kSGD=1)
 class SGD(MomentumUpdater):
     """Stochastic gradient descent, with momentum if the job sets it."""
 
@@ -61,7 +61,7 @@ class SGD(MomentumUpdater):
         w += h
 
 
-@register("updater", "kNesterov")
+@register("updater", kNesterov=4)
 class Nesterov(MomentumUpdater):
     """Nesterov's accelerated gradient, in the form of Sutskever et al. (ICML 2013)."""
 
@@ -77,7 +77,7 @@ class Nesterov(MomentumUpdater):
         w -= np.multiply(h, 1.0 + m, out=t)
 
 
-@register("updater", "kAdaGrad")
+@register("updater", kAdaGrad=2)
 class AdaGrad(Updater):
     """AdaGrad of Duchi, Hazan and Singer (JMLR 2011)."""
 
@@ -90,7 +90,7 @@ class AdaGrad(Updater):
         descend(w, g, h, self.conf.delta, lr, t, s)
 
 
-@register("updater", "kRMSProp")
+@register("updater", kRMSProp=3)
 class RMSProp(Updater):
     """RMSProp of Tieleman and Hinton, lecture 6.5 (2012); centred as by Graves (2013) if the job sets ``centered``."""
 
@@ -115,7 +115,7 @@ class RMSProp(Updater):
         descend(w, g, h, self.conf.delta, lr, t, s)
 
 
-@register("updater", "kAdaDelta")
+@register("updater", kAdaDelta=5)
 class AdaDelta(Updater):
     """AdaDelta of Zeiler (2012)."""
 
@@ -137,7 +137,7 @@ class AdaDelta(Updater):
         w -= t
 
 
-@register("updater", "kAdam")
+@register("updater", kAdam=6)
 class Adam(Updater):
     """Adam of Kingma and Ba (2015); as in SINGA without bias correction, unless the job sets ``bias_correction``."""
 
@@ -173,7 +173,7 @@ class Adam(Updater):
         w -= t
 
 
-@register("updater", "kAdamMax")
+@register("updater", kAdamMax=7)
 class AdamMax(Updater):
     """AdaMax of Kingma and Ba (2015); as in SINGA, without their bias correction."""
 

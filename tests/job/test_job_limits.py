@@ -8,7 +8,7 @@ import pytest
 
 from dsinga.job import Job, JobError, check, loads
 from dsinga.job.limits import NUMBER, out_of_range, ranges
-from dsinga.job.message import Message, defaults, field_types, is_message, item_type
+from dsinga.job.message import Message, field_types, is_message, item_type
 
 
 def messages(cls: type[Message] = Job) -> Iterator[type[Message]]:
@@ -29,8 +29,8 @@ FIELDS = [
 
 def accepts(cls: type[Message], field: str, value: Any) -> bool:
     """Whether a message with this value in ``field``, and others that are valid, can be made and is in range."""
-    required = {name: hint for name, hint in field_types(cls).items() if name not in defaults(cls) and name != field}
-    fillers = {name: "x" if hint is str else 0.5 if hint is float else 1 for name, hint in required.items()}
+    kinds = {name: item_type(hint)[0] for name, hint in field_types(cls).items() if name in cls._required - {field}}
+    fillers = {name: "x" if kind is str else 0.5 if kind is float else 1 for name, kind in kinds.items()}
     try:
         message = cls(**fillers, **{field: value})
     except JobError:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import Job, JobError, LayerConf, LayerType, Message, loads, to_text
 from dsinga.job.message import defaults, field_types, is_message, item_type
+from dsinga.job.type_names import TypeName
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 FLOATS = st.floats(allow_nan=False)
@@ -31,7 +32,7 @@ def value_of(hint, depth: int):
     kind, repeated = item_type(hint)
     if is_message(kind):
         value = message_of(kind, depth - 1)
-    elif issubclass(kind, enum.Enum):
+    elif issubclass(kind, (enum.Enum, TypeName)):
         value = st.sampled_from(list(kind.__members__.values()))
     else:
         value = SCALARS[kind]

@@ -1,0 +1,216 @@
+"""Settings of components, declared in their classes, and the messages whose ``type`` names a component."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from dsinga.errors import UserError
+from dsinga.job.limits import NUMBER, ranges
+from dsinga.job.message import Message, default_values, field_types, is_message, item_type
+from dsinga.registry import entries, version
+
+S = TypeVar("S", bound="Settings")
+
+
+def setting(default: Any, doc: str) -> Any:
+    """Return the field of a setting: its default, and what it says, with its unit."""
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
+    return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+def required(doc: str) -> Any:
+    """Return the field of a setting that has no default."""
+    return dataclasses.field(metadata={"doc": doc})
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(setting, required))
+class Settings(Message):
+    """Base of the settings of components: each component's class has a subclass called ``Conf``.
+
+    Each field says its type, with a range of :mod:`dsinga.job.limits`, its default, and what it means, by
+    :func:`setting` or :func:`required`. Raises UserError, when the class is defined, for a field without these.
+
+    The message is called by the component's class, as PReLUConf for PReLU, unless ``name`` is given, and stands in the
+    field ``prelu_conf``, unless ``field`` is given.
+
+    Attributes:
+        field: the field of the component's message that holds these settings.
+        needed: whether that field must be given: where settings are required, or ``needed`` says so.
+    """
+
+    field: ClassVar[str] = ""
+    needed: ClassVar[bool] = False
+
+    def __init_subclass__(cls, name: str = "", field: str = "", needed: bool = False) -> None:
+        owner = cls.__qualname__.split(".")[-2:][0]
+        if cls.__name__ == "Conf":
+            cls.__name__ = f"{owner}Conf"
+        cls.__name__ = name or cls.__name__
+        cls.field = field or f"{cls.__name__.removesuffix('Conf').lower()}_conf"
+        _check_annotations(cls)
+        super().__init_subclass__()
+        cls.needed = needed or bool(cls._required)
+        _check_definition(cls)
+
+
+def _check_annotations(cls: type[Settings]) -> None:
+    for name in vars(cls).get("__annotations__", {}):
+        default = vars(cls).get(name)
+        if not str(vars(cls)["__annotations__"][name]).startswith("ClassVar") and not isinstance(
+            default, dataclasses.Field
+        ):
+            raise UserError(
+                f"{cls.__name__}: the setting {name!r} has no default; write "
+                f'{name}: TYPE = setting(DEFAULT, "what it means"), or required("what it means")'
+            )
+
+
+def _check_definition(cls: type[Settings]) -> None:
+    default = dict(default_values(cls))
+    allowed = ranges(cls)
+    for name, hint in field_types(cls).items():
+        kind, repeated = item_type(hint)
+        if kind not in (int, float, bool, str, dict) and not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+            if not is_message(kind):
+                raise UserError(
+                    f"{cls.__name__}: the setting {name!r} has the type {getattr(kind, '__name__', kind)}; settings "
+                    "are int, float, bool, str, an Enum, another Settings, or a list of these"
+                )
+        value = default.get(name)
+        for number in value if repeated and value else [value]:
+            if name in allowed and number is not None and number not in allowed.get(name, NUMBER):
+                raise UserError(f"{cls.__name__}: the default of {name!r} {allowed[name].fault(number)}")
+
+
+def docs(cls: type[Message]) -> dict[str, str]:
+    """Return what each setting means, by name."""
+    return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def component_settings(kind: str) -> Iterator[tuple[str, type[Settings]]]:
+    """Yield (name, settings) of each registered component that has settings."""
+    for name, entry in entries(kind).items():
+        conf = getattr(entry, "Conf", None)
+        if isinstance(conf, type) and issubclass(conf, Settings):
+            yield name, conf
+
+
+class Component(Message):
+    """A message whose ``type`` names a component, and which has a field for the settings of each.
+
+    The fields of settings follow from the registry: a component that is registered with a ``Conf`` adds its field.
+    Where the settings are ``flat``, they are fields of the message themselves, None where they are not given.
+
+    Attributes:
+        kind: the kind of the registry.
+        type_field: the field that names the component.
+        user_field: the field that names a component of the user's own, beside a type for this.
+    """
+
+    kind: ClassVar[str] = ""
+    flat: ClassVar[bool] = False
+    type_field: ClassVar[str] = "type"
+    user_field: ClassVar[str] = "user_type"
+    _derived: ClassVar[tuple[int, dict[str, Any]]] = (-1, {})
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._derived = (-1, {})
+
+    @classmethod
+    def all_types(cls) -> Mapping[str, Any]:
+        """Return the types of all fields: those that the class defines and, before "extensions", those of settings."""
+        if not cls.kind:
+            return cls._types
+        entries(cls.kind)  # loads the components
+        if cls._derived[0] != version():
+            last = {name: hint for name, hint in cls._types.items() if name in ("extensions", "param")}
+            first = {name: hint for name, hint in cls._types.items() if name not in last}
+            derived = {name: hint for name, hint in cls._setting_types().items() if name not in cls._types}
+            cls._derived = version(), {**first, **derived, **last}
+        return cls._derived[1]
+
+    @classmethod
+    def _setting_types(cls) -> dict[str, Any]:
+        types: dict[str, Any] = {}
+        for name, conf in component_settings(cls.kind):
+            for field, hint in field_types(conf).items() if cls.flat else [(conf.field, conf)]:
+                if types.setdefault(field, hint | None) != hint | None:
+                    raise UserError(
+                        f"{cls.kind} {name!r} has the setting {field!r}, and so has another {cls.kind}, with another "
+                        "type; give it another name"
+                    )
+        return types
+
+    def __getattr__(self, name: str) -> Any:
+        """Return None for settings that are not given."""
+        if not name.startswith("_") and name in field_types(type(self)):
+            return None
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def type_name(self) -> str:
+        """The name under which the component is registered: that of the user's own, else the type."""
+        member = getattr(self, self.type_field)
+        return (getattr(self, self.user_field) or "") if member.is_user else str(member)
+
+    def needed_fields(self) -> tuple[str, ...]:
+        """Return the fields that must be given for the type of this message, as far as it is registered."""
+        if not self.type_name:
+            return (self.user_field,)
+        conf = dict(component_settings(self.kind)).get(self.type_name)
+        if conf is None:
+            return NEEDS.get(self.type_name, ())
+        return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
+
+    def settings_of(self, conf: type[S]) -> S:
+        """Return the settings of a component with this ``Conf``: those that are given, else the defaults.
+
+        Raises JobError where they must be given and are not.
+        """
+        if self.flat:
+            fields = {name: getattr(self, name) for name in field_types(conf)}
+            settings = conf(**{name: value for name, value in fields.items() if value is not None})
+            settings._where, settings._lines = self._where, self._lines  # type: ignore[misc]
+            return settings
+        given: S | None = getattr(self, conf.field)
+        if given is None and conf.needed:
+            raise self.error(f"{self.type_name} needs {conf.field} {{ ... }}")
+        return conf() if given is None else given
+
+
+NEEDS = {
+    "kRMSProp": ("rmsprop_conf",),
+    "kInverseT": ("inverset_conf",),
+    "kInverse": ("inverse_conf",),
+    "kExponential": ("exponential_conf",),
+    "kLinear": ("linear_conf",),
+    "kStep": ("step_conf",),
+    "kFixedStep": ("fixedstep_conf",),
+    "kEarlyStopping": ("monitor",),
+    "kKeepBest": ("monitor",),
+    "kReduceOnPlateau": ("monitor",),
+    "kRecordInput": ("store_conf",),
+    "kCSVInput": ("store_conf",),
+    "kCSVOutput": ("store_conf",),
+    "kRecordOutput": ("store_conf",),
+    "kLMDBData": ("lmdbdata_conf",),
+    "kShardData": ("sharddata_conf",),
+    "kCharRNN": ("char_rnn_conf",),
+    "kCharRNNOutput": ("char_rnn_conf",),
+    "kConvolution": ("convolution_conf",),
+    "kCConvolution": ("convolution_conf",),
+    "kCudnnConv": ("convolution_conf",),
+    "kInnerProduct": ("innerproduct_conf",),
+    "kRBMVis": ("rbm_conf",),
+    "kRBMHid": ("rbm_conf",),
+    "kGRU": ("gru_conf",),
+    "kLSTM": ("lstm_conf",),
+    "kRNN": ("rnn_conf",),
+    "kEmbedding": ("embedding_conf",),
+}

@@ -1,0 +1,104 @@
+"""Names of registered components, as the ``type`` of a message has them: what an enumeration is in SINGA's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+from dsinga.registry import registered_numbers, version
+
+
+class _Names(type):
+    """Gives a class of names its members as attributes and by name, as an Enum does."""
+
+    kind: str
+    user: str
+    user_number: int
+    _members: dict[str, Any]
+    _version: int
+
+    @property
+    def __members__(cls) -> Mapping[str, Any]:
+        """All names of the kind with numbers, by name in the order of these; of several the first one is the member."""
+        numbers = registered_numbers(cls.kind)
+        if cls._version != version():
+            by_number: dict[int, str] = {}
+            for name, number in numbers.items():
+                by_number.setdefault(number, name)
+            names = {name: by_number[numbers[name]] for name in sorted(numbers, key=lambda name: numbers[name])}
+            cls._members = {
+                name: cls.member(member, numbers) for name, member in [*names.items(), (cls.user, cls.user)]
+            }
+            cls._version = version()
+        return cls._members
+
+    def member(cls, name: str, numbers: Mapping[str, int]) -> Any:
+        """Return the one object of a name; make it where there is none."""
+        if name not in cls._members:
+            made: Any = str.__new__(cls, name)  # type: ignore[arg-type]
+            made.value = numbers.get(name, cls.user_number)
+            cls._members[name] = made
+        return cls._members[name]
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name == cls.user:  # without the components, which need the schema when they are loaded
+            return cls._members[name]
+        try:
+            return cls.__members__[name]
+        except KeyError:
+            raise AttributeError(f"{cls.__name__} has no member {name!r}") from None
+
+    def __getitem__(cls, name: str) -> Any:
+        return cls.__members__[name]
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(dict.fromkeys(cls.__members__.values()))
+
+    def __contains__(cls, name: object) -> bool:
+        return name in cls.__members__
+
+
+class TypeName(str, metaclass=_Names):
+    """The name of a component; its ``value`` is SINGA's number.
+
+    A subclass is the enumeration of the components of a kind: ``LayerType.kReLU`` is the name under which a layer is
+    registered. There is one object for each name. ``user`` is the member for a class of the user's own.
+    """
+
+    kind: ClassVar[str]
+    user: ClassVar[str]
+    user_number: ClassVar[int]
+    value: int
+    _members: ClassVar[dict[str, Any]]
+    _version: ClassVar[int]
+
+    def __init_subclass__(cls, kind: str, user: str, number: int) -> None:
+        cls.kind, cls.user, cls.user_number = kind, user, number
+        cls._members, cls._version = {}, -1
+        cls.member(user, {})
+
+    @property
+    def name(self) -> str:
+        """The name itself."""
+        return str(self)
+
+    @property
+    def is_user(self) -> bool:
+        """Whether it stands for a class of the user's own, which another field names."""
+        return self is type(self)._members[type(self).user]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _find, (type(self), str(self))
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+def _find(cls: type[TypeName], name: str) -> TypeName:
+    """Return the member of this name; one of a process that knows more components is made."""
+    return cls.__members__.get(name) or cls.member(name, {})
