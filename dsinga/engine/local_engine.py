@@ -17,7 +17,7 @@ from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.net.usable_threads import available_cores, usable_threads
+from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import all_finite, check_metrics, check_params_finite

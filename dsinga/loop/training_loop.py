@@ -13,8 +13,7 @@ from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
-from dsinga.loop.checkpoints import Checkpoints
-from dsinga.loop.loop_state import read_rate_factors, resume_hint
+from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row

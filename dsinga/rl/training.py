@@ -19,8 +19,7 @@ from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
 from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint, put_params
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
 from dsinga.registry import is_user_code

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import output_layers, write_outputs
 from dsinga.cluster.placing.prepare import PreparedRun
-from dsinga.cluster.run.grain import Grain
-from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD
+from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport

@@ -10,9 +10,8 @@ import numpy as np
 from dsinga.rl.agent import Agent
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.actor_transitions import Acting, ActorTransitions
 from dsinga.rl.remote.loops import ActorLoop
-from dsinga.rl.remote.rollout_actor import ActorRollout, pack
+from dsinga.rl.remote.rollout_actor import Acting, ActorRollout, ActorTransitions, pack
 from dsinga.rl.remote.rollout_stream import RolloutStream
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.replay_updates import ReplayUpdates, mean_metrics
