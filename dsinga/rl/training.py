@@ -220,15 +220,15 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
     """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
+        from dsinga.rl.remote.actor_learning import create_actor_loop
         from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
-        from dsinga.rl.remote.loops import learning_from
         from dsinga.rl.remote.replay_loop import RemoteReplayLoop
 
         pool = ActorPool(
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
         if agent.algorithm.on_policy:
-            return learning_from(agent, pool, conf)
+            return create_actor_loop(agent, pool, conf)
         with contextlib.closing(make_environments(task.environment, 1)) as environments:
             memory = _memory_of(conf, environments.spaces)
         updates = ReplayUpdates(agent, memory, **_times_of(task.job))
