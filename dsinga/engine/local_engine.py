@@ -21,7 +21,7 @@ from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
-from dsinga.worker.all_records import count_batches
+from dsinga.worker.all_records import count_batches, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
 from dsinga.worker.param_slices import Arrays
@@ -139,19 +139,17 @@ class LocalEngine(Engine):
         self._ops.set_threads(self._threads)
         self._ops.enter()
         if batches:
-            passes = [(self._opened.readers[phase], self.nets[phase], batches)]
+            passes = [(self.nets[phase], self._opened.readers[phase], batches)]
         else:
             pairs = self._opened.complete[phase]
             counts = count_batches([reader for reader, _ in pairs])
-            passes = [(reader, net, count) for (reader, net), count in zip(pairs, counts, strict=True)]
+            passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
         values = {name: self._ops.asarray(value) for name, value in self._params.items()}
-        metrics: list[Metrics] = []
-        for reader, net, count in passes:
-            with Prefetch(_read_function(net, reader), 0, count) as prefetch:
-                for records in prefetch:
-                    ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, len(metrics))
-                    metrics.append(forward(net, values, records, ctx)[1])
-        return add_metrics(metrics)
+
+        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
+            return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, batch))[1]
+
+        return add_metrics(evaluate_batches(passes, _read_function, evaluate))
 
     def params(self) -> Arrays:
         """Return copies of the params."""
