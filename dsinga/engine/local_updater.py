@@ -79,6 +79,18 @@ class LocalUpdater:
                 self._updaters[name].check_state(name, state.get(name, {}))
         self.state = {name: {slot: value.reshape(-1) for slot, value in slots.items()} for name, slots in state.items()}
 
+    def resume_learnt(self, state: Mapping[str, Mapping[str, np.ndarray]], steps: int) -> None:
+        """Go on after ``steps`` steps with copies of a state, in which params that had no gradient may be missing.
+
+        Raises UserError for the state of another updater.
+        """
+        self.create_state()
+        copies = {
+            name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()
+        }
+        self.resume({**self.state, **copies})
+        self.steps = steps
+
     def create_state(self) -> None:
         """Create the state of all params that are updated, which otherwise comes with their first gradient."""
         for name, param in self._params.items():

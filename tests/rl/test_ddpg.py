@@ -234,6 +234,13 @@ def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], corr
         np.testing.assert_array_equal(first.target_params[name], second.target_params[name])
 
 
+def test_the_state_of_another_updater_of_the_critic_is_refused() -> None:
+    first = DDPG(model(), SPACES)
+    first.learn(transitions())
+    with pytest.raises(UserError, match="the checkpoint has the updater state 'mean', 'squares', but .* needs none"):
+        DDPG(model(), SPACES, critic_updater=nn.SGD(0.01)).restore(first.state())
+
+
 def test_messages_say_what_does_not_fit() -> None:
     observation, bounded = rl.box((4,)), rl.box((2,), -1, 1)
     with pytest.raises(UserError, match="DDPG takes actions that are numbers, but .* are 3 discrete values; use DQN"):
