@@ -42,11 +42,11 @@ class LocalEngine(Engine):
         opened: its readers and nets.
         begin: what the run begins with; its arrays are copied.
         updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
-            the learning rate. It is changed.
+            the learning rate. It is copied, so that a run which fails leaves it as it is.
         threads: the most kernel threads; by default as many as the net can use.
 
     Attributes:
-        updater: the updater, with which training may go on later.
+        updater: the updater of this run, with which training may go on later.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class LocalEngine(Engine):
             updater.steps = begin.step
             if state is not None:
                 updater.resume(state)
+        else:
+            updater = updater.copy()
         updater.create_state()
         self.updater = updater
         self._earlier_steps = updater.steps - begin.step

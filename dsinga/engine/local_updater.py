@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
@@ -62,6 +63,14 @@ class LocalUpdater:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({"_rate_factors": {}, **state})
         self._prepare()
+
+    def copy(self) -> LocalUpdater:
+        """Return a copy, whose steps do not change this updater."""
+        copied = copy.copy(self)
+        copied.state = {
+            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
+        }
+        return copied
 
     def rate(self, step: int) -> float:
         """Return the learning rate of the schedule at a step, without factors."""
