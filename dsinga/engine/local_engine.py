@@ -14,6 +14,7 @@ from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
+from dsinga.errors import Diverged, RunError
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
@@ -80,9 +81,13 @@ class LocalEngine(Engine):
         self.updater = updater
         self._earlier_steps = updater.steps - begin.step
         self._batches: Iterator[dict[str, Records]] | None = None
+        self._loop: Loop | None = None
+        self._failure: RunError | None = None  # of the next step, while the loop has not seen those before it
+        self._is_updating = False
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
+        self._loop = loop
         read, first = _read_function(self._net, self._reader), self._earlier_steps + step
         if self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES and all(
             map(_is_in_memory, self._reader.stores.values())
@@ -92,13 +97,32 @@ class LocalEngine(Engine):
             self._batches = Prefetch(read, first)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Train until half a second has passed, or ``stop`` is reached."""
+        """Train until half a second has passed, ``stop`` is reached, or a step fails, as when records cannot be read.
+
+        That raises RunError once the loop has seen the steps before.
+        """
+        reports = [] if self._failure else self._train_round(stop)
+        if self._failure is None or reports:
+            return reports
+        failure, self._failure = self._failure, None
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame
+
+    def _train_round(self, stop: int) -> list[StepReport]:
         self._ops.set_threads(self._threads)
         self._ops.enter()
         reports: list[StepReport] = []
         started = ended = time.perf_counter()
         while self.step < stop and (not reports or ended - started < ROUND_SECONDS):
-            metrics, data = self._train_batch()
+            try:
+                metrics, data = self._train_batch()
+            except Diverged:
+                raise
+            except RunError as error:
+                self._failure = error
+                break
             self.step = self.sent = self.step + 1
             began, ended = ended, time.perf_counter()
             timing = {"total": ended - began, "compute": ended - began - data, "data": data}
@@ -119,6 +143,7 @@ class LocalEngine(Engine):
         def push(name: str, gradient: Any) -> None:
             """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
             gradient = to_host(gradient, self._ops)
+            self._is_updating = not self._skips
             if self._skips or not self.updater.apply_large(self._params, name, gradient):
                 gradients[name] = gradient
 
@@ -129,7 +154,9 @@ class LocalEngine(Engine):
             _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
+        self._is_updating = True
         self.updater.step(self._params, gradients)
+        self._is_updating = False
         return metrics, seconds
 
     @property
@@ -165,6 +192,13 @@ class LocalEngine(Engine):
         }
         return self.params(), state
 
+    @property
+    def newest(self) -> Snapshot | None:
+        """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""
+        if self._loop is None or self._loop.step != self.step or self._is_updating:
+            return None
+        return Snapshot(self.step, *self.snapshot(), self._loop.state())
+
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
         return self.updater.rate(self._earlier_steps + step)
@@ -179,7 +213,7 @@ class LocalEngine(Engine):
         """End the thread that reads batches ahead."""
         if isinstance(self._batches, Prefetch):
             self._batches.close()
-        self._batches = None
+        self._batches = self._loop = None
 
 
 def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
