@@ -62,7 +62,7 @@ class LocalEngine(Engine):
         reader = opened.readers[Phase.kTrain]
         self.epoch = steps_per_epoch(reader) if job.epochs else None
         self.batchsize = reader.batchsize
-        self.step = self.sent = begin.step
+        self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
         self._algorithm = algorithm(job.train_one_batch)
         self._net = self.nets[Phase.kTrain]
@@ -84,6 +84,16 @@ class LocalEngine(Engine):
         self._loop: Loop | None = None
         self._failure: RunError | None = None  # of the next step, while the loop has not seen those before it
         self._is_updating = False
+
+    @property
+    def step(self) -> int:
+        """The step that follows the last one that was done."""
+        return self._step
+
+    @property
+    def samples_per_second(self) -> float:
+        """How many records it trained on in a second of the last call of :meth:`train`."""
+        return self._speed
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
@@ -123,11 +133,11 @@ class LocalEngine(Engine):
             except RunError as error:
                 self._failure = error
                 break
-            self.step = self.sent = self.step + 1
+            self._step += 1
             began, ended = ended, time.perf_counter()
             timing = {"total": ended - began, "compute": ended - began - data, "data": data}
             reports.append(StepReport(metrics, timing | {"exchange": 0.0, "crossing": 0, "within": 0}))
-        self.samples_per_second = self.batchsize * len(reports) / max(ended - started, 1e-9)
+        self._speed = self.batchsize * len(reports) / max(ended - started, 1e-9)
         return reports
 
     def _train_batch(self) -> tuple[Metrics, float]:

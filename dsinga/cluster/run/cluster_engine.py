@@ -55,17 +55,17 @@ class ClusterEngine(Engine):
         )
 
     @property
-    def step(self) -> int:  # type: ignore[override]
+    def step(self) -> int:
         """The step that follows the last round of group 0 that was read."""
         return self._groups.first.read_to if self._groups else self._begin
 
     @property
-    def sent(self) -> int:  # type: ignore[override]
+    def sent(self) -> int:
         """The step that follows the last round of group 0 that was sent."""
         return self._groups.first.sent if self._groups else self._begin
 
     @property
-    def samples_per_second(self) -> float:  # type: ignore[override]
+    def samples_per_second(self) -> float:
         """How many records all worker groups together trained on in a second of their last rounds."""
         return self._rows * (self._groups.speed if self._groups else 0.0)
 
