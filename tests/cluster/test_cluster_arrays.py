@@ -33,17 +33,6 @@ def records(stores: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, labels
 
 
-def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records) -> None:
-    x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
-    x, y = processes.persist([(x + 1) - 1, y])
-    data = x.astype(np.uint8), y  # a graph with futures
-    result = dsinga.train(short, processes, data=data, progress=False)
-    assert_same(result.params, dsinga.train(short, processes, progress=False).params)
-    assert_same(dsinga.train(short, processes, data=(x, y), progress=False).params, result.params)
-    features = dsinga.predict(short, result.params, "ip", client=processes, data=x)
-    np.testing.assert_array_equal(features, dsinga.predict(short, result.params, "ip", data=records[0]))
-
-
 def test_chunks_that_a_cluster_could_not_compute_are_refused(threads: Client, records) -> None:
     def fail(block: np.ndarray) -> np.ndarray:
         raise OSError("the disk is gone")
@@ -82,13 +71,6 @@ def test_an_array_in_memory_is_sent_once_however_many_workers_read_it(
 def test_threads_of_this_process_share_the_array(short: Job, threads: Client, records, monkeypatch) -> None:
     monkeypatch.setattr(ArrayColumn, "__getstate__", lambda self: pytest.fail("an array was pickled"), raising=False)
     dsinga.train(short, threads, data=records, progress=False)
-
-
-def test_nan_in_an_array_ends_training_and_is_named(short: Job, threads: Client, records) -> None:
-    x = records[0].astype(np.float32)
-    x[700, 0, 3, 5] = np.nan
-    with pytest.raises(UserError, match=r"numpy array: 'x' has NaN in record 700, index \(0, 3, 5\)"):
-        dsinga.train(short, threads, data=(x, records[1]), progress=False)
 
 
 def test_evaluate_reads_the_arrays_of_its_phase(short: Job, threads: Client, stores: Path) -> None:

@@ -24,11 +24,10 @@ def hybrid(job: Job, workers: int) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-@pytest.mark.parametrize(("workers", "client"), [(1, "threads"), (2, "threads"), (3, "processes")], indirect=["client"])
-def test_both_grains_are_the_same_bits(job: Job, client: Client, workers: int) -> None:
-    job = hybrid(job, workers).replace(test_freq=3, test_steps=2)
-    rounds = train(job, client, progress=False)
-    graphs = train(job, client, progress=False, grain="graph")
+def test_both_grains_are_the_same_bits(job: Job, processes: Client) -> None:
+    job = hybrid(job, 3).replace(test_freq=3, test_steps=2)
+    rounds = train(job, processes, progress=False)
+    graphs = train(job, processes, progress=False, grain="graph")
     assert_same(graphs.params, rounds.params)
     assert list(graphs.history[:, "loss"]) == list(rounds.history[:, "loss"])
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
-from dsinga.job import ClusterConf, Compression, Job, loads
+from dsinga.job import ClusterConf, Job, loads
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
 from tests.support.leftovers import nothing_left
@@ -76,20 +75,6 @@ def test_features_cross_hosts(job: Job, hosts: Client, threads: Client) -> None:
     """Also for two workers on one host."""
     layers = [layer.replace(partition_dim=1) if layer.name == "ip" else layer for layer in job.neuralnet.layer]
     job = with_topology(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), 3, 2)
-    assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
-
-
-@pytest.mark.parametrize(
-    "options", [{"compression": Compression.kOneBit}, {"pull": "kDeferred"}, {"update": "kWorker"}]
-)
-def test_options_of_the_exchange_change_no_bits(job: Job, hosts: Client, threads: Client, options: Any) -> None:
-    conf = with_topology(job, 2, 2)
-    conf = conf.replace(cluster=conf.cluster.replace(**options))
-    assert_same(train(conf, hosts, progress=False).params, train(conf, threads, progress=False).params)
-
-
-def test_a_clipped_norm_is_that_of_whole_params(job: Job, hosts: Client, threads: Client) -> None:
-    job = with_topology(job.replace(updater=job.updater.replace(clip_norm=0.05)), 2, 2)
     assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
 
 

@@ -44,6 +44,8 @@ def fault(job: Job, error: type[Exception] = UserError, **more) -> str:
 def test_a_record_that_is_not_finite_is_named(tmp_path, value, word):
     write_records(tmp_path, (7, 2), value)
     assert f"has {word} in record 7, column 2; leave such records out" in fault(job(tmp_path))
+    result = train(job(tmp_path).replace(skip_bad_batches=True), workers=1, progress=False)
+    assert all(np.isfinite(array).all() for array in result.params.values())
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
