@@ -40,8 +40,6 @@ def of_phase(result, phase: str = "test") -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("workers", "dim", "groups", "batchsize", "grain"),
     [
-        (1, 0, 1, [40], "round"),
-        (3, 0, 1, [40], "round"),
         (3, 0, 1, [50, 30, 20], "round"),
         (3, 1, 1, [40], "round"),
         (1, 0, 2, [40], "round"),

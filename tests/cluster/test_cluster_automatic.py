@@ -69,11 +69,11 @@ def test_latency_and_bandwidth_follow_from_the_seconds_of_calls() -> None:
 
 
 def test_automatic_cuts_train_to_the_params_of_one_worker(
-    stores: Path, client: Client, caplog: pytest.LogCaptureFixture
+    stores: Path, processes: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    single = train(with_workers(automatic(stores), 1), client, progress=False)
+    single = train(with_workers(automatic(stores), 1), processes, progress=False)
     with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
-        result = train(automatic(stores, CUT), client, progress=False)
+        result = train(automatic(stores, CUT), processes, progress=False)
     assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
 

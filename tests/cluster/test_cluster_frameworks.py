@@ -53,14 +53,9 @@ def four_processes() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(params=["threads", "processes"])
-def client(request: pytest.FixtureRequest) -> Client:
-    return request.getfixturevalue(f"four_{request.param}")
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, client: Client, framework: str) -> None:
-    result = train(with_groups(job, FRAMEWORKS[framework]), client, progress=False)
+def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, four_threads: Client, framework: str) -> None:
+    result = train(with_groups(job, FRAMEWORKS[framework]), four_threads, progress=False)
     assert result.step == 50
     assert [row["step"] for row in result.history if row["phase"] == "train"] == [10, 20, 30, 40, 50]
     assert result.history.phase("test")[-1, "accuracy"] > 0.9  # one worker: 0.97

@@ -94,7 +94,6 @@ KINDS = {
     "here": Kind(client=""),
     "records of a random start": Kind(JOB.replace("std_value", "random_skip: 300 std_value"), client=""),
     "processes": Kind(HYBRID, {"nworkers_per_group": 3, "nservers_per_group": 2}, client="processes"),
-    "updates on workers": Kind(HYBRID, {**TWO, "update": "kWorker"}),
     "updates on workers in processes": Kind(HYBRID, {**TWO, "update": "kWorker"}, client="processes"),
     "gathered activations": Kind(GATHERED, {**TWO, "fullc_gather": True}),
     "graphs": Kind(figures=TWO, options={"grain": "graph"}),
