@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
+from tests.support.polling import wait_until
 from tests.test_cli import JOB
 
 TRAIN = ["train", "job.conf", "--resume", "auto", "--set", "test_freq=100"]
@@ -110,10 +109,7 @@ def test_a_second_sigint_leaves_at_once(folder):
         file.write('train_one_batch { user_alg: "Slow" }\n')
     process = start(folder, "--import", "slow.py")
     assert process.stderr is not None
-    deadline = time.monotonic() + 60
-    while not (folder / "waits").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until((folder / "waits").exists)
     process.send_signal(signal.SIGINT)
     wait_for_line(process, "SIGINT: training ends after the rounds in flight")
     process.send_signal(signal.SIGINT)
@@ -142,20 +138,6 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
 
 
 @pytest.mark.slow
-def test_a_killed_driver_goes_on_from_its_last_checkpoint(folder):
-    process = start(folder, "--set", "checkpoint_freq=30")
-    wait_for_line(process, r"step [1-9]\d\d+/")
-    process.kill()
-    process.communicate(timeout=60)
-    with open(folder / "work/metrics.jsonl", "a") as file:  # as a driver that was killed in the middle of a line
-        file.write('{"step": 100000, "phase": "tr')
-    (folder / "work/checkpoint/.step100000.partial").mkdir()  # and of a checkpoint
-    written = max(row["step"] for row in read_metrics(folder / "work/metrics.jsonl"))
-    go_on(folder, written + 25, "--set", "checkpoint_freq=30")
-    assert not (folder / "work/checkpoint/.step100000.partial").exists()
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_when_its_scheduler_is_started_again(folder):
     cluster = start_cluster(folder)
     more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
@@ -180,10 +162,7 @@ def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0"]
     (folder / "s.json").unlink(missing_ok=True)
     processes = [subprocess.Popen([*command, "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL)]
-    deadline = time.monotonic() + 60
-    while not (folder / "s.json").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until((folder / "s.json").exists)
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", "s.json", "--no-nanny"]
     for _ in range(2):
         arguments = [*worker, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]

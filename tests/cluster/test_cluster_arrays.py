@@ -17,8 +17,8 @@ import dsinga
 from dsinga.data import RecordSource, open_records, open_store
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.errors import UserError
-from dsinga.job import Job, loads
-from tests.support.small_job import assert_same, with_topology
+from dsinga.job import Job
+from tests.support.small_job import assert_same, linear, with_topology
 
 
 @pytest.fixture
@@ -87,17 +87,6 @@ def test_a_source_is_read_in_the_thread_that_asks(records) -> None:
         np.testing.assert_array_equal(source.read([999, 3])[0], records[0][[999, 3]])
 
 
-WIDE = """
-name: "wide" train_steps: 100
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { batchsize: 2000 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 }
-    param { name: "w" init { type: kUniform low: -0.1 high: 0.1 } } param { name: "b" } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" } }
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.process
 def test_an_array_larger_than_the_memory_of_a_worker_trains_in_bounded_memory(forked: None) -> None:
@@ -110,7 +99,8 @@ def test_an_array_larger_than_the_memory_of_a_worker_trains_in_bounded_memory(fo
         Client(local) as client,
     ):
         (before,) = client.run(os.getpid).values()
-        result = dsinga.train(loads(WIDE), client, data=(x, y), progress=False)  # one epoch
+        epoch = linear("batchsize=2000", "=train_steps=100")
+        result = dsinga.train(epoch, client, data=(x, y), progress=False)
         (after,) = client.run(os.getpid).values()
         (peak,) = client.run(lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).values()
     assert (result.step, before) == (100, after)

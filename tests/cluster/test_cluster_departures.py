@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
 from tests.support.executed_pages import ROOT
 from tests.support.observers import Recorder, of_phase
+from tests.support.polling import wait_until
 from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
@@ -44,10 +44,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_for_departure(client: Client) -> None:
     """Wait until a Dask worker is about to leave."""
-    deadline = time.monotonic() + PATIENCE
-    while not ask_scheduler(client, "dsinga_leaving"):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until(lambda: ask_scheduler(client, "dsinga_leaving"), PATIENCE)
 
 
 def long_job(job: Job, steps: int = 600) -> Job:

@@ -22,14 +22,7 @@ from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
-from tests.support.small_job import with_topology
-
-LINEAR = """
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { batchsize: 8 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 }
-    param { name: "w" } param { name: "b" } } }
-"""
+from tests.support.small_job import linear, with_topology
 
 
 @pytest.fixture
@@ -68,7 +61,9 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
 
 @pytest.mark.parametrize("labels", [np.linspace(0, 1, 20, dtype=np.float32), np.arange(60).reshape(20, 3)])
 def test_a_store_of_features_keeps_the_type_of_the_labels(tmp_path: Path, threads: Client, labels: np.ndarray) -> None:
-    job, params = loads(LINEAR), {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+    job = linear("batchsize=8")
+    job.neuralnet.layer.pop()  # the loss, whose labels are classes
+    params = {"w": np.ones((3, 3), np.float32), "b": np.zeros(3, np.float32)}
     data = np.ones((20, 3), np.float32), labels
     write_store(tmp_path / "out.zarr", predict_with_labels(job, params, "ip", client=threads, data=data))
     store = RecordStore(tmp_path / "out.zarr")

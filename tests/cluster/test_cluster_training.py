@@ -8,22 +8,19 @@ from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import train
-from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf, loads
-from dsinga.layers import Layer, Output
+from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf
+from dsinga.layers import Output
 from dsinga.registry import register
 from dsinga.training import Updater, bp
 from tests.support.small_job import assert_close, assert_same, with_topology
+from tests.support.user_layers import Identity, with_user_layer
 
 
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
     """They are defined in a function, as in a notebook cell: no worker process can import them."""
 
     @register("layer", "Twice")
-    class Twice(Layer):
-        def __init__(self, conf, source_shapes, info=None):
-            super().__init__(conf, source_shapes, info)
-            self.shape = self.source_shapes[0]
-
+    class Twice(Identity):
         def compute_feature(self, params, sources, ctx):
             return Output(2 * sources[0])
 
@@ -35,10 +32,7 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
         def change(self, lr, w, g, slots, t, s):
             w -= 0.001 * np.sign(g)
 
-    twice = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
-    job.neuralnet.layer.insert(6, twice)
-    job.neuralnet.layer[7].srclayers = ["twice"]
-    job = job.replace(updater=UpdaterConf(user_type="SignSGD"))
+    job = with_user_layer(job, "Twice").replace(train_steps=50, updater=UpdaterConf(user_type="SignSGD"))
     result = train(with_topology(job, 2), processes, progress=False)
     assert_same(result.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = result.history.phase("train")[:, "loss"]

@@ -29,7 +29,7 @@ QUIET = {
 def forked() -> Iterator[None]:
     """Fork worker processes from one that has imported what they need: each alone takes three seconds of CPU for that.
 
-    How users' workers start, tests/test_cli.py has: ``dask worker`` knows nothing of dsinga before the first task.
+    How users' workers start, test_cluster_commands.py has: ``dask worker`` knows nothing of dsinga before.
     """
     import dask.config
     from distributed.utils import get_mp_context
