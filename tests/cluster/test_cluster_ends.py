@@ -77,17 +77,6 @@ def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client
     assert len(outcome.timings) == 20
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, ZeroDivisionError])
-def test_an_interrupted_run_is_cleaned_up(job: Job, client: Client, interrupt: type[BaseException]) -> None:
-    def stop() -> None:
-        raise interrupt
-
-    endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
-    with pytest.raises(interrupt):
-        cluster.train(endless, client, AtRow(10, stop), roots=roots(job, None))
-    wait_until_cleaned_up()
-
-
 class Unpicklable(Exception):
     def __init__(self, message: str, lock: Any):
         super().__init__(message)

@@ -18,12 +18,16 @@ from typing import Any
 import dask.config
 import psutil
 import pytest
-from distributed import Client
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
+from distributed import Client, Scheduler
 
 from dsinga.api import evaluate, train
 from dsinga.cli import main
 from dsinga.cluster import connect
 from dsinga.cluster.connecting.scheduler_probe import TLS_RECORDS, reply_to_tls
+from dsinga.dashboard import pages
+from dsinga.dashboard.history import RunHistory
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import JOB, assert_same, with_topology
@@ -149,7 +153,7 @@ def log_to(path: str) -> None:
 def test_a_password_of_a_store_is_nowhere(
     client: Client, stores: Path, web: str, tmp_path: Path, capfd: Any, caplog: Any
 ) -> None:
-    """Neither in files, logs of all processes, output, nor reprs; and a run resumes with it from the job."""
+    """Neither in files, logs, output, reprs nor pages of the dashboard; and a run resumes with it from the job."""
     for address in client.run(os.getpid):
         client.run(log_to, str(tmp_path / f"{address[-5:]}.log"), workers=[address])
     caplog.set_level(logging.INFO, "distributed")
@@ -164,12 +168,21 @@ def test_a_password_of_a_store_is_nowhere(
     with pytest.raises(UserError) as refused:
         train(loads(text.replace(SECRET, "wrong-secret"), "small.conf"), client)
     client.submit(fail, job, pure=False).exception()
-    print(refused.value, job, repr(job), job._repr_html_(), result, result._repr_html_(), client.get_events("dsinga"))
+    print(refused.value, job, repr(job), job._repr_html_(), result, result._repr_html_())
+    print(client.run_on_scheduler(read_pages))
     texts = {str(path): path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()}
     texts |= {"output": "".join(capfd.readouterr()), "log": caplog.text}
     assert "http://***@127.0.0.1" in texts["output"]
     assert any("Compute Failed" in text for name, text in texts.items() if name.endswith(".log"))
     assert not [name for name, text in texts.items() if SECRET in text or "wrong-secret" in text]
+
+
+def read_pages(dask_scheduler: Scheduler) -> str:
+    """Return the data of the dashboard's page of all panels, and of the events, on the scheduler."""
+    document = Document()
+    pages.all_page(dask_scheduler.plugins[RunHistory.name], dask_scheduler, {}, document)
+    sources = [dict(model.data) for model in document.select({"type": ColumnDataSource})]
+    return repr(sources) + repr(dask_scheduler.get_events())
 
 
 def fail(job: Job) -> None:
