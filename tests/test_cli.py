@@ -335,28 +335,15 @@ DECODER = """  layer { name: "decode" type: kInnerProduct include: kTest srclaye
   layer { name: "rebuilt" type: kEuclideanLoss include: kTest srclayers: "decode" srclayers: "data" }
 """
 
-BAD_PARTITIONINGS = {
-    "more workers than rows of a test batch": (
-        ["cluster.nworkers_per_group=2", "neuralnet.layer[data,kTest].store_conf.batchsize=1"],
-        r"layer 'data': a batch of 1 cannot be cut over 2 workers",
-    ),
-    "params that training cuts otherwise": (
-        ["cluster.nworkers_per_group=2", "neuralnet.layer[ip1].partition_dim=1"],
-        r"layer 'decode': training cuts its params \('w1'\) in another way",
-    ),
-}
 
-
-@pytest.mark.parametrize("mistake", BAD_PARTITIONINGS)
-def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mistake: str) -> None:
-    overrides, message = BAD_PARTITIONINGS[mistake]
-    if "otherwise" in mistake:
-        (folder / "job.conf").write_text(JOB.replace('  layer { name: "loss"', f'{DECODER}  layer {{ name: "loss"'))
+def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "job.conf").write_text(JOB.replace('  layer { name: "loss"', f'{DECODER}  layer {{ name: "loss"'))
     before = sorted(folder.iterdir())
-    refused = dsinga("train", "job.conf", *(word for override in overrides for word in ("--set", override)))
+    cut = ["--set", "cluster.nworkers_per_group=2", "--set", "neuralnet.layer[ip1].partition_dim=1"]
+    refused = dsinga("train", "job.conf", *cut)
     assert refused.returncode == 2, refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert re.fullmatch(rf"dsinga: .*{message}.*\n", refused.stderr), refused.stderr
+    message = r"dsinga: .*layer 'decode': training cuts its params \('w1'\) in another way.*\n"
+    assert re.fullmatch(message, refused.stderr), refused.stderr
     assert sorted(folder.iterdir()) == before, "nothing is written for a job that is refused"
 
 

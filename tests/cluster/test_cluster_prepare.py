@@ -27,7 +27,6 @@ from tests.support.small_job import linear, with_topology
 
 def test_an_asynchronous_client_is_refused(job: Job, threads: Client) -> None:
     async def with_asynchronous_client() -> None:
-        assert threads.scheduler is not None
         async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
             prepare_run(job, client).__enter__()
 

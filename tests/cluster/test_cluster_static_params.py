@@ -10,7 +10,7 @@ from distributed import Client
 
 from dsinga.api import train
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, UpdaterConf
+from dsinga.job import ClusterConf, Job
 from dsinga.job.overrides import with_fields
 
 
@@ -88,7 +88,6 @@ def settings_job(job: Job) -> Job:
             {"match": "w?", "base_lr": 0.003, "clip_low": -0.01, "clip_high": 0.02},
         ],
     )
-    assert isinstance(updater, UpdaterConf)
     return job.replace(updater=updater, train_steps=12, disp_freq=0)
 
 

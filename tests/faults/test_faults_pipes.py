@@ -82,7 +82,6 @@ def read_all(folder: Path) -> None:
 def read_certificate(folder: Path) -> None:
     file = str(folder / "ca.pem")
     security = read_credentials(file, file, None)
-    assert security is not None
     tls_context(security, "client", "a client")
 
 

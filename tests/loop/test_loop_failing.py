@@ -71,15 +71,7 @@ class TestFailures:
             (Breaking("see_row", 8), 8),
             (Breaking("run", STEPS), STEPS),
         ],
-        ids=[
-            "run",
-            "at a validation",
-            "run without a pause",
-            "observe",
-            "a row of training",
-            "a row of val",
-            "the end",
-        ],
+        ids=["run", "validation", "run without a pause", "observe", "row of training", "row of val", "end"],
     )
     def test_a_checkpoint_is_written_from_which_the_run_goes_on(
         self, job: Job, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
