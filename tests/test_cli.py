@@ -347,19 +347,6 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
     assert sorted(folder.iterdir()) == before, "nothing is written for a job that is refused"
 
 
-def test_servers_without_a_slice_change_nothing(dsinga: Dsinga, folder: Path) -> None:
-    """The net's params are 27 numbers, which are cut into fewer slices than there are servers."""
-    from dsinga.checkpoint import read_params
-
-    for servers in ("1", "40"):
-        trained = dsinga("train", "job.conf", "--workspace", servers, "--set", f"cluster.nservers_per_group={servers}")
-        assert trained.returncode == 0, trained.stderr
-    few, many = read_params(folder / "1"), read_params(folder / "40")
-    assert few.keys() == many.keys()
-    for name in few:
-        np.testing.assert_array_equal(few[name], many[name], err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -98,27 +98,6 @@ def cuts_of(job: Job, client: Client, stores: Path) -> dict[str, LayerCut]:
         return dict(prepared.config.nets[Phase.kTrain].cuts)
 
 
-def test_the_same_rates_give_the_same_cuts(
-    stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Measured once: a second measurement would differ on a busy machine.
-    links = measure_links(threads, list(available_workers(threads)))
-    monkeypatch.setattr("dsinga.cluster.placing.automatic.measure_links", lambda *_: links)
-    job = automatic(stores, CUT)
-    first, second = (cuts_of(job, threads, stores) for _ in range(2))
-    assert first == second
-    assert [file.suffix for file in rates.iterdir()] == [".json"]
-
-
-def test_layers_with_a_partition_dim_or_a_location_keep_it(stores: Path, threads: Client) -> None:
-    text = AUTO.replace('name: "ip" type', 'name: "ip" partition_dim: 1 type').replace(
-        'name: "drop" type', 'name: "drop" location: 1 type'
-    )
-    cuts = cuts_of(automatic(stores, text), threads, stores)
-    assert cuts["ip"].dim == 1
-    assert (cuts["drop"].dim, cuts["drop"].location) == (-1, 1)
-
-
 def test_manual_partitioning_is_not_changed(stores: Path, threads: Client) -> None:
     text = AUTO.replace("partition: auto", "partition: manual")
     cuts = cuts_of(automatic(stores, text), threads, stores)

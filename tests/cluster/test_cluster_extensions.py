@@ -12,7 +12,7 @@ from distributed import Client
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.checkpoint import read_checkpoint, read_params
-from dsinga.extensions import AtEnd, EarlyStopping, EverySeconds, KeepBest, StopOnTime
+from dsinga.extensions import EarlyStopping, KeepBest, StopOnTime
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdatePlace
 from tests.support.extension_runs import Acting, rows, validating
 from tests.support.small_job import assert_same, with_topology
@@ -130,12 +130,3 @@ def test_stopping_ends_all_worker_groups(
     assert "has not improved" in result.stopped
     assert_same(read_params(tmp_path / "checkpoint"), result.params)
     assert [row["step"] for row in result.history.phase("val")] == [0, 4, 8, 8], "the last one when all agree"
-
-
-def test_a_trigger_by_the_clock_fires_between_rounds(job: Job, threads: Client) -> None:
-    timed = Acting(1, lambda loop: loop.params())
-    timed.trigger = EverySeconds(0.001) | AtEnd()
-    result = train(validating(job, 2), threads, extensions=[timed], progress=False)
-    assert len(timed.steps) > 1
-    assert timed.steps[-1] == result.step
-    assert_same(result.params, train(validating(job, 2), threads, progress=False).params)
