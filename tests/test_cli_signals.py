@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
+from tests.support.polling import wait_until
 from tests.test_cli import JOB
 
 TRAIN = ["train", "job.conf", "--resume", "auto", "--set", "test_freq=100"]
@@ -44,7 +43,6 @@ def start(folder: Path, *arguments: str, steps: int = 1_000_000) -> subprocess.P
 
 def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
     """Read what a command says until a line has ``pattern``."""
-    assert process.stderr is not None
     lines = []
     while not lines or not re.search(pattern, lines[-1]):
         lines.append(process.stderr.readline())
@@ -66,6 +64,14 @@ def go_on(folder: Path, step: int, *arguments: str) -> None:
     assert rows == whole_rows
 
 
+def steps_done(err: str, sentence: str) -> int:
+    """Return the steps that were done by the last line of what a command says: those of the checkpoint it names."""
+    last = re.fullmatch(sentence, err.splitlines()[-1])
+    assert last, err
+    assert last[1] == last[2]
+    return int(last[1])
+
+
 def run(folder: Path, *arguments: str) -> str:
     """Run a command that must succeed, in a process, and return what it prints."""
     command = [sys.executable, "-m", "dsinga", *arguments]
@@ -83,15 +89,11 @@ def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder, numb
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == status, err
-    last = re.fullmatch(
-        rf"dsinga: {what}: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga (.*)",
-        err.splitlines()[-1],
-    )
-    assert last, err
-    assert last[1] == last[2]
-    assert last[3].split() == [*TRAIN, *ENDLESS]
+    command = " ".join([*TRAIN, *ENDLESS])
+    said = rf"dsinga: {what}: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga {command}"
+    steps = steps_done(err, said)
     assert not (folder / "work/running.json").exists()
-    go_on(folder, int(last[1]) + 25)
+    go_on(folder, steps + 25)
 
 
 @pytest.mark.slow
@@ -109,11 +111,7 @@ def test_a_second_sigint_leaves_at_once(folder):
     with open(folder / "job.conf", "a") as file:
         file.write('train_one_batch { user_alg: "Slow" }\n')
     process = start(folder, "--import", "slow.py")
-    assert process.stderr is not None
-    deadline = time.monotonic() + 60
-    while not (folder / "waits").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until((folder / "waits").exists)
     process.send_signal(signal.SIGINT)
     wait_for_line(process, "SIGINT: training ends after the rounds in flight")
     process.send_signal(signal.SIGINT)
@@ -142,20 +140,6 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
 
 
 @pytest.mark.slow
-def test_a_killed_driver_goes_on_from_its_last_checkpoint(folder):
-    process = start(folder, "--set", "checkpoint_freq=30")
-    wait_for_line(process, r"step [1-9]\d\d+/")
-    process.kill()
-    process.communicate(timeout=60)
-    with open(folder / "work/metrics.jsonl", "a") as file:  # as a driver that was killed in the middle of a line
-        file.write('{"step": 100000, "phase": "tr')
-    (folder / "work/checkpoint/.step100000.partial").mkdir()  # and of a checkpoint
-    written = max(row["step"] for row in read_metrics(folder / "work/metrics.jsonl"))
-    go_on(folder, written + 25, "--set", "checkpoint_freq=30")
-    assert not (folder / "work/checkpoint/.step100000.partial").exists()
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_when_its_scheduler_is_started_again(folder):
     cluster = start_cluster(folder)
     more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
@@ -180,10 +164,7 @@ def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0"]
     (folder / "s.json").unlink(missing_ok=True)
     processes = [subprocess.Popen([*command, "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL)]
-    deadline = time.monotonic() + 60
-    while not (folder / "s.json").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until((folder / "s.json").exists)
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", "s.json", "--no-nanny"]
     for _ in range(2):
         arguments = [*worker, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]
@@ -208,7 +189,6 @@ def test_a_terminal_that_is_closed_ends_training_with_a_checkpoint(folder):
         os.close(master)
     assert process.wait(60) == 75
     path = latest(folder / "work/checkpoint")
-    assert path is not None
     assert all(np.isfinite(value).all() for value in read_params(path).values())
     assert not (folder / "work/running.json").exists()
 
@@ -238,6 +218,14 @@ if __name__ == "__main__":
 IN_WORKSPACE = 'workspace="work", resume="auto"'
 
 
+def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
+    """Write a program that trains, start it, and return when it trains."""
+    command, pipe = write_program(folder, handlers), subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder, stderr=pipe, stdout=pipe, text=True)
+    wait_for_line(process, r"step [1-9]\d+/")
+    return process
+
+
 def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, options: str = IN_WORKSPACE) -> list[str]:
     """Write a program that trains, and return its command."""
     text = PROGRAM.replace("HANDLERS", handlers).replace("TRAIN_STEPS", str(steps)).replace("OPTIONS", options)
@@ -248,21 +236,15 @@ def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, opti
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_program_after_a_checkpoint(folder, number):
     """It ends the program as by default: with the status of the signal, and without what would come after."""
-    command = write_program(folder)
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait_for_line(process, r"step [1-9]\d+/")
+    process = start_program(folder)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == -number, err
     assert out == "before\n"
-    last = re.fullmatch(
-        r"the run is ended: (\d+) steps were done; go on from work/checkpoint/step(\d+) with resume=True",
-        err.splitlines()[-1],
-    )
-    assert last, err
-    assert last[1] == last[2]
+    said = r"the run is ended: (\d+) steps were done; go on from work/checkpoint/step(\d+) with resume=True"
+    steps = steps_done(err, said)
     assert not (folder / "work/running.json").exists()
-    write_program(folder, steps=int(last[1]) + 25)
+    command = write_program(folder, steps=steps + 25)
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "before\nafter\n"), ended.stderr
 
@@ -274,9 +256,7 @@ def test_a_handler_of_the_program_is_left_to_it(folder):
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "    signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True) or exit(3))"
     )
-    command = write_program(folder, handlers)
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait_for_line(process, r"step [1-9]\d+/")
+    process = start_program(folder, handlers)
     process.send_signal(signal.SIGHUP)
     wait_for_line(process, r"step [1-9]\d+/")
     process.send_signal(signal.SIGTERM)
@@ -286,19 +266,12 @@ def test_a_handler_of_the_program_is_left_to_it(folder):
 
 
 def test_the_error_of_the_run_is_raised_after_a_handler_that_returns(folder):
-    command = write_program(folder, "signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True))")
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait_for_line(process, r"step [1-9]\d+/")
+    process = start_program(folder, "signal.signal(signal.SIGTERM, lambda number, frame: print('mine', flush=True))")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "before\nmine\nafter\n"), err
-    last = re.fullmatch(
-        r"dsinga\.errors\.Cancelled: the run was cancelled; (\d+) steps were done; "
-        r"go on from work/checkpoint/step(\d+) with resume=True",
-        err.splitlines()[-1],
-    )
-    assert last, err
-    assert last[1] == last[2]
+    said = r"dsinga\.errors\.Cancelled: the run was cancelled; (\d+) steps were done; go on from "
+    assert steps_done(err, said + r"work/checkpoint/step(\d+) with resume=True")
 
 
 FINALIZED = """

@@ -19,18 +19,9 @@ from dsinga.cli import main_group
 from dsinga.dask_cli import command
 from dsinga.data import write_store
 from tests.support.executed_pages import ROOT
+from tests.support.small_job import LINEAR
 
-JOB = """
-name: "plugged-in"
-train_steps: 20
-checkpoint_freq: 5
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 10 shape: 4 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } param {} }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
+JOB = LINEAR.replace("{ batchsize: 20 }", '{ path: "train.zarr" batchsize: 10 }')
 
 
 @pytest.fixture
@@ -70,7 +61,7 @@ def test_messages_and_statuses_are_those_of_dsinga(tmp_path, monkeypatch, capsys
     write_store("train.zarr", [(data, np.arange(40) % 2)])
     Path("job.conf").write_text(JOB)
     Path("bad.conf").write_text(JOB.replace("kInnerProduct", "kInnerProdukt"))
-    bad_layer = "dsinga: bad.conf:8: layer 'ip': .* did you mean 'kInnerProduct'\\?\n"
+    bad_layer = "dsinga: bad.conf:6: layer 'ip': .* did you mean 'kInnerProduct'\\?\n"
     for arguments, status, message in (
         (["train", "bad.conf"], 2, bad_layer),
         (["train", "job.conf", "--resume"], 2, r"dsinga: .*; train without --resume first\n"),

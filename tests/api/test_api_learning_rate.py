@@ -14,28 +14,14 @@ import dsinga
 from dsinga import UserError
 from dsinga.api import roots, train
 from dsinga.data import open_records
-from dsinga.job import ClusterConf, Job, LRGenConf, loads
+from dsinga.job import ClusterConf, Job, LRGenConf
 from dsinga.monitor import RateSearch
+from tests.cluster.test_cluster_rbm import job_of, machine
 from tests.support.small_job import with_topology
 
 
 def search(job: Job, client: Client, **more) -> RateSearch:
     return dsinga.find_learning_rate(job, client, progress=False, **more)
-
-
-def test_the_suggested_rate_is_better_than_much_lower_and_much_higher_ones(job: Job, threads: Client) -> None:
-    job = with_topology(job, 1)
-    found = search(job, threads)
-    assert found.suggestion is not None
-    losses = {}
-    for factor in (0.03, 1, 100):
-        rate = LRGenConf(type="kFixed", base_lr=found.suggestion * factor)
-        try:
-            result = train(job.replace(updater=job.updater.replace(learning_rate=rate)), threads, progress=False)
-            losses[factor] = result.history[-1, "loss"]
-        except dsinga.RunError:
-            losses[factor] = math.inf
-    assert losses[1] < min(losses[0.03], losses[100])
 
 
 def test_the_losses_are_those_of_training_with_the_rates(job: Job, threads: Client) -> None:
@@ -97,17 +83,6 @@ def test_of_several_groups_one_trains(job: Job, threads: Client) -> None:
 
 
 def test_machines_are_judged_by_their_reconstruction_error(stores: Path, threads: Client) -> None:
-    text = """
-    train_steps: 1
-    train_one_batch { alg: kCD cd_conf { cd_k: 1 } }
-    neuralnet {
-      layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 100 shape: 64 std_value: 16 } }
-      layer { name: "vis" type: kRBMVis srclayers: "data" srclayers: "hid" rbm_conf { hdim: 64 }
-        param { name: "w" init { type: kGaussian std: 0.1 } } param { name: "b1" } }
-      layer { name: "hid" type: kRBMHid srclayers: "vis" rbm_conf { hdim: 64 }
-        param { name: "w_" share_from: "w" } param { name: "b2" } }
-    }
-    """
-    found = search(loads(text, str(stores / "machine.conf")), threads, steps=30)
+    found = search(job_of(stores, machine(1, "data", 64)), threads, steps=30)
     assert found.suggestion is not None
     assert min(found.losses) < 0.9 * found.losses[0]

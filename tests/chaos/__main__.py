@@ -18,16 +18,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from distributed import Client
 
 from dsinga.api import Result, train
+from dsinga.data import write_store
 from dsinga.testing.chaos.faults import process_cluster
 from tests.chaos.campaign import SIGNALS, Ending, bring_back, run_case
 from tests.chaos.cases import PLACES, STEPS, Case, draw
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
-from tests.faults.kills import stores
 
 WORKERS = 4
+
+
+@contextlib.contextmanager
+def stores() -> Iterator[Path]:
+    """Give a folder with the stores of the small job."""
+    with tempfile.TemporaryDirectory(prefix="dsinga-chaos-") as name:
+        random = np.random.default_rng(7)
+        for store, records in (("train", 1000), ("test", 150)):
+            images = random.integers(0, 16, (records, 1, 8, 8)).astype(np.uint8)
+            write_store(Path(name) / f"{store}.zarr", [(images, random.integers(0, 10, records))])
+        yield Path(name)
 
 
 class Campaign:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import dsinga
 from dsinga.job import Phase
-from dsinga.layers import Connection, Layer, Output
+from dsinga.layers import Output
+from tests.support.user_layers import Identity
 
 PASSES = {Phase.kTrain: "forward", Phase.kTest: "evaluation"}
 
@@ -62,15 +63,13 @@ def _strike(path: str, number: int) -> None:
 
 
 @dsinga.register("layer", "ChaosDoor")
-class ChaosDoor(Layer):
+class ChaosDoor(Identity):
     """The identity, unless the plan at ``[door] { plan: "PATH" }`` has come to its pass and step."""
 
     source_count = 1
-    connection = Connection.kOneToOne
 
     def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         self._path = str(conf.extensions["door"]["plan"])
 
     def compute_feature(self, params: Any, sources: Any, ctx: Any) -> Output:

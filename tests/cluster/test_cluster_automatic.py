@@ -69,11 +69,11 @@ def test_latency_and_bandwidth_follow_from_the_seconds_of_calls() -> None:
 
 
 def test_automatic_cuts_train_to_the_params_of_one_worker(
-    stores: Path, client: Client, caplog: pytest.LogCaptureFixture
+    stores: Path, processes: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    single = train(with_workers(automatic(stores), 1), client, progress=False)
+    single = train(with_workers(automatic(stores), 1), processes, progress=False)
     with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
-        result = train(automatic(stores, CUT), client, progress=False)
+        result = train(automatic(stores, CUT), processes, progress=False)
     assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
 
@@ -96,27 +96,6 @@ def cuts_of(job: Job, client: Client, stores: Path) -> dict[str, LayerCut]:
     """Return the cuts of the layers of a job's training net."""
     with prepare_run(job, client, [str(stores)]) as prepared:
         return dict(prepared.config.nets[Phase.kTrain].cuts)
-
-
-def test_the_same_rates_give_the_same_cuts(
-    stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Measured once: a second measurement would differ on a busy machine.
-    links = measure_links(threads, list(available_workers(threads)))
-    monkeypatch.setattr("dsinga.cluster.placing.automatic.measure_links", lambda *_: links)
-    job = automatic(stores, CUT)
-    first, second = (cuts_of(job, threads, stores) for _ in range(2))
-    assert first == second
-    assert [file.suffix for file in rates.iterdir()] == [".json"]
-
-
-def test_layers_with_a_partition_dim_or_a_location_keep_it(stores: Path, threads: Client) -> None:
-    text = AUTO.replace('name: "ip" type', 'name: "ip" partition_dim: 1 type').replace(
-        'name: "drop" type', 'name: "drop" location: 1 type'
-    )
-    cuts = cuts_of(automatic(stores, text), threads, stores)
-    assert cuts["ip"].dim == 1
-    assert (cuts["drop"].dim, cuts["drop"].location) == (-1, 1)
 
 
 def test_manual_partitioning_is_not_changed(stores: Path, threads: Client) -> None:

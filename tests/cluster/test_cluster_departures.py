@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +25,7 @@ from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
 from tests.support.executed_pages import ROOT
 from tests.support.observers import Recorder, of_phase
+from tests.support.polling import wait_until
 from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
@@ -44,10 +43,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_for_departure(client: Client) -> None:
     """Wait until a Dask worker is about to leave."""
-    deadline = time.monotonic() + PATIENCE
-    while not ask_scheduler(client, "dsinga_leaving"):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until(lambda: ask_scheduler(client, "dsinga_leaving"), PATIENCE)
 
 
 def long_job(job: Job, steps: int = 600) -> Job:
@@ -91,28 +87,6 @@ def test_a_cluster_closes_its_own_workers(job: Job) -> None:
         *_, worker = client.cluster.workers.values()  # the run was on the first one
         assert ask_scheduler(client, "retire_workers", workers=[worker.name]) == {}
         assert worker.status == Status.running
-
-
-@pytest.mark.slow
-def test_a_cluster_is_scaled_under_a_run(job: Job) -> None:
-    job = job.replace(cluster=ClusterConf(nworkers_per_group=4, nservers_per_group=4), train_steps=3000)
-    with connect(workers=4) as client:
-        expected = cluster.train(job, client, Recorder(), roots=roots(job, None)).params
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as local,
-        Client(local) as client,
-    ):
-        sizes = [4, 1, 3]
-
-        class Scales(Recorder):
-            def progress(self, row: dict[str, Any]) -> None:
-                if sizes and len(of_phase(self.rows, "recovery")) == 3 - len(sizes) and row["step"] > 100:
-                    threading.Thread(target=local.scale, args=(sizes.pop(0),), daemon=True).start()
-
-        recorder = Scales(0, lambda: None)
-        outcome = cluster.train(job, client, recorder, roots=roots(job, None))
-    check_left_in_order(recorder.rows, moves=3)
-    assert_same(outcome.params, expected)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from dsinga.cluster.placing import devices
 from dsinga.data import import_records
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
+from dsinga.job.overrides import with_fields
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
@@ -94,8 +95,7 @@ def test_groups_of_gpu_workers_and_of_cpu_workers_train_together(job: Job, threa
 
 
 def test_bridges_send_arrays_in_host_memory(job: Job, threads: Client, stub: StubOps):
-    cut = [layer.replace(partition_dim=1) if layer.name in ("conv", "ip") else layer for layer in job.net.layer]
-    job = with_topology(job.replace(neuralnet=job.net.replace(layer=cut)), 2)
+    job = with_topology(with_fields(job, {f"neuralnet.layer[{name}].partition_dim": 1 for name in ("conv", "ip")}), 2)
     assert_same(train(job, threads, gpu=[0, 1]), train(job, threads))
 
 

@@ -17,23 +17,18 @@ from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
 from dsinga.cluster.graph_grain import find_grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
-from dsinga.layers import Connection, Layer, Output
+from dsinga.layers import Output
 from dsinga.registry import register
 from dsinga.training.bp import bp
 from tests.support.small_job import assert_close, assert_same, with_topology
+from tests.support.user_layers import Identity
 
 BAD_STEP = 7
 
 
 @register("layer", "NaNFeature")
-class NaNFeature(Layer):
+class NaNFeature(Identity):
     """An identity layer whose feature has NaN in the first row of the batch at one step."""
-
-    connection = Connection.kOneToOne
-
-    def __init__(self, conf, source_shapes, info=None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params, sources, ctx):
         feature = np.array(sources[0])
@@ -41,16 +36,10 @@ class NaNFeature(Layer):
             feature[0] = np.nan
         return Output(feature)
 
-    def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        return (grad,), ()
-
 
 @register("layer", "NaNGradient")
-class NaNGradient(NaNFeature):
+class NaNGradient(Identity):
     """An identity layer whose gradient is NaN at one step, while the loss of that step is finite."""
-
-    def compute_feature(self, params, sources, ctx):
-        return Output(np.array(sources[0]))
 
     def compute_gradient(self, params, sources, output, grad, needs, ctx):
         return (grad * np.float32(np.nan if ctx.step == BAD_STEP else 1),), ()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from distributed import Client
-from hypothesis import HealthCheck, Phase, assume, given, reject, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from dsinga.api import train
@@ -148,13 +148,6 @@ def check_random(data: st.DataObject, clients: Clients, folder: Path, choices: l
 
 # Dask's threads draw from Python's random numbers meanwhile, which hypothesis blames on the strategy.
 RANDOM_ELSEWHERE = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-
-
-@RANDOM_ELSEWHERE
-@settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data: st.DataObject) -> None:
-    check_random(data, clients, folder, [BY_ROUNDS, *OTHER_SETTINGS])
 
 
 @pytest.mark.slow

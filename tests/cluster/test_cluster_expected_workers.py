@@ -23,6 +23,7 @@ from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor import RunMonitor
+from tests.support.polling import wait_until
 
 GATE = threading.Event()
 
@@ -72,12 +73,7 @@ class Announcements(list[str]):
 
     def wait_for(self, text: str) -> None:
         """Wait until a sentence has ``text``."""
-        poll = threading.Event()
-        for _ in range(600):
-            if any(text in sentence for sentence in self):
-                return
-            poll.wait(0.05)
-        raise AssertionError(f"{text!r} was not announced: {self}")
+        wait_until(lambda: any(text in sentence for sentence in self), 30)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from distributed import Client
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.checkpoint import read_checkpoint, read_params
-from dsinga.extensions import AtEnd, EarlyStopping, EverySeconds, KeepBest, StopOnTime
+from dsinga.extensions import EarlyStopping, KeepBest, StopOnTime
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdatePlace
 from tests.support.extension_runs import Acting, rows, validating
 from tests.support.small_job import assert_same, with_topology
@@ -26,17 +26,14 @@ class TestTheLearningRate:
         return job.replace(updater=job.updater.replace(learning_rate=conf))
 
     @pytest.mark.parametrize("update", UpdatePlace)
-    @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
-    def test_it_changes_at_one_step_everywhere(
-        self, job: Job, client: Client, workers: int, servers: int, update: UpdatePlace
-    ) -> None:
-        job = with_topology(job, workers, servers).replace(train_steps=16)
+    def test_it_changes_at_one_step_everywhere(self, job: Job, processes: Client, update: UpdatePlace) -> None:
+        job = with_topology(job, 3, 2).replace(train_steps=16)
         job.cluster.update = update  # type: ignore[union-attr]
-        expected = train(self.schedule(job, 13), client, progress=False)
+        expected = train(self.schedule(job, 13), processes, progress=False)
         now = Acting(100, lambda loop: loop.set_rate_factor(13, 0.5), after=13)
-        assert_same(train(job, client, extensions=[now], progress=False).params, expected.params)
+        assert_same(train(job, processes, extensions=[now], progress=False).params, expected.params)
         ahead = Acting(100, lambda loop: loop.set_rate_factor(13, 0.5), after=4)
-        assert_same(train(job, client, extensions=[ahead], progress=False).params, expected.params)
+        assert_same(train(job, processes, extensions=[ahead], progress=False).params, expected.params)
 
     def test_it_changes_in_graph_grain(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(train_steps=12)
@@ -133,41 +130,3 @@ def test_stopping_ends_all_worker_groups(
     assert "has not improved" in result.stopped
     assert_same(read_params(tmp_path / "checkpoint"), result.params)
     assert [row["step"] for row in result.history.phase("val")] == [0, 4, 8, 8], "the last one when all agree"
-
-
-class TestTime:
-    def test_a_run_that_its_time_has_ended_goes_on(self, job: Job, threads: Client, tmp_path: Path) -> None:
-        """Where the clock ends it is not known before; what comes after is."""
-        job = validating(job, 2, train_steps=1_000_000)
-        ended = train(job, threads, workspace=tmp_path, extensions=[StopOnTime(3)], progress=False)
-        assert 0 < ended.step < 1_000_000
-        assert "its time of 3 s is nearly over" in ended.stopped
-        longer = job.replace(train_steps=ended.step + 10)
-        resumed = train(longer, threads, workspace=tmp_path, resume=True, progress=False)
-        unbroken = train(longer, threads, progress=False)
-        assert_same(resumed.params, unbroken.params)
-        assert rows(resumed) == rows(unbroken)
-
-    def test_a_trigger_by_the_clock_fires_between_rounds(self, job: Job, threads: Client) -> None:
-        timed = Acting(1, lambda loop: loop.params())
-        timed.trigger = EverySeconds(0.001) | AtEnd()
-        result = train(validating(job, 2), threads, extensions=[timed], progress=False)
-        assert len(timed.steps) > 1
-        assert timed.steps[-1] == result.step
-        assert_same(result.params, train(validating(job, 2), threads, progress=False).params)
-
-
-def test_a_mistake_leaves_the_workspace_alone(job: Job, threads: Client, tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="there is no metric 'val/los' to monitor; did you mean 'val/loss'"):
-        train(validating(job), threads, workspace=tmp_path, extensions=[EarlyStopping("val/los", mode="min")])
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_the_progress_says_why_training_stopped(job: Job, threads: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    rule = EarlyStopping("val/accuracy", patience=2, min_delta=2)
-    result = train(validating(job), threads, extensions=[rule])
-    assert result.stopped in capsys.readouterr().err.splitlines()
-    assert result.history.remarks == [result.stopped]
-    assert result.stopped in repr(result)
-    assert not train(validating(job), threads, progress=False).stopped

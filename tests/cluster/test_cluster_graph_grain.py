@@ -12,6 +12,7 @@ from dsinga.api import train
 from dsinga.cluster import connect
 from dsinga.cluster.graph_grain.tasks import _restore
 from dsinga.job import AlgConf, AlgType, Job
+from dsinga.job.overrides import with_fields
 from dsinga.transport.message import flatten
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same, with_topology
@@ -19,16 +20,13 @@ from tests.support.small_job import assert_same, with_topology
 
 def hybrid(job: Job, workers: int) -> Job:
     """Return the small job with its inner product cut by features, for fewer steps."""
-    layers = [layer.replace(partition_dim=1) if layer.name == "ip" else layer for layer in job.neuralnet.layer]
-    job = with_topology(job, workers, 1).replace(train_steps=6)
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+    return with_fields(with_topology(job, workers), {"neuralnet.layer[ip].partition_dim": 1, "train_steps": 6})
 
 
-@pytest.mark.parametrize(("workers", "client"), [(1, "threads"), (2, "threads"), (3, "processes")], indirect=["client"])
-def test_both_grains_are_the_same_bits(job: Job, client: Client, workers: int) -> None:
-    job = hybrid(job, workers).replace(test_freq=3, test_steps=2)
-    rounds = train(job, client, progress=False)
-    graphs = train(job, client, progress=False, grain="graph")
+def test_both_grains_are_the_same_bits(job: Job, processes: Client) -> None:
+    job = hybrid(job, 3).replace(test_freq=3, test_steps=2)
+    rounds = train(job, processes, progress=False)
+    graphs = train(job, processes, progress=False, grain="graph")
     assert_same(graphs.params, rounds.params)
     assert list(graphs.history[:, "loss"]) == list(rounds.history[:, "loss"])
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +14,17 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
-from dsinga.job import ClusterConf, Compression, Job, loads
+from dsinga.job import ClusterConf, Job, loads
+from dsinga.job.overrides import with_fields
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
 from tests.support.leftovers import nothing_left
 from tests.support.observers import AtRow
+from tests.support.polling import wait_until
 from tests.support.small_job import JOB, assert_same, with_topology, without_restarts
 from tests.support.socket_pairs import certificates
 
 pytestmark = pytest.mark.process
-WAIT = 20.0
 
 
 def share_no_memory() -> None:
@@ -58,13 +56,6 @@ def job(stores: Path) -> Job:
     return loads(JOB.replace("train_steps: 50", "train_steps: 8"), str(stores / "small.conf"))
 
 
-def wait_until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not ready():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 @pytest.mark.parametrize("servers", [1, 2])
 def test_hosts_give_the_bits_of_threads(job: Job, hosts: Client, threads: Client, servers: int) -> None:
     job = with_topology(job, 2, servers)
@@ -74,22 +65,7 @@ def test_hosts_give_the_bits_of_threads(job: Job, hosts: Client, threads: Client
 
 def test_features_cross_hosts(job: Job, hosts: Client, threads: Client) -> None:
     """Also for two workers on one host."""
-    layers = [layer.replace(partition_dim=1) if layer.name == "ip" else layer for layer in job.neuralnet.layer]
-    job = with_topology(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), 3, 2)
-    assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
-
-
-@pytest.mark.parametrize(
-    "options", [{"compression": Compression.kOneBit}, {"pull": "kDeferred"}, {"update": "kWorker"}]
-)
-def test_options_of_the_exchange_change_no_bits(job: Job, hosts: Client, threads: Client, options: Any) -> None:
-    conf = with_topology(job, 2, 2)
-    conf = conf.replace(cluster=conf.cluster.replace(**options))
-    assert_same(train(conf, hosts, progress=False).params, train(conf, threads, progress=False).params)
-
-
-def test_a_clipped_norm_is_that_of_whole_params(job: Job, hosts: Client, threads: Client) -> None:
-    job = with_topology(job.replace(updater=job.updater.replace(clip_norm=0.05)), 2, 2)
+    job = with_topology(with_fields(job, {"neuralnet.layer[ip].partition_dim": 1}), 3, 2)
     assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
 
 

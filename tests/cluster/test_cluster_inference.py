@@ -12,17 +12,17 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
-from dsinga.api import evaluate, predict, roots, train
+from dsinga.api import evaluate, predict, predict_with_labels, roots, train
 from dsinga.cluster.inference import forward_rounds, inference
 from dsinga.cluster.inference.forward_rounds import RoundResult
-from dsinga.data import open_store
+from dsinga.data import RecordStore, open_store, write_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
-from tests.support.small_job import with_topology
+from tests.support.small_job import linear, with_topology
 
 
 @pytest.fixture
@@ -57,6 +57,18 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
     batches = list(cluster.predict(job, threads, params, layer, Phase.kTest, roots(job, None)))
     expected = open_store(str(stores / "test.zarr")).read_labels(range(150))
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), expected)
+
+
+@pytest.mark.parametrize("labels", [np.linspace(0, 1, 20, dtype=np.float32), np.arange(60).reshape(20, 3)])
+def test_a_store_of_features_keeps_the_type_of_the_labels(tmp_path: Path, threads: Client, labels: np.ndarray) -> None:
+    job = linear("batchsize=8")
+    job.neuralnet.layer.pop()  # the loss, whose labels are classes
+    params = {"w": np.ones((3, 3), np.float32), "b": np.zeros(3, np.float32)}
+    data = np.ones((20, 3), np.float32), labels
+    write_store(tmp_path / "out.zarr", predict_with_labels(job, params, "ip", client=threads, data=data))
+    store = RecordStore(tmp_path / "out.zarr")
+    assert store.label_dtype == labels.dtype
+    np.testing.assert_array_equal(store.read_labels(range(20)), labels)
 
 
 def test_batches_of_any_shapes_are_joined_and_split_again() -> None:
@@ -133,11 +145,11 @@ def test_output_layers_write_their_files(job: Job, client: Client, params, whole
 
 @pytest.mark.parametrize(("workers", "batches"), [(1, 0), (2, 0), (2, 2)])
 def test_tests_in_training_write_the_files(
-    job: Job, client: Client, tmp_path: Path, workers: int, batches: int
+    job: Job, threads: Client, tmp_path: Path, workers: int, batches: int
 ) -> None:
     job = with_topology(with_outputs(job, tmp_path), workers).replace(train_steps=6, test_freq=3, test_steps=batches)
-    result = train(job, client, workspace=tmp_path / "run", progress=False)
-    scores = predict(job, result.params, "ip", client=client)  # those of the last test, after the last step
+    result = train(job, threads, workspace=tmp_path / "run", progress=False)
+    scores = predict(job, result.params, "ip", client=threads)  # those of the last test, after the last step
     rows = batches * sum(job.neuralnet.layer[1].store_conf.batchsize) or 150
     np.testing.assert_array_equal(
         np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int), np.argsort(-scores[:rows], axis=1)[:, :3]

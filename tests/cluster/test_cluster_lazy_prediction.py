@@ -12,16 +12,9 @@ from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga.data import open_store
-from dsinga.engine.predictor import Predictor
 from dsinga.errors import UserError
-from dsinga.job import Job, loads
-
-LINEAR = """
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { batchsize: 100 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 10 }
-    param { name: "w" } param { name: "b" } } }
-"""
+from dsinga.job import Job
+from tests.support.small_job import linear
 
 
 @pytest.fixture
@@ -50,18 +43,6 @@ def test_worker_processes_compute_it(job: Job, processes: Client, params, x) -> 
     np.testing.assert_allclose(future.result(timeout=60), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_large_chunk_is_computed_in_batches(job: Job, params, x, monkeypatch: pytest.MonkeyPatch) -> None:
-    lazy = dsinga.predict_lazily(job, params, "ip", da.from_array(x.repeat(300, axis=0), chunks=-1))
-    sizes = []
-    compute = Predictor.forward
-    monkeypatch.setattr(
-        Predictor, "forward", lambda self, records, rows, keep: sizes.append(rows) or compute(self, records, rows, keep)
-    )
-    assert lazy.compute(scheduler="synchronous").shape == (45_000, 10)
-    assert sum(sizes) == 45_000
-    assert max(sizes) < 15_000
-
-
 def test_bad_input_is_refused(job: Job, params, x) -> None:
     lazy = da.from_array(x, chunks=(40, -1, -1, -1))
     with pytest.raises(UserError, match="no layer 'ipp'; did you mean 'ip'"):
@@ -78,8 +59,8 @@ def test_a_million_rows_are_predicted_in_bounded_memory(forked: None) -> None:
     limit = parse_bytes("500 MB")
     x = da.random.default_rng(1).random((1_000_000, 200), chunks=(20_000, -1), dtype=np.float32)
     assert x.nbytes > limit
-    params = {"w": np.random.default_rng(0).normal(size=(10, 200)).astype(np.float32), "b": np.zeros(10, np.float32)}
-    scores = dsinga.predict_lazily(loads(LINEAR), params, "ip", x)
+    params = {"w": np.random.default_rng(0).normal(size=(3, 200)).astype(np.float32), "b": np.zeros(3, np.float32)}
+    scores = dsinga.predict_lazily(linear("batchsize=100"), params, "ip", x)
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=limit, dashboard_address=":0") as local,
         Client(local) as client,

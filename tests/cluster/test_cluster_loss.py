@@ -29,8 +29,8 @@ pytestmark = pytest.mark.process
     [
         ({"nworkers_per_group": 2, "nservers_per_group": 2}, 1),
         ({"nworkers_per_group": 2, "server_worker_separate": True}, 2),
-        ({"nworker_groups": 3}, 1),
-        ({"nworker_groups": 2, "server_worker_separate": True}, 2),
+        pytest.param({"nworker_groups": 3}, 1, marks=pytest.mark.slow),
+        pytest.param({"nworker_groups": 2, "server_worker_separate": True}, 2, marks=pytest.mark.slow),
         ({"nworker_groups": 3, "nserver_groups": 3, "sync_topology": "kStar"}, 1),
     ],
     ids=[

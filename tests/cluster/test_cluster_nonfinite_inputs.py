@@ -10,21 +10,12 @@ import pytest
 from dsinga.api import train
 from dsinga.data import write_store
 from dsinga.errors import RunError, UserError
-from dsinga.job import Job, loads
-
-JOB = """
-name: "inputs" train_steps: 2
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 20 FIELDS } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
+from dsinga.job import Job
+from tests.support.small_job import linear
 
 
-def job(folder: Path, fields: str = "") -> Job:
-    return loads(JOB.replace("train.zarr", str(folder / "train.zarr")).replace("FIELDS", fields), "job.conf")
+def job(folder: Path, *fields: str) -> Job:
+    return linear(f"path={folder}/train.zarr", *fields)
 
 
 def write_records(folder: Path, index: tuple[int, int], value: float, dtype: str = "float32") -> None:
@@ -46,10 +37,16 @@ def test_a_record_that_is_not_finite_is_named(tmp_path, value, word):
     assert f"has {word} in record 7, column 2; leave such records out" in fault(job(tmp_path))
 
 
+def test_a_record_with_nan_ends_no_run_that_skips_bad_batches(tmp_path):
+    write_records(tmp_path, (7, 2), np.nan)
+    result = train(job(tmp_path, "=skip_bad_batches=true"), workers=1, progress=False)
+    assert all(np.isfinite(array).all() for array in result.params.values())
+
+
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_record_that_overflows_when_it_is_normalised_is_named(tmp_path):
     write_records(tmp_path, (7, 2), 1e38)
-    text = fault(job(tmp_path, "std_value: 1e-10 random_skip: 0"), RunError)
+    text = fault(job(tmp_path, "std_value=1e-10"), RunError)
     assert "the records of 'data' are not, once normalised, first in row" in text
     assert "at (2,); scale them otherwise" in text
 
@@ -57,17 +54,17 @@ def test_a_record_that_overflows_when_it_is_normalised_is_named(tmp_path):
 def test_a_mean_image_that_is_not_finite_is_named(tmp_path):
     write_records(tmp_path, (7, 2), 0)
     np.save(tmp_path / "mean.npy", np.array([0, 1, np.nan, 2], np.float32))
-    assert "mean.npy has NaN in column 2; make it again" in fault(job(tmp_path, f'mean_file: "{tmp_path}/mean.npy"'))
+    assert "mean.npy has NaN in column 2; make it again" in fault(job(tmp_path, f"mean_file={tmp_path}/mean.npy"))
     np.save(tmp_path / "mean.npy", np.array([0, 1e300, 0, 2]))
-    assert "mean.npy has infinity in column 1" in fault(job(tmp_path, f'mean_file: "{tmp_path}/mean.npy"'))
+    assert "mean.npy has infinity in column 1" in fault(job(tmp_path, f"mean_file={tmp_path}/mean.npy"))
 
 
 def test_initial_params_that_are_not_finite_are_named(tmp_path):
     write_records(tmp_path, (7, 2), 0)
     weight = np.zeros((3, 4), np.float32)
     weight[1, 3] = np.nan
-    np.savez(tmp_path / "start.npz", ip_weight=weight)
+    np.savez(tmp_path / "start.npz", w=weight)
     path = str(tmp_path / "start.npz")
     text = fault(job(tmp_path).replace(checkpoint_path=[path]))
-    assert f"param 'ip_weight' has nan at index (1, 3) in {path}: training cannot begin from it" in text
-    assert "the param 'ip_weight' to start from has NaN" in fault(job(tmp_path), params={"ip_weight": weight})
+    assert f"param 'w' has nan at index (1, 3) in {path}: training cannot begin from it" in text
+    assert "the param 'w' to start from has NaN" in fault(job(tmp_path), params={"w": weight})

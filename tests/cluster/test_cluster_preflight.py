@@ -6,9 +6,8 @@ import pytest
 from distributed import Client
 
 from dsinga import UserError, predict, train
-from dsinga.job import LayerConf
-from dsinga.layers import Layer, Output
 from dsinga.registry import register
+from tests.support.user_layers import Identity, with_user_layer
 
 MODULE = """
 from dsinga import register
@@ -30,12 +29,6 @@ class Uploaded(Layer):
 """
 
 
-def with_user_layer(job, user_type):
-    job.neuralnet.layer.insert(6, LayerConf(name="own", user_type=user_type, srclayers="pool"))
-    job.neuralnet.layer[7].srclayers = ["own"]
-    return job.replace(train_steps=2)
-
-
 @pytest.mark.process
 def test_a_module_that_workers_lack_is_refused_until_it_is_uploaded(job, processes: Client, tmp_path, monkeypatch):
     file = tmp_path / "uploaded_layers.py"
@@ -53,14 +46,10 @@ def test_a_module_that_workers_lack_is_refused_until_it_is_uploaded(job, process
 
 def test_a_layer_that_cannot_be_sent_is_refused(job, threads: Client):
     @register("layer", "Locked")
-    class Locked(Layer):
+    class Locked(Identity):
         def __init__(self, conf, source_shapes, info=None):
             super().__init__(conf, source_shapes, info)
-            self.shape = self.source_shapes[0]
             self.lock = threading.Lock()
-
-        def compute_feature(self, params, sources, ctx):
-            return Output(sources[0])
 
     with pytest.raises(UserError, match=r"layer 'own' cannot be sent to Dask workers \(.*lock.*\); open files and"):
         train(with_user_layer(job, "Locked"), threads, progress=False)

@@ -22,12 +22,11 @@ from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
 from dsinga.training import initial_values
 from dsinga.worker.batch_reader import open_batch_reader
-from tests.support.small_job import with_topology
+from tests.support.small_job import linear, with_topology
 
 
 def test_an_asynchronous_client_is_refused(job: Job, threads: Client) -> None:
     async def with_asynchronous_client() -> None:
-        assert threads.scheduler is not None
         async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
             prepare_run(job, client).__enter__()
 
@@ -139,31 +138,21 @@ def test_rounds_grow_to_a_second() -> None:
     assert length.steps == 1
 
 
-JOB = """
-train_steps: 1 updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "PATH" batchsize: 4 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: COUNT } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
-
-
 @pytest.mark.parametrize(
     ("count", "expected"),
     [
-        (10**12, r"needs at least 96,857\.5 GiB of memory.*most is for the param 'ip_weight', 37,252\.9 GiB"),
-        (2**63, "most is for the param 'ip_weight'"),
+        (10**12, r"needs at least 96,857\.5 GiB of memory.*most is for the param 'w', 37,252\.9 GiB"),
+        (2**63, "most is for the param 'w'"),
     ],
 )
-def test_a_net_that_is_larger_than_memory_is_refused_with_its_size(tmp_path, count, expected):
-    write_store(str(tmp_path / "train.zarr"), [(np.ones((8, 10), np.float32), np.zeros(8, np.int64))])
-    job = loads(JOB.replace("PATH", str(tmp_path / "train.zarr")).replace("COUNT", str(count)))
+def test_a_net_that_is_larger_than_memory_is_refused_with_its_size(count, expected):
+    data = np.ones((8, 10), np.float32), np.zeros(8, np.int64)
+    job = linear("batchsize=4", f"=neuralnet.layer[ip].innerproduct_conf.num_output={count}")
     with pytest.raises(UserError, match=expected):
-        train(job, workers=1, progress=False)
+        train(job, workers=1, data=data, progress=False)
 
 
 def test_a_cluster_that_is_started_here_has_a_bounded_number_of_workers():
-    job = loads(JOB.replace("COUNT", "3")).replace(cluster={"nworker_groups": 1000})
+    job = linear("path=nowhere.zarr").replace(cluster={"nworker_groups": 1000})
     with pytest.raises(UserError, match="the job wants 1,000 workers, but a cluster that is started here has at most"):
         train(job, progress=False)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import threading
-import time
 
 import psutil
 import pytest
-from distributed import Client
 
-from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS, give_back_after
+from dsinga.cluster.dask.process_memory import give_back_after
+from tests.support.polling import wait_until
 
-WAIT_SECONDS = 20
 PIECE, PIECES = 100_000, 1000  # bytes: small enough for an arena
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory in arenas")
@@ -36,17 +32,7 @@ def test_memory_is_given_back_after_a_part_of_a_run_is_released() -> None:
     part = Part()
     last = b"x" * PIECE  # keeps the end of the arena, so that what lies before it stays when it is freed
     give_back_after(part)
-    before, deadline = resident(), time.monotonic() + WAIT_SECONDS
+    before = resident()
     del part
-    while resident() > before - PIECE * PIECES // 2:
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until(lambda: resident() <= before - PIECE * PIECES // 2)
     assert len(last) == PIECE
-
-
-@pytest.mark.process
-def test_worker_processes_have_the_settings(processes: Client) -> None:
-    for environ in processes.run(lambda: dict(os.environ)).values():
-        assert {name: environ[name] for name in MALLOC_SETTINGS} == {
-            name: str(v) for name, v in MALLOC_SETTINGS.items()
-        }

@@ -23,6 +23,7 @@ from dsinga.job import Job
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from tests.support.gated_runs import PATIENCE, Gate, run_states
+from tests.support.polling import wait_until
 from tests.support.small_job import assert_same, with_topology
 
 
@@ -46,12 +47,7 @@ class Runs:
 
     def wait_until(self, states: dict[str, str]) -> None:
         """Wait until these are the states of all runs."""
-        poll = threading.Event()
-        for _ in range(20 * PATIENCE):
-            if (last := self.states()) == states:
-                return
-            poll.wait(0.05)
-        raise AssertionError(f"{last}, not {states}")
+        wait_until(lambda: self.states() == states, PATIENCE)
 
 
 @pytest.fixture(autouse=True)
@@ -148,20 +144,6 @@ def test_a_client_that_closes_gives_its_workers_to_the_next(job: Job, runs: Runs
     assert following.result(PATIENCE).step == 50
     for result in (failing, leaving):
         assert result.exception(PATIENCE) is not None
-
-
-def test_a_run_is_cancelled_while_it_waits(job: Job, runs: Runs) -> None:
-    first, second, cancelled = Gate(), Gate(), threading.Event()
-    running = runs.start(named(job, "first", 3), first)
-    assert first.reached.wait(PATIENCE)
-    waiting = runs.start(named(job, "second"), second, cancelled=cancelled)
-    runs.wait_until({"first": "running", "second": "waiting"})
-    cancelled.set()
-    with pytest.raises(Cancelled, match="^the run was cancelled$"):
-        waiting.result(PATIENCE)
-    runs.wait_until({"first": "running"})
-    first.go.set()
-    assert running.result(PATIENCE).step == 50
 
 
 def test_a_run_is_cancelled_at_once_where_nothing_is_kept_of_it(job: Job, runs: Runs) -> None:

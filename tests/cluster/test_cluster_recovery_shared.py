@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.parametrize(
     ("threads", "comes_back", "recoveries"),
-    [(2, False, 2), (1, True, 1)],
+    [(2, False, 2), pytest.param(1, True, 1, marks=pytest.mark.slow)],
     ids=["crowded on the threads that are left", "one waits for a thread"],
 )
 def test_runs_that_share_a_cluster_go_on_without_a_killed_worker(

@@ -5,34 +5,28 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import dask.config
 import pytest
-from distributed import Client, LocalCluster, worker_client
+from distributed import Client, worker_client
 
 from dsinga import RunError, train
-from dsinga.cluster import available_workers
+from dsinga.cluster import available_workers, connect
 from dsinga.cluster.dask.shared_objects import Packed, share, unpacked
-from dsinga.job import Job, LayerConf
-from dsinga.layers import Layer, Output
+from dsinga.job import Job
 from dsinga.registry import register
+from tests.support.polling import wait_until
 from tests.support.small_job import with_topology
+from tests.support.user_layers import Identity, with_user_layer
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """A client of seven Dask workers; the scheduler would try for an hour to reach one that has gone."""
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1h"}),
-        LocalCluster(
-            n_workers=7, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
-        ) as local,
-        Client(local, set_as_default=False) as client,
-    ):
+    with dask.config.set({"distributed.comm.timeouts.connect": "1h"}), connect(workers=7) as client:
         yield client
 
 
@@ -50,10 +44,7 @@ def test_all_workers_and_the_scheduler_know_of_it_until_it_is_released(client: C
     assert holders(client, key) == set(client.who_has([future])[key]) == set(addresses)
     assert future.result(timeout=20) == {"count": count}
     del future
-    deadline = time.monotonic() + 20
-    while holders(client, key):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until(lambda: not holders(client, key))
 
 
 def share_in_task(addresses: list[str], scheduler: str | None = None) -> set[str]:
@@ -69,14 +60,9 @@ def test_a_task_shares_with_other_workers_than_its_own(client: Client) -> None:
 
 
 def test_a_task_shares_in_another_cluster(client: Client) -> None:
-    with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
-        ) as local,
-        Client(local, set_as_default=False) as second,
-    ):
+    with connect(workers=1) as second:
         addresses = list(available_workers(second))
-        future = client.submit(share_in_task, addresses, local.scheduler_address)
+        future = client.submit(share_in_task, addresses, second.scheduler.address)
         assert future.result(20) == set(addresses)
 
 
@@ -94,38 +80,20 @@ def test_a_worker_that_has_gone_keeps_nobody_else_from_sharing(client: Client) -
 loaders: list[str] = []
 
 
-class Noting:
-    """Notes the thread in which an object is loaded."""
+@register("layer", "Noting")
+class NotingLayer(Identity):
+    """Notes the thread in which it is loaded."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         loaders.append(threading.current_thread().name)
         self.__dict__.update(state)
 
 
-@register("layer", "Noting")
-class NotingLayer(Noting, Layer):
-    def __init__(self, conf, source_shapes, info=None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-
-    def compute_feature(self, params, sources, ctx):
-        return Output(sources[0])
-
-    def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        return (grad,), ()
-
-
 def test_the_layers_of_a_job_are_loaded_by_threads_of_tasks_only(job: Job) -> None:
-    job.neuralnet.layer.insert(6, LayerConf(name="own", user_type="Noting", srclayers="pool"))
-    job.neuralnet.layer[7].srclayers = ["own"]
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    job = with_user_layer(job, "Noting")
+    with connect(workers=2) as client:
         loaders.clear()
-        assert train(with_topology(job.replace(train_steps=2), 2, 2), client, progress=False).step == 2
+        assert train(with_topology(job, 2, 2), client, progress=False).step == 2
     assert sum("Dask-Default-Threads" in name for name in loaders) == 1, loaders
     assert "IO loop" not in loaders, "where the scheduler and the workers take messages"
 

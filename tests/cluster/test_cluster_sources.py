@@ -20,23 +20,12 @@ import dsinga
 from dsinga import nn
 from dsinga.data import Column, RecordSource, connect_sources, open_records, write_store
 from dsinga.estimators import Classifier
-from dsinga.job import Job, loads
-from tests.support.small_job import assert_same
+from dsinga.job import Job
+from tests.support.small_job import assert_same, linear, with_topology
 from tests.support.user_column import UserColumn
 
 ROWS = 16000  # of 80 bytes: more than a MiB, so that there are two blocks
 BLOCK = (1 << 20) // 80
-JOB = """
-name: "sources" train_steps: 8
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
-cluster { nworkers_per_group: 2 }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { batchsize: 2000 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
-    param { name: "w" init { type: kUniform low: -0.1 high: 0.1 } } param { name: "b" } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
 random = np.random.default_rng(5)
 Y = random.integers(3, size=ROWS)
 X = random.normal(Y[:, None], 1, (ROWS, 20)).astype(np.float32)
@@ -168,7 +157,7 @@ SENT = [
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return loads(JOB)
+    return with_topology(linear("batchsize=2000"), 2)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +166,12 @@ def expected(job: Job, threads: Client) -> dict[str, np.ndarray]:
     return dsinga.train(job, threads, data=(X, Y), progress=False).params
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+# In threads nothing is sent: there a source of each column is enough.
+@pytest.mark.parametrize(
+    ("kind", "client"),
+    [*((kind, "processes") for kind in SOURCES), *((kind, "threads") for kind in SENT)],
+    indirect=["client"],
+)
 def test_a_job_trains(job: Job, client: Client, tmp_path: Path, expected: Any, kind: str) -> None:
     source = open_records(SOURCES[kind](tmp_path, client))
     source.read(range(BLOCK - 10, BLOCK + 10))  # as a user looks at it first, which fills caches
@@ -240,7 +234,7 @@ def test_a_model_is_fitted_on_processes(processes: Client, tmp_path: Path, fitte
 
 
 # Dask and xarray collections, and numpy arrays with a client: what estimators train on a cluster.
-ESTIMATED = ["numpy", "dask off bounds", "dask persisted", "dask frame and series", "xr.open_zarr"]
+ESTIMATED = ["numpy", "dask persisted", "dask frame and series", "xr.open_zarr"]
 
 
 def fit_estimator(data: Any, client: Client, job: Job) -> dict[str, Any]:

@@ -81,11 +81,11 @@ class TestParamSettings:
     """Settings for the table hold for its rows, and leave the rest of the net alone."""
 
     @pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
-    def test_the_bits_are_those_of_dense_gradients(self, words: Job, client: Client, more: dict[str, str]) -> None:
+    def test_the_bits_are_those_of_dense_gradients(self, words: Job, threads: Client, more: dict[str, str]) -> None:
         words.updater.param_settings = [TABLE]
-        found = params(on(words, 3, 2, **more), client)
-        assert_same(found, params(on(dense(words), 3, 2, **more), client))
-        assert_close(found, params(on(words, 1), client), 1e-5)
+        found = params(on(words, 3, 2, **more), threads)
+        assert_same(found, params(on(dense(words), 3, 2, **more), threads))
+        assert_close(found, params(on(words, 1), threads), 1e-5)
 
     def test_they_are_those_of_an_updater_of_their_own(self, words: Job, threads: Client) -> None:
         """In the first step, in which the rest of the net has no influence on the table."""
@@ -102,9 +102,9 @@ class TestParamSettings:
         assert (first["table"] != general["table"]).any()
 
 
-def test_rows_that_are_not_looked_up_do_not_change(words: Job, client: Client) -> None:
+def test_rows_that_are_not_looked_up_do_not_change(words: Job, threads: Client) -> None:
     """Not even by weight decay."""
-    one, other = (params(on(words.replace(train_steps=steps), 2, 2), client)["table"] for steps in (1, STEPS))
+    one, other = (params(on(words.replace(train_steps=steps), 2, 2), threads)["table"] for steps in (1, STEPS))
     np.testing.assert_array_equal(one[WORDS:], other[WORDS:])
     assert (one[:WORDS] != other[:WORDS]).any(axis=1).sum() > 20
 
@@ -131,8 +131,8 @@ class TestMomentum:
         [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}],
         ids=str,
     )
-    def test_every_transport_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
-        assert_same(params(on(words, 3, 2, **more), client), expected)
+    def test_every_transport_gives_the_same_bits(self, words: Job, processes: Client, expected, more) -> None:
+        assert_same(params(on(words, 3, 2, **more), processes), expected)
 
     def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
         words = on(words, 3, 2)
@@ -154,7 +154,7 @@ class TestMomentum:
         assert_same(params(words, processes), found)
         assert_close({"table": found["table"]}, {"table": single["table"]}, 0.2)
 
-    def test_two_layers_share_a_table(self, words: Job, client: Client) -> None:
+    def test_two_layers_share_a_table(self, words: Job, threads: Client) -> None:
         """One looks words up, the other multiplies by the table: the sum of their gradients is dense."""
         layers = {layer.name: layer for layer in words.neuralnet.layer}
         layers["ip"].innerproduct_conf.num_output = 3
@@ -164,14 +164,15 @@ class TestMomentum:
         tied.param[1].name = "b2"
         layers["loss"].srclayers = ["tied", "data"]
         words.neuralnet.layer = [*words.neuralnet.layer[:-1], tied, layers["loss"]]
-        one, many = params(on(words, 1), client), params(on(words, 3, 2), client)
+        one, many = params(on(words, 1), threads), params(on(words, 3, 2), threads)
         assert_close(many, one, 1e-5)
         assert (one["table"][WORDS:] != 0).all()
 
 
-@pytest.mark.parametrize("freq", [4, 12])
 @pytest.mark.parametrize(
-    "more", [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}], ids=str
+    ("more", "freq"),
+    [({}, 4), ({}, 12), ({"pull": "kDeferred"}, 12), ({"update": "kWorker"}, 4), ({"update": "kWorker"}, 12)],
+    ids=str,
 )
 def test_a_worker_that_only_validates_pulls_the_newest_rows(
     words: Job, threads: Client, more: dict[str, str], freq: int
@@ -194,12 +195,12 @@ def test_a_worker_that_only_validates_pulls_the_newest_rows(
     [{"nworker_groups": 2}, {"nworker_groups": 2, "nserver_groups": 2, "sync_freq": 2}],
     ids=["Downpour", "Hogwild"],
 )
-def test_several_groups_train_rows_too(words: Job, client: Client, more: dict[str, int]) -> None:
+def test_several_groups_train_rows_too(words: Job, threads: Client, more: dict[str, int]) -> None:
     words.train_steps = 60
-    result = train(on(words, 1, 1, **more), client, progress=False)
+    result = train(on(words, 1, 1, **more), threads, progress=False)
     losses = result.history.phase("train")[:, "loss"]
     assert losses[-1] < 0.8 * losses[0]
-    first = params(on(words.replace(train_steps=1), 1), client)["table"]
+    first = params(on(words.replace(train_steps=1), 1), threads)["table"]
     np.testing.assert_allclose(result.params["table"][WORDS:], first[WORDS:], rtol=1e-6)
 
 

@@ -10,7 +10,8 @@ from distributed import Client
 
 from dsinga.api import train
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, UpdaterConf
+from dsinga.job import ClusterConf, Job
+from dsinga.job.overrides import with_fields
 
 
 def frozen(job: Job, *names: str, **fields: Any) -> Job:
@@ -22,8 +23,7 @@ def frozen(job: Job, *names: str, **fields: Any) -> Job:
     return job.replace(train_steps=8, disp_freq=4, test_freq=0, neuralnet=job.net.replace(layer=layers))
 
 
-@pytest.mark.parametrize("update", ["kServer", "kWorker"])
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("dim", "update"), [(0, "kServer"), (1, "kWorker")])
 def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str) -> None:
     static = frozen(job, "w1", "b1", "w2", static=True)
     static = static.replace(neuralnet=static.net.replace(partition_dim=dim))
@@ -46,14 +46,11 @@ def test_several_worker_groups_are_refused(job: Job) -> None:
 
 def with_global_stats(job: Job) -> Job:
     """Return the job, for a few steps, whose batch normalisation keeps its running statistics."""
-    layers = [
-        layer.replace(bm_conf={"use_global_stats": True}) if layer.name == "norm" else layer for layer in job.net.layer
-    ]
-    return job.replace(train_steps=8, disp_freq=4, test_freq=0, neuralnet=job.net.replace(layer=layers))
+    fields = {"neuralnet.layer[norm].bm_conf.use_global_stats": "true", "train_steps": 8, "disp_freq": 4}
+    return with_fields(job, fields)
 
 
-@pytest.mark.parametrize("update", ["kServer", "kWorker"])
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("dim", "update"), [(1, "kServer"), (0, "kWorker")])
 def test_statistics_of_a_frozen_batch_normalisation_do_not_drift(
     job: Job, threads: Client, dim: int, update: str
 ) -> None:
@@ -91,7 +88,6 @@ def settings_job(job: Job) -> Job:
             {"match": "w?", "base_lr": 0.003, "clip_low": -0.01, "clip_high": 0.02},
         ],
     )
-    assert isinstance(updater, UpdaterConf)
     return job.replace(updater=updater, train_steps=12, disp_freq=0)
 
 

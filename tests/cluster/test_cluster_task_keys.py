@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from dsinga.cluster.dask.task_keys import SPAN, task_key
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
 from tests.support.observers import Silent
+from tests.support.polling import wait_until
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology
 
@@ -73,10 +72,7 @@ def test_a_span_of_the_caller_stays(job: Job, threads: Client) -> None:
 def test_names_of_tasks_of_ended_runs_go(job: Job, processes: Client) -> None:
     """Dask caches the name of each task by its key in every process."""
     train(with_topology(job, 2).replace(train_steps=4), processes, progress=False)
-    deadline = time.monotonic() + 20
-    while max(processes.run(cached_names).values()) or processes.run_on_scheduler(cached_names):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    wait_until(lambda: not any(processes.run(cached_names).values()) and not processes.run_on_scheduler(cached_names))
 
 
 def cached_names() -> int:

@@ -12,6 +12,7 @@ from dsinga.api import build_net, evaluate, train
 from dsinga.data import import_records, write_store
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
+from dsinga.job.overrides import with_fields
 from dsinga.worker.batch_reader import open_batch_reader
 from tests.support.small_job import assert_close, with_topology
 
@@ -60,19 +61,13 @@ def job(folder: Path) -> Job:
     return loads(JOB, str(folder / "job.conf"))
 
 
-def without_carry(job: Job) -> Job:
-    """Return the job with sequences that begin with zeros instead of the state of the batch before."""
-    layers = [
-        layer.replace(gru_conf=layer.gru_conf.replace(carry=False)) if layer.gru_conf else layer
-        for layer in job.neuralnet.layer
-    ]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+CARRY = "neuralnet.layer[gru1].gru_conf.carry"
+PATH = "neuralnet.layer[data,kVal].char_rnn_conf.path"
 
 
-@pytest.mark.parametrize("workers", [2, 3])  # 3 have 3, 3 and 2 rows
-def test_workers_train_to_the_params_of_one(job: Job, threads: Client, workers: int) -> None:
+def test_workers_train_to_the_params_of_one(job: Job, threads: Client) -> None:
     single = train(job, threads, progress=False)
-    cut = train(with_topology(job, workers), threads, progress=False)
+    cut = train(with_topology(job, 3), threads, progress=False)  # of 3, 3 and 2 rows
     assert single.params[STATE].shape == (8, 9)
     assert np.abs(single.params[STATE]).max(axis=1).min() > 0.01  # every row has a state
     assert_close(cut.params, single.params, 1e-4)
@@ -81,7 +76,7 @@ def test_workers_train_to_the_params_of_one(job: Job, threads: Client, workers: 
 
 
 def test_a_carried_state_changes_the_params(job: Job, threads: Client) -> None:
-    carried, begun = train(job, threads, progress=False), train(without_carry(job), threads, progress=False)
+    carried, begun = (train(conf, threads, progress=False) for conf in (job, with_fields(job, {CARRY: "false"})))
     assert STATE not in begun.params
     assert evaluate(job, carried.params, "train", threads)["loss"] < 3
     assert np.abs(carried.params["w"] - begun.params["w"]).max() > 1e-4
@@ -89,13 +84,8 @@ def test_a_carried_state_changes_the_params(job: Job, threads: Client) -> None:
 
 def test_a_job_with_another_batch_size_starts_with_new_states(job: Job, threads: Client, tmp_path: Path) -> None:
     train(job.replace(train_steps=1), threads, workspace=tmp_path, progress=False)
-    layers = [
-        layer.replace(char_rnn_conf=layer.char_rnn_conf.replace(batchsize=5)) if layer.char_rnn_conf else layer
-        for layer in job.neuralnet.layer
-    ]
-    smaller = job.replace(
-        name="smaller", checkpoint_path=[str(tmp_path)], neuralnet=job.neuralnet.replace(layer=layers), train_steps=1
-    )
+    smaller = with_fields(job, {"neuralnet.layer[data,kTrain].char_rnn_conf.batchsize": 5})
+    smaller = smaller.replace(name="smaller", checkpoint_path=[str(tmp_path)], train_steps=1)
     assert train(smaller, threads, progress=False).params[STATE].shape == (5, 9)
 
 
@@ -125,33 +115,18 @@ def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None
     result = train(job, threads, progress=False)
     assert STATE not in result.params
     assert evaluate(job, result.params, "train", threads)["loss"] < 3
-    layers = [
-        layer.replace(gru_conf=layer.gru_conf.replace(carry=True)) if layer.gru_conf else layer
-        for layer in job.neuralnet.layer
-    ]
     with pytest.raises(UserError, match=r"layer 'gru1' cannot carry its state over: .*one worker group"):
-        train(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), threads, progress=False)
+        train(with_fields(job, {CARRY: "true"}), threads, progress=False)
 
 
 def test_more_characters_than_vocab_size_are_refused(job: Job) -> None:
-    layers = [
-        layer.replace(onehot_conf={"vocab_size": 11}) if layer.name == "onehot" else layer
-        for layer in job.neuralnet.layer
-    ]
     with pytest.raises(UserError, match=r"layer 'onehot': 'data' has 12 different codes, but vocab_size is 11"):
-        build_net(job.replace(neuralnet=job.neuralnet.replace(layer=layers)))
+        build_net(with_fields(job, {"neuralnet.layer[onehot].onehot_conf.vocab_size": 11}))
 
 
 def test_a_test_text_of_another_vocabulary_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
-    layers = [
-        layer.replace(char_rnn_conf=layer.char_rnn_conf.replace(path=str(tmp_path / "other.zarr")))
-        if layer.name == "data" and not layer.in_phase(Phase.kTrain)
-        else layer
-        for layer in job.neuralnet.layer
-    ]
     (tmp_path / "other").write_text("abcdefghijk" * 30)
     import_records("text", tmp_path / "other", tmp_path / "other.zarr")
-    with pytest.raises(
-        UserError, match=r"other.zarr, which phase kVal reads, has another vocabulary than .*train_data"
-    ):
-        train(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), threads, progress=False)
+    refusal = r"other.zarr, which phase kVal reads, has another vocabulary than .*train_data"
+    with pytest.raises(UserError, match=refusal):
+        train(with_fields(job, {PATH: str(tmp_path / "other.zarr")}), threads, progress=False)

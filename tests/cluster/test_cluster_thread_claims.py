@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.cluster.queue.thread_claims import ThreadClaims, Usage, assign
+from dsinga.cluster.queue.thread_claims import ThreadClaims, assign
 
 
 def worker(threads: int, host: str = "h0", gpus: int = 0, name: str = "") -> dict[str, Any]:
@@ -37,15 +37,6 @@ def queue_of(workers: dict[str, dict[str, Any]], *requests: dict[str, Any]) -> T
     return claims
 
 
-def test_each_run_takes_free_workers_and_the_last_one_waits() -> None:
-    claims = queue_of(cluster(1, 1), request("a"), request("b"), request("c"))
-    assert granted(claims) == {"a": {"w0": 1}, "b": {"w1": 1}, "c": {}}
-    claims.remove(["a"])
-    assert claims.advance(now=5.0) == ["c"]
-    assert granted(claims) == {"b": {"w1": 1}, "c": {"w0": 1}}
-    assert claims.runs["c"]["since"] == 5.0
-
-
 def test_workers_without_other_runs_come_first() -> None:
     claims = queue_of(cluster(2, 2), request("a"), request("b"), request("c", 2))
     assert granted(claims) == {"a": {"w0": 1}, "b": {"w1": 1}, "c": {"w0": 1, "w1": 1}}
@@ -69,16 +60,6 @@ def test_a_later_run_may_use_what_an_earlier_one_cannot() -> None:
     assert granted(claims) == {"a": {"w1": 1}, "b": {}, "c": {"w0": 1, "w1": 2}}, "a thread of w1 is left for b"
     claims = queue_of(workers, request("a", hosts=[["h0"]]), request("b", hosts=[["h0"]]), request("c"))
     assert granted(claims) == {"a": {"w0": 1}, "b": {}, "c": {"w1": 1}}
-
-
-def test_resources_and_hosts_are_kept_to() -> None:
-    workers = {"w0": worker(4, "h0"), "w1": worker(4, "h1", gpus=2), "w2": worker(4, "h2", gpus=4)}
-    half = {"GPU": 0.5}
-    assert granted(queue_of(workers, request("a", 3, resources={"GPU": 2.0}))) == {"a": {"w1": 1, "w2": 2}}
-    assert granted(queue_of(workers, request("a", 8, resources=half))) == {"a": {"w1": 4, "w2": 4}}
-    assert granted(queue_of(workers, request("a", 2, hosts=[["h1"], ["elsewhere"]]))) == {"a": {"w1": 2}}
-    claims = queue_of(workers, request("a", 2, resources={"GPU": 1.0}, hosts=[["h1"]]), request("b", hosts=[["h1"]]))
-    assert granted(claims) == {"a": {"w1": 2}, "b": {"w1": 1}}
 
 
 def test_separate_servers_take_whole_workers_the_last_ones() -> None:
@@ -250,9 +231,3 @@ def test_everything_is_released_and_every_run_that_fits_has_its_turn(before: Any
     assert begun == waiting
     assert claims.held() == {}
     assert all(assign(record, claims.workers, {}) is None for record in claims.runs.values())
-
-
-def test_a_thread_more_than_there_is_cannot_be_taken() -> None:
-    held = {"w0": Usage()}
-    held["w0"].add(3, {"GPU": 1.0})
-    assert assign(request("a"), {"w0": worker(2, gpus=1)}, held) is None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
-import http.server
 import io
 import logging
 import os
 import socket
 import ssl
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,16 +18,21 @@ from typing import Any
 import dask.config
 import psutil
 import pytest
-from distributed import Client
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
+from distributed import Client, Scheduler
 
-from dsinga.api import evaluate, predict, train
+from dsinga.api import evaluate, train
 from dsinga.cli import main
 from dsinga.cluster import connect
 from dsinga.cluster.connecting.scheduler_probe import TLS_RECORDS, reply_to_tls
+from dsinga.dashboard import pages
+from dsinga.dashboard.history import RunHistory
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.tls import security, write_certificates
+from tests.support.web_server import QuietHandler, serve
 
 pytestmark = pytest.mark.process
 SECRET = "it-is-a-secret"
@@ -92,22 +94,14 @@ def test_training_opens_no_port_without_tls(client: Client, job: Job, threads: C
     assert_same(result.params, train(job, threads, progress=False).params)
 
 
-def test_commands_train_resume_test_and_predict(
-    options: list[str], client: Client, job: Job, stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_train_and_test(
+    options: list[str], stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.conf").write_text(JOB)
     monkeypatch.chdir(tmp_path)
     options.append(f"--data-root={stores}")
-    words = ["train", "job.conf", "--workers=2", "--set=checkpoint_freq=10", *options]
-    run(*words, "--workspace=w", "--set=train_steps=10")
-    run(*words, "--workspace=w", "--set=train_steps=20", "--resume")
-    run(*words, "--workspace=graph", "--set=train_steps=20", "--grain=graph")
+    run("train", "job.conf", "--workers=2", "--workspace=w", "--set=train_steps=10", "--grain=graph", *options)
     assert "accuracy" in run("test", "job.conf", "--checkpoint=w", *options)
-    run("predict", "job.conf", "--checkpoint=w", "--layer=ip", "--out=ip.zarr", *options)
-    params = [(tmp_path / f"{name}/checkpoint/step20/params.safetensors").read_bytes() for name in ("w", "graph")]
-    assert params[0] == params[1]
-    assert evaluate(job, tmp_path / "w", client=client)["accuracy"] > 0.3
-    assert len(predict(job, tmp_path / "w", "ip", client=client)) == 150
 
 
 def run(*words: str) -> str:
@@ -129,7 +123,7 @@ def test_the_dashboard_answers_by_https(client: Client, certificates: Path) -> N
         assert page.status == 200
 
 
-class _WithPassword(http.server.SimpleHTTPRequestHandler):
+class _WithPassword(QuietHandler):
     """Serves a folder to whoever knows the password."""
 
     def do_GET(self) -> None:
@@ -141,17 +135,12 @@ class _WithPassword(http.server.SimpleHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *_: Any) -> None: ...
-
 
 @pytest.fixture
 def web(stores: Path) -> Iterator[str]:
     """The URL, with its password, of the folder of stores at a web server."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_WithPassword, directory=str(stores)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://me:{SECRET}@127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serve(stores, _WithPassword) as address:
+        yield f"http://me:{SECRET}@{address}"
 
 
 def log_to(path: str) -> None:
@@ -164,7 +153,7 @@ def log_to(path: str) -> None:
 def test_a_password_of_a_store_is_nowhere(
     client: Client, stores: Path, web: str, tmp_path: Path, capfd: Any, caplog: Any
 ) -> None:
-    """Neither in files, logs of all processes, output, nor reprs; and a run resumes with it from the job."""
+    """Neither in files, logs, output, reprs nor pages of the dashboard; and a run resumes with it from the job."""
     for address in client.run(os.getpid):
         client.run(log_to, str(tmp_path / f"{address[-5:]}.log"), workers=[address])
     caplog.set_level(logging.INFO, "distributed")
@@ -179,12 +168,21 @@ def test_a_password_of_a_store_is_nowhere(
     with pytest.raises(UserError) as refused:
         train(loads(text.replace(SECRET, "wrong-secret"), "small.conf"), client)
     client.submit(fail, job, pure=False).exception()
-    print(refused.value, job, repr(job), job._repr_html_(), result, result._repr_html_(), client.get_events("dsinga"))
+    print(refused.value, job, repr(job), job._repr_html_(), result, result._repr_html_())
+    print(client.run_on_scheduler(read_pages))
     texts = {str(path): path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()}
     texts |= {"output": "".join(capfd.readouterr()), "log": caplog.text}
     assert "http://***@127.0.0.1" in texts["output"]
     assert any("Compute Failed" in text for name, text in texts.items() if name.endswith(".log"))
     assert not [name for name, text in texts.items() if SECRET in text or "wrong-secret" in text]
+
+
+def read_pages(dask_scheduler: Scheduler) -> str:
+    """Return the data of the dashboard's page of all panels, and of the events, on the scheduler."""
+    document = Document()
+    pages.all_page(dask_scheduler.plugins[RunHistory.name], dask_scheduler, {}, document)
+    sources = [dict(model.data) for model in document.select({"type": ColumnDataSource})]
+    return repr(sources) + repr(dask_scheduler.get_events())
 
 
 def fail(job: Job) -> None:

@@ -51,12 +51,8 @@ def refusal(address: str, credentials: Security | None) -> str:
 
 def test_credentials_that_do_not_fit_are_named(folder: Path, schedulers: dict[str, str]) -> None:
     address = f"tls://{schedulers['tls']}"
-    mine = Security(
-        require_encryption=True,
-        tls_ca_file=str(folder / "ca.pem"),
-        tls_client_cert=str(folder / "other/cert.pem"),
-        tls_client_key=str(folder / "other/key.pem"),
-    )
+    mine, other_ciphers = security(folder, "other/cert.pem", "other/key.pem"), security(folder)
+    other_ciphers.tls_ciphers = "NONE"
     faults = {
         "needs TLS, and there is no CA file and no client certificate; give security=": None,
         f"is not from an authority in the CA file {folder}/other/ca.pem": security(folder / "other"),
@@ -73,13 +69,7 @@ def test_credentials_that_do_not_fit_are_named(folder: Path, schedulers: dict[st
         f"the TLS certificate {folder}/junk.pem is not a PEM file": security(folder, "junk.pem"),
         f"the TLS CA file {folder}/damaged.pem has no certificate": security(folder, ca="damaged.pem"),
         f"{folder}/cert.pem, which without a key file must contain the key": security(folder, key=None),
-        "the TLS ciphers 'NONE' cannot be used": Security(
-            require_encryption=True,
-            tls_ca_file=str(folder / "ca.pem"),
-            tls_client_cert=str(folder / "cert.pem"),
-            tls_client_key=str(folder / "key.pem"),
-            tls_ciphers="NONE",
-        ),
+        "the TLS ciphers 'NONE' cannot be used": other_ciphers,
     }
     for message, credentials in faults.items():
         assert message in refusal(address, credentials)

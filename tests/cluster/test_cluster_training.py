@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from distributed import Client
 
 from dsinga import UserError
-from dsinga.api import Result, train
-from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf, loads
-from dsinga.layers import Layer, Output
+from dsinga.api import train
+from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf
+from dsinga.layers import Output
 from dsinga.registry import register
 from dsinga.training import Updater, bp
-from tests.support.small_job import JOB, assert_close, assert_same, with_topology
-
-
-@pytest.fixture(scope="session")
-def single(stores: Path, threads: Client) -> Result:
-    """The small job trained by one worker."""
-    return train(with_topology(loads(JOB, str(stores / "small.conf")), 1), threads, progress=False)
-
-
-@pytest.mark.parametrize(("workers", "servers"), [(2, 1), (3, 1), (3, 3)])
-def test_more_workers_change_nothing_but_rounding(
-    job: Job, client: Client, single: Result, workers: int, servers: int
-) -> None:
-    result = train(with_topology(job, workers, servers), client, progress=False)
-    assert_close(result.params, single.params, 1e-5)
-
-
-def test_training_learns(single: Result) -> None:
-    losses = single.history.phase("train")[:, "loss"]
-    assert losses[-1] < 0.3 * losses[0]
-
-
-def test_threads_and_processes_give_the_same_bits(job: Job, threads: Client, processes: Client) -> None:
-    job = with_topology(job, 3, 2)
-    assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
-
-
-def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, single: Result) -> None:
-    job = with_topology(job, 2, 2)
-    assert job.cluster is not None
-    job = job.replace(cluster=job.cluster.replace(slicing=SlicingMethod.kBlock))
-    assert_close(train(job, threads, progress=False).params, single.params, 1e-5)
-
-
-def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) -> None:
-    job.neuralnet.layer[0].store_conf.batchsize = [50, 20, 30]  # type: ignore[union-attr]
-    assert_close(train(with_topology(job, 3), threads, progress=False).params, single.params, 1e-5)
+from tests.support.small_job import assert_close, assert_same, with_topology
+from tests.support.user_layers import Identity, with_user_layer
 
 
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
     """They are defined in a function, as in a notebook cell: no worker process can import them."""
 
     @register("layer", "Twice")
-    class Twice(Layer):
-        def __init__(self, conf, source_shapes, info=None):
-            super().__init__(conf, source_shapes, info)
-            self.shape = self.source_shapes[0]
-
+    class Twice(Identity):
         def compute_feature(self, params, sources, ctx):
             return Output(2 * sources[0])
 
@@ -73,18 +32,14 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
         def change(self, lr, w, g, slots, t, s):
             w -= 0.001 * np.sign(g)
 
-    twice = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
-    job.neuralnet.layer.insert(6, twice)
-    job.neuralnet.layer[7].srclayers = ["twice"]
-    job = job.replace(updater=UpdaterConf(user_type="SignSGD"))
+    job = with_user_layer(job, "Twice").replace(train_steps=50, updater=UpdaterConf(user_type="SignSGD"))
     result = train(with_topology(job, 2), processes, progress=False)
     assert_same(result.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = result.history.phase("train")[:, "loss"]
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("method", SlicingMethod)
-@pytest.mark.parametrize("update", UpdatePlace)
+@pytest.mark.parametrize(("method", "update"), list(zip(SlicingMethod, UpdatePlace, strict=True)))
 def test_clipping_by_norm_does_not_depend_on_the_cut(
     job: Job, threads: Client, method: SlicingMethod, update: UpdatePlace
 ) -> None:

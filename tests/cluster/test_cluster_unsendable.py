@@ -22,7 +22,7 @@ import dsinga
 from dsinga import nn
 from dsinga.data import Column, RecordSource
 from dsinga.errors import UserError
-from dsinga.estimators import Classifier, Regressor
+from dsinga.estimators import Classifier
 from dsinga.job import Job
 
 X, Y = np.zeros((400, 4), np.float32), np.arange(400) % 2
@@ -97,21 +97,9 @@ CALLS: dict[str, tuple[Callable[[Client, BinaryIO], Any], str]] = {
         ),
         f"mine: 'x' cannot be sent to Dask workers ({LOCK})",
     ),
-    "predict": (
-        lambda client, file: dsinga.predict(job(), PARAMS, "ip", client=client, data=locked(X)),
-        f"dask array: 'x' cannot be sent to Dask workers (its task 'array-add': {LOCK})",
-    ),
-    "submit": (
-        lambda client, file: dsinga.submit(job(), client, data=(locked(X), Y)).result(60),
-        f"dask array: 'x' cannot be sent to Dask workers (its task 'array-add': {LOCK})",
-    ),
     "fit: file": (
         lambda client, file: model().fit(da.from_array(FileArray(file), chunks=(100, -1)), Y, client=client),
         f"dask array: 'x' cannot be sent to Dask workers (its chunks are of a FileArray: {FILE})",
-    ),
-    "fit: labels": (
-        lambda client, file: model().fit(lazy_x, locked(Y), client=client),
-        f"dask array: 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "fit: frame": (
         lambda client, file: model().fit(locked_frame(), Y, client=client),
@@ -123,24 +111,6 @@ CALLS: dict[str, tuple[Callable[[Client, BinaryIO], Any], str]] = {
     ),
     "estimator: records": (
         lambda client, file: Classifier().fit(locked(X), lazy_y, client=client),
-        f"dask array: 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
-    ),
-    "estimator: targets": (
-        lambda client, file: Regressor().fit(lazy_x, locked(Y * 1.0), client=client),
-        f"dask array: 'y' cannot be sent to Dask workers (its task 'add': {LOCK})",
-    ),
-    "estimator: frame": (
-        lambda client, file: Classifier().fit(locked_frame(), lazy_y, client=client),
-        "dask data frame: 'X' cannot be sent to Dask workers (its task",
-    ),
-    "estimator: validation": (
-        lambda client, file: Regressor(epochs=1).fit(
-            lazy_x, lazy_y * 1.0, validation_data=(locked(X), lazy_y * 1.0), client=client
-        ),
-        "dask array: 'x' cannot be sent to Dask workers",
-    ),
-    "estimator: score": (
-        lambda client, file: Classifier(epochs=1).fit(X, Y).score(locked(X), lazy_y),
         f"dask array: 'X' cannot be sent to Dask workers (its task 'add': {LOCK})",
     ),
     "estimator: predict": (

@@ -69,11 +69,6 @@ def test_bytes_a_second_are_of_all_groups_also_of_those_without_a_new_round(hist
     assert history.runs["a"].crossing.columns()[1] == [60.0, 460.0, 460.0]
 
 
-def test_the_mean_staleness_of_each_group(history: RunHistory) -> None:
-    tell(history, begin("a"), round_of("a", staleness=[(0, 10, 15, 4), (1, 4, 2, 1)]))
-    assert {group: series.last for group, series in history.runs["a"].staleness.items()} == {0: 1.5, 1: 0.5}
-
-
 def test_a_run_ends_by_its_event_or_when_its_client_has_gone(history: RunHistory) -> None:
     tell(history, begin("a"), begin("b", client="d"), begin("c", client="d"), end("c", state="failed"))
     history.remove_client(None, "d")

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -23,6 +21,7 @@ from dsinga.dashboard import NO_DASHBOARD, install, pages
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.pages import PANELS
 from dsinga.job import loads
+from tests.support.polling import wait_until
 from tests.support.small_job import JOB, with_topology
 
 PATHS = {f"/individual-dsinga-{name}" for name in PANELS}
@@ -167,13 +166,6 @@ def state_of(client: Client, job: str) -> str:
     sources = sources_of(client, "queue")["Runs"]
     states = dict(zip(sources["job"][::-1], sources["state"][::-1], strict=True))
     return str(states.get(job, "")).replace("starting", "")
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
 
 
 def test_installing_twice_changes_nothing(client: Client, results: dict[str, Any]) -> None:

@@ -25,6 +25,9 @@ FAULTS = {
     "batchsize": (Classifier(batchsize=True), "batchsize is True; give a whole number of at least 1"),
     "rate": (Classifier(learning_rate="fast"), "learning_rate is 'fast'; give a number of at least 0"),
     "decay": (Classifier(weight_decay=-1), "weight_decay is -1; give a number of at least 0"),
+    "activation": (Classifier(activation="rely"), "there is no activation 'rely'; did you mean 'relu'"),
+    "net": (Classifier(net=3), "net must be a Job, the path of a job file or a model of dsinga.nn, not int"),
+    "method": (Transformer(method="pca"), "method must be 'autoencoder' or 'rbm', not 'pca'"),
     "code": (Transformer(n_components=0), "n_components is 0; give a whole number of at least 1"),
 }
 

@@ -93,17 +93,6 @@ def model() -> nn.Model:
     return net
 
 
-def test_a_job_trains_to_the_bits_of_dsinga_train() -> None:
-    x, y = load_digits(return_X_y=True)
-    x = x.astype(np.float32)
-    job = dsinga.models.mlp([16], inputs=64, batchsize=50, train_steps=40)
-    expected = dsinga.train(job, data={"train": (x, y), "test": (x, y)}, progress=False)
-    classifier = Classifier(job).fit(x, y)
-    assert_same(classifier.params_, expected.params)
-    scores = dsinga.predict(job, expected.params, "ip", data={"test": (x, y)})
-    np.testing.assert_array_equal(classifier.predict(x), scores.argmax(axis=1))
-
-
 def test_a_job_a_model_and_an_estimator_give_the_same_bits() -> None:
     x, y = load_digits(return_X_y=True)
     x = x.astype(np.float32)
@@ -243,20 +232,6 @@ def test_a_saved_estimator_gives_the_same_results(estimator: Any, tmp_path: Any)
         estimator.save(tmp_path / "saved")
     with pytest.raises(UserError, match="is no saved estimator: it lacks estimator.json"):
         load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "message"),
-    [
-        (Classifier(activation="rely"), "there is no activation 'rely'; did you mean 'relu'"),
-        (Classifier(net=3), "net must be a Job, the path of a job file or a model of dsinga.nn, not int"),
-        (Transformer(method="pca"), "method must be 'autoencoder' or 'rbm', not 'pca'"),
-    ],
-    ids=str,
-)
-def test_bad_parameters_are_refused(estimator: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        estimator.fit(*load_iris(return_X_y=True))
 
 
 def test_a_net_with_too_few_outputs_is_refused() -> None:

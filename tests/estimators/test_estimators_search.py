@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 
@@ -15,17 +14,6 @@ from dsinga.estimators import Classifier
 
 GRID = {"hidden": [(8,), (16,)], "learning_rate": [0.01, 0.03]}
 X, Y = (array[:200] for array in load_digits(return_X_y=True))
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +32,15 @@ def assert_same_search(search: Any, here: Any) -> None:
     np.testing.assert_array_equal(search.predict(X), here.predict(X))
 
 
-def test_the_grid_search_of_sklearn_runs_on_a_cluster_by_joblib(client: Client, here: Any) -> None:
+def test_the_grid_search_of_sklearn_runs_on_a_cluster_by_joblib(threads: Client, here: Any) -> None:
     import joblib
 
-    with client.as_current(), joblib.parallel_config("dask", client=client):
+    with threads.as_current(), joblib.parallel_config("dask", client=threads):
         assert_same_search(GridSearchCV(classifier(), GRID, cv=2).fit(X, Y), here)
 
 
 @pytest.mark.filterwarnings("ignore")  # dask-ml has its own with recent releases of what it uses
-def test_the_grid_search_of_dask_ml_runs_on_a_cluster(client: Client, here: Any) -> None:
+def test_the_grid_search_of_dask_ml_runs_on_a_cluster(threads: Client, here: Any) -> None:
     selection = pytest.importorskip("dask_ml.model_selection")
-    with client.as_current():
+    with threads.as_current():
         assert_same_search(selection.GridSearchCV(classifier(), GRID, cv=2).fit(X, Y), here)

@@ -7,6 +7,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsinga.estimators import Classifier, Regressor, Transformer
 
 
-@parametrize_with_checks([Classifier(), Regressor(), Transformer(), Transformer(method="rbm")])
+@parametrize_with_checks([Classifier(), Regressor(), Transformer(epochs=2), Transformer(method="rbm", epochs=2)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)

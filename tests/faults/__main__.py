@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.faults.forked import Ended, run_forked
-from tests.faults.verdicts import FAULTS, MESSAGE, damage_of, messages_of, pattern_of, verdict
+from tests.faults.verdicts import FAULTS, damage_of, verdict
 
-SHOWN = 12  # patterns of messages
 SHOWN_FAILED = 40  # cases
 
 
@@ -59,7 +58,7 @@ def main() -> int:
         tasks = ((n, functools.partial(run_case, kind.run, options.seed, n, original, work)) for n in numbers)
         began = time.monotonic()
         ends = run_forked(tasks, work, options.seconds, options.processes)
-        return report(_cleaned(ends, work, options.only), work, began, options.only is not None)
+        return report(_cleaned(ends, work, options.only), began)
 
 
 def _created(create: Callable[[Path], None], original: Path) -> int:
@@ -79,10 +78,9 @@ def _cleaned(ends: Iterator[Ended], work: Path, only: int | None) -> Iterator[En
         yield ended
 
 
-def report(ends: Iterator[Ended], work: Path, began: float, quiet: bool) -> int:
-    """Print counts, the slowest case, patterns of messages and the failed cases; return 1 if there are any of those."""
+def report(ends: Iterator[Ended], began: float) -> int:
+    """Print counts, the slowest case and the failed cases; return 1 if there are any of those."""
     counts: collections.Counter[str] = collections.Counter()
-    patterns: collections.Counter[str] = collections.Counter()
     failed: list[str] = []
     slowest, largest = (0.0, -1), (0, -1)
     for ended in ends:
@@ -90,18 +88,12 @@ def report(ends: Iterator[Ended], work: Path, began: float, quiet: bool) -> int:
         counts[outcome] += 1
         slowest = max(slowest, (ended.seconds, ended.number))
         largest = max(largest, (ended.peak_bytes, ended.number))
-        if outcome == MESSAGE:
-            patterns[pattern_of(messages_of(ended)[0], work)] += 1
-        elif outcome in FAULTS:
+        if outcome in FAULTS:
             last = ended.output.strip().rpartition("\n")[2]
             failed.append(f"{outcome}: case {ended.number}: {damage_of(ended)}: {last[:300]}")
     total = counts.total()
     print(f"{total} cases in {time.monotonic() - began:.0f} s: " + ", ".join(f"{n} {v}" for v, n in counts.items()))
     print(f"slowest: {slowest[0]:.1f} s (case {slowest[1]}); most memory: {largest[0] >> 20} MiB (case {largest[1]})")
-    if not quiet:
-        print(f"{len(patterns)} kinds of messages; the most frequent:")
-        for pattern, count in patterns.most_common(SHOWN):
-            print(f"{count:6d} {pattern}")
     for line in failed[:SHOWN_FAILED]:
         print(line)
     if len(failed) > SHOWN_FAILED:

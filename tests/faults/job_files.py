@@ -13,9 +13,7 @@ seed: 3
 disp_freq: 1
 """
 
-MLP = (
-    HEAD.format(name="mlp")
-    + """train_one_batch { alg: kBP }
+MLP = """train_one_batch { alg: kBP }
 updater {
   type: kSGD momentum: 0.9 weight_decay: 5e-4 clip_norm: 10
   learning_rate { type: kStep base_lr: 0.05 step_conf { gamma: 0.97 change_freq: 1 } }
@@ -36,11 +34,8 @@ neuralnet {
   layer { name: "accuracy" type: kAccuracy srclayers: "out" srclayers: "data" include: kTest }
 }
 """
-)
 
-IMAGES = (
-    HEAD.format(name="images")
-    + """test_freq: 2 test_steps: 1
+IMAGES = """test_freq: 2 test_steps: 1
 updater { type: kAdam adam_conf { beta1: 0.9 beta2: 0.99 } learning_rate { type: kFixed base_lr: 0.001 } }
 neuralnet {
   layer { name: "data" type: kRecordInput include: kTrain
@@ -59,11 +54,8 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
-)
 
-CHARS = (
-    HEAD.format(name="chars")
-    + """validate_freq: 1 validate_steps: 1
+CHARS = """validate_freq: 1 validate_steps: 1
 train_one_batch { alg: kBPTT }
 updater { type: kRMSProp rmsprop_conf { rho: 0.95 } clip_low: -5 clip_high: 5
   learning_rate { type: kFixedStep fixedstep_conf { step: [0, 1] step_lr: [0.01, 0.001] } } }
@@ -84,11 +76,8 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "label" }
 }
 """
-)
 
-RBM = (
-    HEAD.format(name="rbm")
-    + """train_one_batch { alg: kCD cd_conf { cd_k: 2 } }
+RBM = """train_one_batch { alg: kCD cd_conf { cd_k: 2 } }
 updater { type: kAdaGrad delta: 1e-7 learning_rate { type: kLinear base_lr: 0.1 linear_conf {
   change_freq: 10 final_lr: 0.01 } } }
 neuralnet {
@@ -99,11 +88,8 @@ neuralnet {
     param { name: "w_" share_from: "w" } param { name: "bh" } }
 }
 """
-)
 
-WORKERS = (
-    HEAD.format(name="workers")
-    + """
+WORKERS = """
 cluster { nworkers_per_group: 2 nservers_per_group: 2 sync_freq: 1 compression: kTopK topk_share: 0.5 slicing: kBlock }
 updater { type: kNesterov momentum: 0.5 learning_rate {
   type: kInverse base_lr: 0.1 inverse_conf { gamma: 0.5 pow: 1 } } }
@@ -123,11 +109,8 @@ neuralnet {
   layer { name: "loss" type: kEuclideanLoss srclayers: "ip" srclayers: "data" euclideanloss_conf { scale: 0.5 } }
 }
 """
-)
 
-GROUPS = (
-    HEAD.format(name="groups")
-    + """
+GROUPS = """
 cluster { nworker_groups: 2 nserver_groups: 2 nworkers_per_group: 1 nservers_per_group: 1 sync_topology: kRing
   sync_edge { group: [0, 1] } sync_freq: 1 }
 warmup_steps: 1
@@ -139,11 +122,8 @@ neuralnet {
   layer { name: "loss" type: kHingeLoss srclayers: "ip" srclayers: "data" hingeloss_conf { norm: L2 margin: 0.5 } }
 }
 """
-)
 
-EXTENSIONS = (
-    HEAD.format(name="extensions")
-    + """
+EXTENSIONS = """
 validate_freq: 1 validate_steps: 1 validate_after: 1 checkpoint_freq: 1 checkpoint_keep: 1 skip_bad_batches: true
 extension { type: kEarlyStopping monitor: "val/loss" mode: min patience: 3 min_delta: 0.001 }
 extension { type: kKeepBest monitor: "val/accuracy" mode: max }
@@ -160,17 +140,12 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" exclude: kDeploy }
 }
 """
-)
 
-JOBS = {
-    "mlp": MLP,
-    "images": IMAGES,
-    "chars": CHARS,
-    "rbm": RBM,
-    "workers": WORKERS,
-    "groups": GROUPS,
+TEXTS = {
+    "mlp": MLP, "images": IMAGES, "chars": CHARS, "rbm": RBM, "workers": WORKERS, "groups": GROUPS,
     "extensions": EXTENSIONS,
-}
+}  # fmt: skip
+JOBS = {name: HEAD.format(name=name) + text for name, text in TEXTS.items()}
 
 
 def write_job_inputs(folder: Path) -> None:

@@ -1,41 +1,27 @@
-"""Kills, or stops, a process of a Dask cluster before each step of a run's start: ``python -m tests.faults.kills``.
-
-Prints for each step how long the run took to end after that, and with which message. The exit status is 1 where a run
-does not end in time or its message does not name what was lost.
-"""
+"""The steps of a run's start, before each of which a process of a Dask cluster is killed or stopped."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import os
-import signal
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import dask.config
-import numpy as np
-
 from dsinga.api import evaluate, predict, train
-from dsinga.data import write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import ClusterConf, Job, PartitionMethod, loads
-from tests.faults.sockets import CUT_JOB
-from tests.support.forked_cluster import ForkedCluster, forked_cluster
-from tests.support.small_job import without_restarts
+from tests.support.forked_cluster import ForkedCluster
+from tests.support.small_job import JOB, without_restarts
 
+# A layer is cut along its outputs, so that workers send each other arrays.
+CUT_JOB = JOB.replace('layer { name: "ip"', 'layer { partition_dim: 1 name: "ip"')
 TWO = ClusterConf(nworkers_per_group=2, nservers_per_group=2)
 ASYNCHRONOUS = ClusterConf(nworker_groups=2, nserver_groups=2)
 REPLICATED = ClusterConf(nworkers_per_group=2, nservers_per_group=2, update="kWorker")
-LOST_SECONDS = 3.0
-HANG_SECONDS = 45
 
 
 class Stage(NamedTuple):
@@ -113,23 +99,21 @@ def owner_of(path: str) -> tuple[Any, str]:
 
 
 class Blow:
-    """Sends a signal to a process before a function is called, or some seconds after that."""
+    """Sends a signal to a process before a function is called."""
 
-    def __init__(self, stage: Stage, pid: int, number: int, delay: float):
+    def __init__(self, stage: Stage, pid: int, number: int):
         self.at = 0.0
         self._owner, self._name = owner_of(stage.function)
         self._function: Callable[..., Any] = getattr(self._owner, self._name)
-        self._left, self._pid, self._number, self._delay = stage.number, pid, number, delay
+        self._left, self._pid, self._number = stage.number, pid, number
 
     def __enter__(self) -> Blow:
         blow = self
 
         def call(*arguments: Any, **options: Any) -> Any:
             if blow._left == 0:
-                if blow._delay:
-                    threading.Timer(blow._delay, blow._strike).start()
-                else:
-                    blow._strike()
+                blow.at = time.monotonic()
+                os.kill(blow._pid, blow._number)
             blow._left -= 1
             return blow._function(*arguments, **options)
 
@@ -137,17 +121,11 @@ class Blow:
         self._patch.start()
         return self
 
-    def _strike(self) -> None:
-        self.at = time.monotonic()
-        os.kill(self._pid, self._number)
-
     def __exit__(self, *_: Any) -> None:
         self._patch.stop()
 
 
-def run_stage(
-    stage: Stage, cluster: ForkedCluster, victim: str, number: int, delay: float, folder: Path
-) -> tuple[float, str]:
+def run_stage(stage: Stage, cluster: ForkedCluster, victim: str, number: int, folder: Path) -> tuple[float, str]:
     """Run to a stage, where the victim is lost; return the seconds until the run has ended, and how."""
     client, job = cluster.client, without_restarts(job_of(stage, folder))
     params = arguments = None
@@ -155,7 +133,7 @@ def run_stage(
         params = train(job.replace(train_steps=1), client, progress=False).params
     elif stage.face == "resume":
         train(job.replace(train_steps=2, checkpoint_freq=2), client, progress=False, workspace=folder / "resumed")
-    with Blow(stage, cluster.pids[victim], number, delay) as blow:
+    with Blow(stage, cluster.pids[victim], number) as blow:
         try:
             if stage.face == "evaluate":
                 evaluate(job, params, client=client)
@@ -183,51 +161,3 @@ def verdict(stage: Stage, seconds: float, end: str, victim: str, limit: float) -
     if end == "it ended well":
         return "" if stage.face in ("evaluate", "predict") else "no error"
     return "" if (victim in end or "waited" in end) else "the victim is not named"
-
-
-@contextlib.contextmanager
-def stores() -> Iterator[Path]:
-    """Give a folder with the stores of the small job."""
-    with tempfile.TemporaryDirectory(prefix="dsinga-kills-") as name:
-        random = np.random.default_rng(7)
-        for store, records in (("train", 1000), ("test", 150)):
-            images = random.integers(0, 16, (records, 1, 8, 8)).astype(np.uint8)
-            write_store(Path(name) / f"{store}.zarr", [(images, random.integers(0, 10, records))])
-        yield Path(name)
-
-
-def _give_up(*_: Any) -> None:
-    raise TimeoutError(f"it hung for {HANG_SECONDS} s")
-
-
-def main() -> int:
-    """Go through the stages that the arguments ask for; return 1 if one of them failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--victim", choices=("worker", "scheduler"), default="worker")
-    parser.add_argument(
-        "--stop", action="store_true", help="stop the process, with dsinga.timeout of 3 s; do not kill it"
-    )
-    parser.add_argument("--delay", type=float, default=0.0, help="seconds after the begin of each step [0]")
-    parser.add_argument("--only", help="the stages whose names contain this")
-    options = parser.parse_args()
-    number, timeout = (signal.SIGSTOP, 3.0) if options.stop else (signal.SIGKILL, 300.0)
-    limit = LOST_SECONDS + (2 * timeout if options.stop else 0)
-    failed = 0
-    signal.signal(signal.SIGALRM, _give_up)
-    with stores() as folder, dask.config.set({"dsinga.timeout": timeout}):
-        for name, stage in STAGES.items():
-            if options.only and options.only not in name:
-                continue
-            signal.alarm(HANG_SECONDS)
-            with forked_cluster(2) as cluster:
-                victim = cluster.workers[1] if options.victim == "worker" else "scheduler"
-                seconds, end = run_stage(stage, cluster, victim, number, options.delay, folder)
-            wrong = verdict(stage, seconds, end, victim, limit)
-            failed += bool(wrong)
-            print(f"{name:22s} {seconds:5.2f} s  {wrong or 'right':24s} {end[:150]}", flush=True)
-    print(f"{failed} of the stages failed")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,7 @@ QUICK = {("worker", "configuration shared"), ("scheduler", "servers created")}
 def check(victim: str, stage: str, number: int, folder: Path) -> None:
     with forked_cluster(2) as cluster:
         name = cluster.workers[1] if victim == "worker" else victim
-        seconds, end = run_stage(STAGES[stage], cluster, name, number, 0.0, folder)
+        seconds, end = run_stage(STAGES[stage], cluster, name, number, folder)
     assert not verdict(STAGES[stage], seconds, end, name, WAIT), end
 
 
@@ -38,7 +38,7 @@ def test_every_stage_names_a_function() -> None:
     ],
 )
 def test_a_killed_process_is_named(victim: str, stage: str, forked: None, stores: Path) -> None:
-    """The messages: "was lost". ``python -m tests.faults.kills`` measures the seconds."""
+    """The messages: "was lost"."""
     check(victim, stage, signal.SIGKILL, stores)
 
 

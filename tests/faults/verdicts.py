@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.faults.forked import Ended
 
@@ -60,10 +59,3 @@ def verdict(ended: Ended) -> str:
 def messages_of(ended: Ended) -> list[str]:
     """Return the messages of dsinga in the output of a case."""
     return re.findall(r"^dsinga: .*(?:\n(?!dsinga: ).+)*", ended.output, re.MULTILINE)
-
-
-def pattern_of(message: str, folder: Path) -> str:
-    """Return a message without numbers and quoted parts, by which like messages are counted together."""
-    text = message.replace(str(folder), "FOLDER")
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    return re.sub(r"[-+]?\d[\d.e+-]*|\b[0-9a-f]{8,}\b", "N", text)[:160]

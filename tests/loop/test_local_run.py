@@ -21,7 +21,6 @@ from dsinga.api.jobs import job_with_data
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
     ChangeMethod,
@@ -117,21 +116,6 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
 def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
     execution = Execution(small_job(), source, TrainingOptions(**options))
     assert not execution._needs_no_cluster(small_job())
-
-
-def test_a_net_that_is_too_large_is_refused_before_training() -> None:
-    job = dsinga.models.mlp([1 << 24, 1 << 24], inputs=6, classes=2, train_steps=3)
-    with pytest.raises(UserError, match="needs at least .* GiB of memory"):
-        dsinga.train(job, data=DATA, progress=False)
-
-
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
-    job = small_job()
-    fast = job.updater.replace(learning_rate=job.updater.learning_rate.replace(base_lr=1e30))
-    with pytest.raises(dsinga.errors.Diverged, match="the last good checkpoint|no checkpoint"):
-        dsinga.train(
-            small_job(updater=fast, train_steps=200), data=DATA, progress=False, workspace=tmp_path / "diverged"
-        )
 
 
 def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from dsinga import UserError
 from dsinga.api import Result, train
 from dsinga.checkpoint import read_checkpoint
 from dsinga.extensions import EverySteps, Extension
-from dsinga.job import ClusterConf, Job, LayerConf, loads
-from dsinga.layers import Layer, Output
+from dsinga.job import ClusterConf, Job, loads
 from dsinga.registry import register
 from tests.support.extension_runs import rows, validating
 from tests.support.small_job import JOB, assert_same
+from tests.support.user_layers import Identity, with_user_layer
 
 STEPS = 16
 
@@ -71,15 +71,7 @@ class TestFailures:
             (Breaking("see_row", 8), 8),
             (Breaking("run", STEPS), STEPS),
         ],
-        ids=[
-            "run",
-            "at a validation",
-            "run without a pause",
-            "observe",
-            "a row of training",
-            "a row of val",
-            "the end",
-        ],
+        ids=["run", "validation", "run without a pause", "observe", "row of training", "row of val", "end"],
     )
     def test_a_checkpoint_is_written_from_which_the_run_goes_on(
         self, job: Job, tmp_path: Path, unbroken: Result, extension: Breaking, step: int
@@ -140,25 +132,13 @@ class TestFailures:
 
     def test_a_fault_of_the_net_in_an_evaluation_is_not_the_extensions(self, job: Job) -> None:
         @register("layer", "FailsWhenEvaluated")
-        class FailsWhenEvaluated(Layer):
-            source_count = 1
-
-            def __init__(self, conf, source_shapes, info=None):
-                super().__init__(conf, source_shapes, info)
-                self.shape = self.source_shapes[0]
-
+        class FailsWhenEvaluated(Identity):
             def compute_feature(self, params, sources, ctx):
                 if not ctx.training:
                     raise Broken("in the net")
-                return Output(np.array(sources[0]))
+                return super().compute_feature(params, sources, ctx)
 
-            def compute_gradient(self, params, sources, output, grad, needs, ctx):
-                return (grad,), ()
-
-        job = validating(job)
-        own = LayerConf(name="own", type="kUserLayer", user_type="FailsWhenEvaluated", srclayers=["ip"])
-        job.neuralnet.layer.insert(-1, own)
-        job.neuralnet.layer[-1].srclayers = ["own", "data"]
+        job = validating(with_user_layer(job, "FailsWhenEvaluated"))
         with pytest.raises(Broken, match="in the net") as caught:
             train(job, progress=False)
         assert not any("extension" in note for note in caught.value.__notes__)

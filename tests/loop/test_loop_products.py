@@ -66,9 +66,7 @@ def keeps_the_best(result: Any, folder: Path) -> None:
 
 
 def changes_the_rate(result: Any, folder: Path) -> None:
-    path = latest(folder / "checkpoint")
-    assert path is not None
-    assert read_checkpoint(path).loop["rate_factors"]
+    assert read_checkpoint(latest(folder / "checkpoint")).loop["rate_factors"]
 
 
 def stops_on_time(result: Any, folder: Path) -> None:

@@ -27,19 +27,19 @@ def test_a_row_is_indexed_like_a_list(history):
         history[4]
 
 
-def test_a_second_index_is_a_column(history):
-    assert history[-1, "loss"] == 1.4
-    assert history[:, "loss"] == [2.3, 2.2, 1.5, 1.4]
-    assert history[1:3, "step"] == [0, 10]
-
-
-def test_rows_without_the_column_are_left_out(history):
-    assert history[:, "accuracy"] == [0.1, 0.6]
-
-
-def test_several_columns_give_tuples_of_rows_that_have_all(history):
-    assert history[:, ("step", "accuracy")] == [(0, 0.1), (10, 0.6)]
-    assert history[-1, ("phase", "loss")] == ("test", 1.4)
+@pytest.mark.parametrize(
+    ("index", "values"),
+    [
+        ((-1, "loss"), 1.4),
+        ((slice(None), "loss"), [2.3, 2.2, 1.5, 1.4]),
+        ((slice(1, 3), "step"), [0, 10]),
+        ((slice(None), "accuracy"), [0.1, 0.6]),  # rows without the column are left out
+        ((slice(None), ("step", "accuracy")), [(0, 0.1), (10, 0.6)]),
+        ((-1, ("phase", "loss")), ("test", 1.4)),
+    ],
+)
+def test_a_second_index_is_a_column_or_several(history, index, values):
+    assert history[index] == values
 
 
 def test_phase_filters(history):

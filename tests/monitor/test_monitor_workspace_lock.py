@@ -53,11 +53,9 @@ class Holder:
         assert self.answer() == "ready"
 
     def go_on(self) -> None:
-        assert self.process.stdin
         self.process.stdin.write("\n")
 
     def answer(self) -> str:
-        assert self.process.stdout
         return self.process.stdout.readline().strip()
 
 

@@ -68,6 +68,15 @@ def test_labels_of_another_number_of_steps_are_refused(kind: str):
             net_of(info, layer("relu", "kReLU", "data"), layer("tags", kind, "relu", "data"))
 
 
+def test_records_without_labels_are_refused_by_losses():
+    with pytest.raises(
+        UserError, match="layer 'loss' takes labels from 'data', whose records have none; give labels: y"
+    ):
+        net_of(
+            RecordInfo((3,), ROWS, has_labels=False), dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data")
+        )
+
+
 def test_a_prediction_of_another_width_than_the_labels_is_refused():
     layers = dense("ip", "data", 3), layer("label", "kLabel", "data"), layer("loss", "kEuclideanLoss", "ip", "label")
     with pytest.raises(UserError, match="layer 'loss': compares 'ip', 6 x 3, with 'label', 6 x 2; give both as many"):

@@ -59,7 +59,6 @@ def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
     script.write_text(script.read_text().replace('walltime="04', 'job_extra_directives=["--hold"], walltime="04'))
     driver = slurm.start("python", "cluster.py")
     try:
-        assert driver.stderr is not None
         sentence = next(line for line in driver.stderr if "waiting for" in line)
         assert "waiting for 4 that SLURMCluster has requested (job " in sentence
         assert "pending (JobHeldUser)" in sentence

@@ -29,12 +29,16 @@ QUIET = {
 def forked() -> Iterator[None]:
     """Fork worker processes from one that has imported what they need: each alone takes three seconds of CPU for that.
 
-    How users' workers start, tests/test_cli.py has: ``dask worker`` knows nothing of dsinga before the first task.
+    How users' workers start, test_cluster_commands.py has: ``dask worker`` knows nothing of dsinga before.
     """
     import dask.config
     from distributed.utils import get_mp_context
 
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver", **QUIET}):
+    from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
+
+    # The C library reads them as the fork server starts, and whichever cluster a test starts first starts that.
+    malloc = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()}
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver", **QUIET, **malloc}):
         get_mp_context()  # names modules of its own, the first time
         multiprocessing.set_forkserver_preload(
             ["dsinga.cluster.run.driver", "distributed.nanny", "hypothesis", "pytest"]

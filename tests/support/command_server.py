@@ -38,7 +38,6 @@ def command_server(folder: Path, environment: dict[str, str], preload: list[str]
     address = str(folder / "commands")
     words = [sys.executable, "-m", __name__, address, *preload]
     with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout
         assert server.stdout.readline(), "the server of commands does not start"
         yield [sys.executable, "-IS", str(CLIENT), address]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job import ClusterConf, Job
+from dsinga.job import ClusterConf, Job, loads
 
 # Layers whose results must not depend on how the batch is cut: convolution, normalisation over the whole batch, dropout
 # keyed by the global row, a loss that divides by the global batch.
@@ -33,6 +33,25 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
+
+
+# A linear classifier: where a test is about records, and not about layers. Overrides give it a path, sizes and steps.
+LINEAR = """
+name: "linear" train_steps: 8
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 20 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
+    param { name: "w" init { type: kUniform low: -0.1 high: 0.1 } } param { name: "b" } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+def linear(*overrides: str) -> Job:
+    """Return the linear job with fields of its input layer, as ``"path=x.zarr"``, or of the whole job, as "=seed=1"."""
+    fields = (text[1:] if text[0] == "=" else f"neuralnet.layer[data].store_conf.{text}" for text in overrides)
+    return loads(LINEAR, "linear.conf", list(fields))
 
 
 def with_topology(job: Job, workers: int, servers: int = 1) -> Job:
