@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga.errors import UserError
-from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.layers.composed_metrics import figures
 from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
 from dsinga.training import add_metrics
-from tests.support.layer_cases import context
+from tests.support.layer_cases import context, layer_of
 
 measures = pytest.importorskip("sklearn.metrics")
 CTX = context(BACKENDS["numpy"]())
-
-
-def make(kind: str, *shapes: Sequence[int]) -> Layer:
-    return lookup("layer", kind)(LayerConf(name="measure", type=kind, srclayers=["scores", "data"]), shapes)
 
 
 def figures_of(layer: Layer, predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int]) -> dict[str, Any]:
@@ -38,7 +32,7 @@ def figures_of(layer: Layer, predictions: np.ndarray, labels: np.ndarray, cuts: 
 def test_errors_of_numbers(cuts: list[int], seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
     predictions, labels = rng.normal(size=(2, 40, *shape)).astype(np.float32)
-    found = figures_of(make("kRegressionError", (40, *(shape or (1,))), labels.shape), predictions, labels, cuts)
+    found = figures_of(layer_of("kRegressionError", (40, *(shape or (1,))), labels.shape), predictions, labels, cuts)
     rmse = measures.mean_squared_error(labels.ravel(), predictions.ravel()) ** 0.5
     assert found == pytest.approx(
         {"rmse": rmse, "mae": measures.mean_absolute_error(labels.ravel(), predictions.ravel())}
@@ -49,7 +43,7 @@ def test_errors_of_numbers(cuts: list[int], seed: int, shape: tuple[int, ...]) -
 def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None:
     rng = np.random.default_rng(seed)
     scores, labels = rng.normal(size=(30, classes)).astype(np.float32), rng.integers(classes - 1, size=30)
-    found = figures_of(make("kConfusionMatrix", scores.shape, labels.shape), scores, labels, cuts)
+    found = figures_of(layer_of("kConfusionMatrix", scores.shape, labels.shape), scores, labels, cuts)
     chosen = scores.argmax(axis=1)
     assert found.pop("confusion") == measures.confusion_matrix(labels, chosen, labels=range(classes)).tolist()
     averages = measures.precision_recall_fscore_support(labels, chosen, average="macro", zero_division=0)
@@ -64,8 +58,8 @@ def test_a_layer_in_front_of_the_name_stays() -> None:
 
 
 def test_predictions_and_labels_of_different_sizes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"compares 'scores', 4 x 3, with labels 4 x 2 of 'data'; predict as many"):
-        make("kRegressionError", (4, 3), (4, 2))
+    with pytest.raises(UserError, match=r"compares 'source0', 4 x 3, with labels 4 x 2 of 'source1'; predict as many"):
+        layer_of("kRegressionError", (4, 3), (4, 2))
 
 
 JOB = """

@@ -36,24 +36,6 @@ def numbers(*shape: int) -> np.ndarray:
 
 class TestConvolution1D:
     @pytest.mark.parametrize("settings", CONVOLUTIONS, ids=str)
-    def test_it_agrees_with_torch(self, settings: dict[str, Any]):
-        torch = pytest.importorskip("torch")
-        layer = window_layer("kConvolution1D", settings, with_lengths=False)
-        x, (weight, bias) = numbers(*SEQUENCES), (numbers(*spec.shape) for spec in layer.params)
-        kernel, pad = layer.windows.kernel, (layer.windows.before, layer.windows.after)
-        tensors = [torch.tensor(array, requires_grad=True) for array in (x, weight, bias)]
-        padded = torch.nn.functional.pad(tensors[0].transpose(1, 2), pad)
-        filters = tensors[1].reshape(2, kernel, FEATURES).transpose(1, 2)
-        theirs = torch.nn.functional.conv1d(padded, filters, tensors[2], stride=layer.windows.stride).transpose(1, 2)
-        output = layer.compute_feature([weight, bias], [x], context(NUMPY))
-        np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
-        grad = numbers(*layer.shape)
-        theirs.backward(torch.tensor(grad))
-        (dx,), gradients = layer.compute_gradient([weight, bias], [x], output, grad, [True], context(NUMPY))
-        for tensor, gradient in zip(tensors, (dx, *gradients), strict=True):
-            np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
-
-    @pytest.mark.parametrize("settings", CONVOLUTIONS, ids=str)
     def test_a_sequence_gives_what_it_gives_alone(self, settings: dict[str, Any]):
         """Whatever stands after its end; a sequence shorter than the kernel is padded with zeros up to it."""
         layer, x = window_layer("kConvolution1D", settings), numbers(*SEQUENCES)
@@ -176,20 +158,6 @@ class TestSequenceLength:
 
 
 class TestCosineSimilarity:
-    def test_it_agrees_with_torch(self):
-        torch = pytest.importorskip("torch")
-        case = LayerCase("kCosineSimilarity", [(BATCH, 4)] * 2, {"cosinesimilarity_conf": {"scale": 5}})
-        layer, (_, sources) = case.layer(), case.inputs(NUMPY, np.float64)
-        tensors = [torch.tensor(source, requires_grad=True) for source in sources]
-        theirs = 5 * torch.nn.functional.cosine_similarity(*tensors)
-        output = layer.compute_feature([], sources, context(NUMPY))
-        np.testing.assert_allclose(output.feature[:, 0], theirs.detach().numpy(), rtol=1e-9)
-        grad = numbers(BATCH, 1)
-        theirs.backward(torch.tensor(grad[:, 0]))
-        gradients, _ = layer.compute_gradient([], sources, output, grad, [True, True], context(NUMPY))
-        for tensor, gradient in zip(tensors, gradients, strict=True):
-            np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
-
     def test_a_row_of_zeros_has_similarity_and_gradient_that_are_finite(self):
         layer = LayerCase("kCosineSimilarity", [(BATCH, 4)] * 2).layer()
         sources = [np.zeros((BATCH, 4), np.float32), np.ones((BATCH, 4), np.float32)]
