@@ -16,7 +16,7 @@ from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.training import algorithm, forward, initial_values
+from dsinga.training import algorithm, initial_values
 from tests.support.device_array import DeviceArray, StubOps
 
 IMAGES = RecordInfo((3, 32, 32), 2)
@@ -103,14 +103,3 @@ def test_a_model_learns_on_a_device(name: str, folded: bool):
         array = gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
         np.testing.assert_array_equal(np.asarray(array), np.asarray(expected[param]), err_msg=param)
     assert not ops.record.syncs
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_tested_on_a_device(name: str):
-    job, infos = MODELS[name]
-    net, records, metrics = create_net(job.net, Phase.kTrain, infos), records_of(infos), []
-    rows = net.nodes[0].layer.shape[0]
-    for ops in (NumpyOps(), StubOps()):
-        values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
-        metrics.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
-    assert metrics[0] == metrics[1]
