@@ -162,14 +162,6 @@ def test_pictures_of_the_documentation_are_up_to_date(
     assert kept.read_text() == drawn.read_text(), f"out of date: cp {drawn} {kept}"
 
 
-def test_a_slow_network_costs_time(plan: Plan) -> None:
-    def data_ms(bandwidth: str) -> float:
-        rows = json.loads(plan("--workers", "8", "--bandwidth", bandwidth, "--json")[1])["alternatives"]
-        return next(row["ms_per_iteration"] for row in rows if row["name"] == "data")
-
-    assert data_ms("1Mbit") > data_ms("100Mbit") > data_ms("10Gbit")
-
-
 def test_layers_are_measured_once(measured_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(net_timing, "MIN_SECONDS", 0.0)
     status, first, err = measured_plan("--workers", "2")
