@@ -31,10 +31,9 @@ def inside(inner, outer):
     return outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
 
 
-@pytest.mark.parametrize("strategy", ["hybrid", "mixed"])
 @pytest.mark.parametrize("name", NETS)
-def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name, strategy):
-    cut = partition(net_of(name, strategy, 3), 3)
+def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name):
+    cut = partition(net_of(name, "mixed", 3), 3)
     rects = drawn(cut)
     lanes = [extent(box) for kind, box in rects if kind == "lane"]
     assert all(before[2] < after[0] for before, after in zip(lanes, lanes[1:], strict=False))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsinga import models
-from dsinga.job import Job, Phase, loads
+from dsinga.job import Job, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
@@ -22,26 +22,6 @@ from tests.support.device_array import DeviceArray, StubOps
 IMAGES = RecordInfo((3, 32, 32), 2)
 SENTENCE = RecordInfo((7,), 3, label_range=(0, 4), label_shape=(7,), codes=9)
 TEXT = RecordInfo((6,), 3, has_labels=False, codes=9)
-WEIGHTED = """
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 4 std_value: 255 } }
-  layer { name: "classes" type: kRecordInput store_conf { path: "x" batchsize: 4 } }
-  layer { name: "weights" type: kRecordInput store_conf { path: "x" batchsize: 4 } }
-  layer { name: "out" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
-  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 5 } }
-  layer { name: "target" type: kLabel srclayers: "data" }
-  layer { name: "distance" type: kEuclideanLoss srclayers: ["out", "target", "weights"] }
-  layer { name: "topics" type: kSigmoidCrossEntropyLoss srclayers: ["out", "target", "weights"] }
-  layer { name: "plain" type: kSigmoidCrossEntropyLoss srclayers: ["out", "target"] }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "classes", "weights"] }
-}
-"""
-WEIGHTED_INFOS = {
-    "data": RecordInfo((6,), 4, label_shape=(2,), label_dtype=np.float32),
-    "classes": RecordInfo((3,), 4),
-    "weights": RecordInfo((), 4, has_labels=False),
-}
 MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
     "convnet": (models.convnet(batchsize=2), {"data": IMAGES}),
     "resnet": (models.resnet(8, batchsize=2), {"data": IMAGES}),
@@ -55,7 +35,6 @@ MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
     "persistent rbm": (models.rbm(1, (12, 6), batchsize=4, persistent=True), {"data": RecordInfo((12,), 4)}),
     "char-rnn": (models.char_rnn(batchsize=3, hidden=4, steps=5), {"data": TEXT}),
     "rnnlm": (models.rnnlm([5, 4, 3, 2, 1, 1, 1, 1, 1], classes=2, hidden=4, steps=5, batchsize=3), {"text": TEXT}),
-    "labels and weights": (loads(WEIGHTED), WEIGHTED_INFOS),
     "bigru-crf": (models.bigru_crf({"words": 9}, 5, hidden=4, batchsize=3), {"words": SENTENCE}),
     "bigru": (models.bigru_crf({"words": 9}, 5, crf=False, hidden=4, batchsize=3), {"words": SENTENCE}),
 }
