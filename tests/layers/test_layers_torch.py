@@ -120,6 +120,10 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         )
         for shape in (IMAGES, ROWS)
     },
+    "batch norm by running statistics": (
+        case("kBM", IMAGES, conf=conf("bm", use_global_stats=True)),
+        lambda params, x: functional.batch_norm(x, *(p.detach() for p in params[2:]), *params[:2], eps=1e-5),
+    ),
     **{f"layer norm from {first}": layer_norm(first) for first in (1, 3)},
     "inner product": (
         case("kInnerProduct", IMAGES, conf=conf("innerproduct", num_output=4)),
