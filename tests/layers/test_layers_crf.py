@@ -47,8 +47,3 @@ def test_without_transitions_each_step_is_a_softmax_of_its_own():
 def test_wrong_label_sequences_are_refused(tags: list, message: str):
     with pytest.raises(UserError, match=f"layer 'crf': .*{message}"):
         run(np.zeros((2, 2, 3), np.float32), tags)
-
-
-def test_a_source_without_steps_is_refused():
-    with pytest.raises(UserError, match=r"layer 'crf': takes a score for each tag of each step .* 'ip' gives 5 x 12"):
-        crf(5, 12)
