@@ -74,8 +74,6 @@ neuralnet {
 RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(50, 5)).astype(np.float32), RNG.integers(6, size=50)
 CUTS = {
-    "one worker": (),
-    "rows": ("neuralnet.partition_dim=0", "cluster.nworkers_per_group=2"),
     "features": ("neuralnet.partition_dim=1", "cluster.nworkers_per_group=2"),
     "groups": ("cluster.nworker_groups=2",),
 }
