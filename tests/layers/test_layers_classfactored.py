@@ -1,4 +1,4 @@
-"""kClassSoftmaxLoss: probabilities sum to 1, the loss is that of a plain loop, wrong classes are refused."""
+"""kClassSoftmaxLoss: the loss is that of a plain loop, and wrong classes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connection layers: the figures of SINGA's unit tests (N=10, M=20, K=5), uneven cuts, and inverse layers."""
+"""Connection layers: missing gradients, uneven cuts, and inverse layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kCRF: refused label sequences and sources; KernelContract tests losses, gradients and decoding."""
+"""kCRF: refused label sequences; KernelContract tests losses, gradients and decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of policies and of values of actions against PyTorch, and what they refuse."""
+"""Losses of policies and of values of actions against PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of 0, 1 and 2 beside rows left out, once and twice."""
+"""Weights of 0, 1 and 2 beside rows left out, once and twice; weights for each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kSampledLoss against PyTorch, a loop by hand, the expectation over its random words, and the full softmax."""
+"""kSampledLoss against a loop by hand, the expectation over its random words, and the full softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution and pooling over steps, lengths and cosine similarity: oracles, lengths that end, refused sources."""
+"""Convolution and pooling over steps: sequences that end, and labels and codes that are refused."""
 
 from __future__ import annotations
 

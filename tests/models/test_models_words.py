@@ -1,4 +1,4 @@
-"""Nets of word vectors: the losses of PyTorch for the same params and batches, and their job files."""
+"""Nets of word vectors: the losses of PyTorch for the same params and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Params that training does not move: of frozen layers and models, rows that no batch has; the order of weights."""
+"""Params that training does not move: of frozen layers and models; the order of weights."""
 
 import pickle
 

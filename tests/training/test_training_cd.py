@@ -1,4 +1,4 @@
-"""Contrastive divergence: against plain numpy, PyTorch, and machines small enough for sums over all states."""
+"""Contrastive divergence: against plain numpy, and machines small enough for sums over all states."""
 
 from __future__ import annotations
 

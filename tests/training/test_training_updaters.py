@@ -1,4 +1,4 @@
-"""Updaters pass the updater contract with SINGA's formulas, and agree with PyTorch where the formulas coincide."""
+"""Updaters pass the updater contract with SINGA's formulas; test_nn_optimizers.py compares them with PyTorch."""
 
 import numpy as np
 import pytest
