@@ -15,7 +15,7 @@ from dsinga.layers.connection import SliceLayer
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context, layer_of
 
-N, M, K = 10, 20, 5
+N, M = 10, 20
 OPS = BACKENDS["numpy"]()
 WHOLE = context(OPS, rows=Rows(0, N, N))
 BLOB = np.arange(N * M, dtype=np.float32).reshape(N, M)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, Phase
-from dsinga.layers import Layer, Output, RecordInfo
+from dsinga.layers import Output, RecordInfo
 from dsinga.layers.tagging import TagScheme, entity_metrics
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import BACKENDS
@@ -26,12 +26,6 @@ def coded(*sentences: str) -> np.ndarray:
     sentence_tags = [sentence.split() for sentence in sentences]
     longest = max(map(len, sentence_tags))
     return np.array([[NAMES.index(tag) for tag in tags] + [-1] * (longest - len(tags)) for tags in sentence_tags])
-
-
-def layer(*shape: int) -> Layer:
-    return lookup("layer", "kEntityF1")(
-        LayerConf(name="f1", type="kEntityF1", srclayers=["crf", "data"]), [shape, (5,)]
-    )
 
 
 def run(tags: np.ndarray, gold: np.ndarray) -> Output:
