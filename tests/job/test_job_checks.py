@@ -204,11 +204,6 @@ def test_a_source_of_an_earlier_step_is_no_cycle():
     assert "lead back" in complaint(job(net=loop.replace("shift: 1", "shift: 0")))
 
 
-def test_a_deep_net_is_checked_without_recursion():
-    deep = "".join(f"layer {{ name: 'x{i}' type: kReLU srclayers: 'x{i + 1}' }}" for i in range(2000))
-    check(job(net=f"{deep} layer {{ name: 'x2000' type: kReLU }}"))
-
-
 def test_a_layer_is_placed_on_a_worker_of_the_group():
     check(job("cluster { nworkers_per_group: 2 }", ip1="location: 1"))
     message = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))

@@ -78,10 +78,6 @@ def test_fields_that_are_not_given_have_singas_defaults():
     assert loads("updater { }").updater.type is UpdaterType.kUserUpdater
 
 
-def test_net_is_another_name_of_neuralnet():
-    assert loads("net { unroll_len: 3 }").net.unroll_len == 3
-
-
 def test_messages_know_where_they_were_written():
     job = loads(JOB, "dir/job.conf")
     layer = job.neuralnet.layer[0]
@@ -174,8 +170,6 @@ def test_a_file_is_read_with_its_path(tmp_path):
 def test_a_file_that_cannot_be_read_is_the_users_fault(tmp_path):
     with pytest.raises(JobError, match=r"cannot read the job file .*none.conf.*No such file"):
         load(tmp_path / "none.conf")
-    with pytest.raises(JobError, match="cannot read the job file"):
-        load(tmp_path)
     (tmp_path / "binary").write_bytes(b"name: '\xff'")
     with pytest.raises(JobError, match="byte 7 is not UTF-8"):
         load(tmp_path / "binary")

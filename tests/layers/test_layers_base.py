@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.job import Phase, loads
 from dsinga.layers import Rows
 from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
 from tests.support.layer_cases import context
 
 CONTEXT = context(BACKENDS["numpy"]())
@@ -38,29 +35,3 @@ def test_random_numbers_are_uniform_and_differ_by_seed_step_layer_and_row():
     apart = np.corrcoef(samples.reshape(-1, 50 * 200)) - np.eye(8)
     assert np.abs(apart).max() < 0.05
     assert np.unique(samples).size > 0.99 * samples.size
-
-
-@pytest.mark.parametrize(("phase", "training"), [(Phase.kTrain, True), (Phase.kVal, False), (Phase.kTest, False)])
-def test_only_the_training_phase_is_training(phase: Phase, training: bool):
-    assert replace(CONTEXT, phase=phase).training == training
-
-
-JOB = """
-neuralnet {
-  layer { name: "pool" type: kPooling
-    srclayers: "data"
-    pooling_conf {
-      kernel: 9
-    }
-  }
-}
-"""
-
-
-def test_an_error_names_file_and_line():
-    """The line is that of the wrong field, or of the layer where the field is not known."""
-    conf = loads(JOB, "job.conf").neuralnet.layer[0]
-    with pytest.raises(ValueError, match=r"^job.conf:4: layer 'pool': takes 1 source layer, not 2"):
-        lookup("layer", "kPooling")(conf, [(2, 3), (2, 3)])
-    with pytest.raises(ValueError, match=r"^job.conf:6: layer 'pool': a kernel of 9 x 9 does not fit"):
-        lookup("layer", "kPooling")(conf, [(2, 3, 5, 5)])

@@ -1,24 +1,17 @@
-"""The parts of a layer cut by features compute what the whole layer does; other layers say why they are not cut."""
+"""Layers that are not cut by features say why, and a user's layer that is cut wrongly is refused."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, Phase
+from dsinga.job import LayerConf
 from dsinga.layers import Columns, Connection, Layer, Output, ParamSpec
 from dsinga.layers.contract import make_part
-from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
-from dsinga.testing import LayerCase, LayerContract
-from tests.support.layer_cases import CASES, FEED_FORWARD, context
+from dsinga.testing import LayerCase
+from tests.support.layer_cases import CASES, FEED_FORWARD
 
 CUT = [case for case in CASES if case.layer().connection is not None]
 GATHERED = [case for case in CASES if case.layer().connection is None]
@@ -56,45 +49,6 @@ def test_a_connection_layer_is_cut_along_every_axis_but_its_own(kind: str, field
     assert bool(layer.whole_because) == (axis == 0)
 
 
-def widened(case: LayerCase, width: int) -> LayerCase:
-    """Return the case with ``width`` columns, also in its sources where these are cut with the feature.
-
-    A column of kAttention is a head of two features.
-    """
-    layer = case.layer()
-    if layer.feature_groups:
-        settings = {**case.conf["attention_conf"], "num_heads": width}
-        shapes = tuple((*shape[:2], 2 * width) if len(shape) == 3 else shape for shape in case.shapes)
-        return replace(case, shapes=shapes, conf={"attention_conf": settings})
-    if layer.connection is Connection.kOneToOne:
-        axis = layer.feature_axis
-        return replace(case, shapes=tuple((*shape[:axis], width, *shape[axis + 1 :]) for shape in case.shapes))
-    conf = layer.cut_conf(Columns(0, width, width))
-    fields = {"kInnerProduct": "innerproduct_conf", "kDummy": "dummy_conf", "kEmbedding": "embedding_conf"}
-    field = fields.get(case.kind, "convolution_conf")
-    return replace(case, conf={**case.conf, field: getattr(conf, field)})
-
-
-@st.composite
-def cuts(draw: st.DrawFn) -> list[Columns]:
-    """Draw 2 to 4 neighbouring parts of columns, which may be uneven."""
-    width = draw(st.integers(2, 9))
-    inner = draw(st.sets(st.integers(1, width - 1), min_size=1, max_size=3))
-    return [Columns(start, stop, width) for start, stop in pairwise([0, *sorted(inner), width])]
-
-
-@pytest.mark.parametrize("case", CUT, ids=str)
-@settings(max_examples=4)
-@given(columns=cuts())
-def test_parts_of_a_layer_make_the_whole(case: LayerCase, columns: list[Columns]):
-    """The contract cuts a layer in few ways, on every backend and in every phase."""
-    case = widened(case, columns[0].total)
-    each, remainder = divmod(case.layer().shape[case.layer().feature_axis], columns[0].total)
-    assert not remainder
-    columns = [Columns(*(each * bound for bound in part)) for part in columns]
-    LayerContract().check_feature_cut(case, BACKENDS["numpy"](), Phase.kTrain, columns)
-
-
 class Scale(Layer):
     """A user's layer with a factor for each column; subclasses declare a wrong cut."""
 
@@ -108,12 +62,6 @@ class Scale(Layer):
 
     def compute_feature(self, params, sources, ctx):
         return Output(sources[0] * params[0])
-
-
-def test_a_users_layer_with_a_connection_is_cut():
-    layer = Scale(LayerConf(name="mine", user_type="Scale"), [(4, 10)])
-    part = make_part(layer, [(4, 3)], Columns(7, 10, 10))
-    assert (part.shape, part.params[0].shape, part.columns) == ((4, 3), (3,), Columns(7, 10, 10))
 
 
 def test_a_users_layer_that_is_cut_wrongly_is_refused():
@@ -137,21 +85,3 @@ def test_a_users_layer_that_is_cut_wrongly_is_refused():
         make_part(Uncut(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
     with pytest.raises(UserError, match=r"layer 'mine': PerColumn has 10 params, but 3 for 3 of 10 columns; make as"):
         make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
-
-
-def test_a_users_layer_without_a_connection_is_gathered():
-    class Plain(Layer):
-        def compute_feature(self, params, sources, ctx):
-            return Output(sources[0])
-
-    assert Plain.connection is None
-    assert Plain.gathered_because
-
-
-def test_a_part_drops_the_units_that_the_whole_layer_drops():
-    ops, x = BACKENDS["numpy"](), np.ones((5, 8, 2), np.float32)
-    layer = lookup("layer", "kDropout")(LayerConf(name="drop", type="kDropout"), [x.shape])
-    whole = layer.compute_feature([], [x], context(ops)).feature
-    part = make_part(layer, [(5, 3, 2)], Columns(4, 7, 8)).compute_feature([], [x[:, 4:7]], context(ops)).feature
-    assert np.array_equal(part, whole[:, 4:7])
-    assert 0 < (part == 0).mean() < 1

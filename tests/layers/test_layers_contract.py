@@ -12,7 +12,6 @@ from dsinga.layers import Layer
 from dsinga.ops import BACKENDS, Ops, SparseRows
 from dsinga.registry import lookup
 from dsinga.testing import LayerCase, LayerContract
-from dsinga.testing.layer_cases import why_missing
 from dsinga.testing.layer_passes import on_device, on_host, random_gradient
 from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import ALIASES, CASES, FEED_FORWARD, LATER, context
@@ -46,11 +45,6 @@ class TestBuiltInLayers(LayerContract):
         params, sources = case.inputs(ops, np.float32)
         saved = case.layer().compute_feature(params, sources, context(ops, Phase.kTest)).saved
         assert saved is None or saved == ()
-
-
-def test_the_contract_over_cupy():
-    if why := why_missing("cupy"):
-        pytest.skip(why)  # else TestBuiltInLayers has run on it
 
 
 def assert_same_on_device(host_value: Any, device_value: Any, ops: StubOps) -> None:

@@ -1,4 +1,4 @@
-"""kCRF: refused label sequences and sources; KernelContract tests losses, gradients and decoding."""
+"""kCRF: refused label sequences; KernelContract tests losses, gradients and decoding."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf
-from dsinga.layers import Layer, Output
+from dsinga.layers import Output
 from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
-from tests.support.layer_cases import context
+from tests.support.layer_cases import context, layer_of
 
 OPS = BACKENDS["numpy"]()
 
 
-def crf(*shape: int) -> Layer:
-    return lookup("layer", "kCRF")(LayerConf(name="crf", type="kCRF", srclayers=["ip", "data"]), [shape, shape[:2]])
-
-
 def run(scores: np.ndarray, tags: Any) -> Output:
     params = [np.zeros((scores.shape[2],) * count, np.float32) for count in (2, 1)]
-    return crf(*scores.shape).compute_feature(params, [scores, np.array(tags)], context(OPS))
+    return layer_of("kCRF", scores.shape, scores.shape[:2]).compute_feature(
+        params, [scores, np.array(tags)], context(OPS)
+    )
 
 
 def test_without_transitions_each_step_is_a_softmax_of_its_own():
@@ -45,10 +41,5 @@ def test_without_transitions_each_step_is_a_softmax_of_its_own():
     ],
 )
 def test_wrong_label_sequences_are_refused(tags: list, message: str):
-    with pytest.raises(UserError, match=f"layer 'crf': .*{message}"):
+    with pytest.raises(UserError, match=f"layer 'layer': .*{message}"):
         run(np.zeros((2, 2, 3), np.float32), tags)
-
-
-def test_a_source_without_steps_is_refused():
-    with pytest.raises(UserError, match=r"layer 'crf': takes a score for each tag of each step .* 'ip' gives 5 x 12"):
-        crf(5, 12)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, Phase
-from dsinga.layers import Layer, Output, RecordInfo
+from dsinga.layers import Output, RecordInfo
 from dsinga.layers.tagging import TagScheme, entity_metrics
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import BACKENDS
@@ -26,12 +26,6 @@ def coded(*sentences: str) -> np.ndarray:
     sentence_tags = [sentence.split() for sentence in sentences]
     longest = max(map(len, sentence_tags))
     return np.array([[NAMES.index(tag) for tag in tags] + [-1] * (longest - len(tags)) for tags in sentence_tags])
-
-
-def layer(*shape: int) -> Layer:
-    return lookup("layer", "kEntityF1")(
-        LayerConf(name="f1", type="kEntityF1", srclayers=["crf", "data"]), [shape, (5,)]
-    )
 
 
 def run(tags: np.ndarray, gold: np.ndarray) -> Output:
@@ -198,8 +192,6 @@ def test_the_names_of_tags_come_from_the_records():
         net_of(("NN", "O", "VB"))
 
 
-def test_other_sources_and_labels_are_refused():
-    with pytest.raises(UserError, match=r"layer 'f1': takes tags .* 'crf' gives 5"):
-        layer(5)
+def test_labels_of_another_number_of_steps_are_refused():
     with pytest.raises(UserError, match=r"compares 3 steps of 'crf' with labels of shape \(2,\)"):
         run(np.zeros((2, 3), int), np.zeros(2, int))

@@ -54,11 +54,6 @@ def test_float_labels_are_sent_from_a_device(dtype: type, on_device: bool):
     assert np.array_equal(received.labels, np.concatenate([labels, labels]))
 
 
-def test_only_layers_that_make_labels_declare_it():
-    assert FeatureAsLabels.makes_labels
-    assert not LabelsAsFeature.makes_labels
-
-
 ONE_LABEL = "'loss': takes one label a row, but gets 4; .* steps .* per_step: true.* matrix, use kSigmoidCross"
 
 

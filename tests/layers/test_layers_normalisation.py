@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from dsinga.job import LayerConf, Phase
+from dsinga.job import Phase
 from dsinga.layers import Layer, Rows
 from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
-from tests.support.layer_cases import context
+from tests.support.layer_cases import context, layer_of
 
 OPS = BACKENDS["numpy"]()
 ROWS = 64
-
-
-def make(kind: str, shape: tuple[int, ...], **conf: object) -> Layer:
-    return lookup("layer", kind)(LayerConf(name="layer", type=kind, **conf), [shape])
 
 
 def batches(count: int) -> np.ndarray:
@@ -36,26 +29,21 @@ def run(layer: Layer, data: np.ndarray, fill: float) -> list[np.ndarray]:
 
 
 def test_the_first_ten_batches_are_averaged_for_any_initial_state():
-    layer, data = make("kBM", (ROWS, 4)), batches(10)
+    layer, data = layer_of("kBM", (ROWS, 4)), batches(10)
     _, _, mean, variance = run(layer, data, fill=-50)
     np.testing.assert_allclose(mean, data.mean(axis=(0, 1)), rtol=1e-5)
     np.testing.assert_allclose(variance, data.var(axis=1, ddof=1).mean(axis=0), rtol=1e-5)
 
 
-def test_later_batches_count_a_tenth():
-    layer, data = make("kBM", (ROWS, 4)), batches(12)
-    before, after = run(layer, data[:11], fill=0), run(layer, data, fill=0)
-    np.testing.assert_allclose(after[2], 0.9 * before[2] + 0.1 * data[11].mean(axis=0), rtol=1e-5)
-
-
-def test_the_job_sets_the_share_of_the_newest_batch():
-    layer, data = make("kBM", (ROWS, 4), bm_conf={"momentum": 0.5}), batches(3)
-    before, after = run(layer, data[:2], fill=0), run(layer, data, fill=0)
-    np.testing.assert_allclose(after[2], 0.5 * before[2] + 0.5 * data[2].mean(axis=0), rtol=1e-5)
+@pytest.mark.parametrize(("conf", "share", "count"), [({}, 0.1, 12), ({"momentum": 0.5}, 0.5, 3)])
+def test_later_batches_count_a_tenth_or_the_share_that_the_job_sets(conf: dict[str, float], share: float, count: int):
+    layer, data = layer_of("kBM", (ROWS, 4), bm_conf=conf), batches(count)
+    before, after = run(layer, data[:-1], fill=0), run(layer, data, fill=0)
+    np.testing.assert_allclose(after[2], (1 - share) * before[2] + share * data[-1].mean(axis=0), rtol=1e-5)
 
 
 def test_the_running_statistics_are_used_outside_training():
-    layer, data = make("kBM", (ROWS, 4)), batches(100)
+    layer, data = layer_of("kBM", (ROWS, 4)), batches(100)
     params = run(layer, data, fill=0)
     feature = layer.compute_feature(params, [data[0]], context(OPS, Phase.kTest, Rows(0, ROWS, ROWS))).feature
     np.testing.assert_allclose(feature, (data[0] - params[2]) / np.sqrt(params[3] + 1e-5), rtol=1e-4, atol=1e-5)
@@ -65,26 +53,15 @@ def test_the_running_statistics_are_used_outside_training():
 
 def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     data = (1000 + 0.5 * np.random.default_rng(0).normal(size=(ROWS, 4))).astype(np.float32)
-    layer = make("kBM", (ROWS, 4))
+    layer = layer_of("kBM", (ROWS, 4))
     state = layer.compute_feature([np.ones(4)] * 4, [data], context(OPS, rows=Rows(0, ROWS, ROWS), step=0)).state
     np.testing.assert_allclose(state["variance"], data.astype(float).var(axis=0, ddof=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.9])
-def test_dropout_drops_its_share_and_keeps_the_mean(ratio: float):
-    layer = make("kDropout", (200, 100), dropout_conf={"dropout_ratio": ratio})
-    ctx = context(OPS, rows=Rows(0, 200, 200))
-    feature = layer.compute_feature([], [np.ones((200, 100), np.float32)], ctx).feature
-    assert (feature == 0).mean() == pytest.approx(ratio, abs=0.02)
-    np.testing.assert_allclose(np.unique(feature), [0, 1 / (1 - ratio)], rtol=1e-6)
-    next_feature = layer.compute_feature([], [np.ones((200, 100), np.float32)], replace(ctx, step=4)).feature
-    assert not np.array_equal(feature, next_feature)
-
-
-def test_dropout_of_channels_and_of_rows_drops_all_their_numbers():
+def test_dropout_drops_its_share_of_numbers_channels_or_rows_and_keeps_the_mean():
     x, ctx = np.ones((200, 30, 2, 3), np.float32), context(OPS, rows=Rows(0, 200, 200))
-    for unit, axes in (("kChannel", (2, 3)), ("kRow", (1, 2, 3))):
-        layer = make("kDropout", x.shape, dropout_conf={"unit": unit, "dropout_ratio": 0.25})
+    for unit, axes in (("kNumber", ()), ("kChannel", (2, 3)), ("kRow", (1, 2, 3))):
+        layer = layer_of("kDropout", x.shape, dropout_conf={"unit": unit, "dropout_ratio": 0.25})
         feature = layer.compute_feature([], [x], ctx).feature
         assert np.array_equal(feature.min(axis=axes), feature.max(axis=axes))
         dropped = feature.min(axis=axes) == 0
@@ -94,6 +71,6 @@ def test_dropout_of_channels_and_of_rows_drops_all_their_numbers():
 
 def test_dropout_passes_on_the_same_array_outside_training():
     x = np.ones((5, 3), np.float32)
-    assert make("kDropout", x.shape).compute_feature([], [x], context(OPS, Phase.kTest)).feature is x
-    layer = make("kDropout", x.shape, dropout_conf={"dropout_ratio": 0.0})
+    assert layer_of("kDropout", x.shape).compute_feature([], [x], context(OPS, Phase.kTest)).feature is x
+    layer = layer_of("kDropout", x.shape, dropout_conf={"dropout_ratio": 0.0})
     assert layer.compute_feature([], [x], context(OPS)).feature is x

@@ -111,41 +111,6 @@ def test_without_its_state_param_every_sequence_begins_with_zeros(kind: str):
     )
 
 
-@pytest.mark.parametrize("kind", ["kGRU", "kRNN"])
-def test_steps_of_copies_make_a_sequence(kind: str):
-    """A chain of copies, one for each step, has the features and gradients of the sequence layer."""
-    case = recurrent(kind, SEQUENCES)
-    whole, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
-    first, later = recurrent(kind, (BATCH, INPUTS)).layer(), recurrent(kind, (BATCH, INPUTS), (BATCH, SIZE)).layer()
-    ctx, grad = context(NUMPY), np.random.default_rng(0).normal(size=whole.shape)
-    expected = whole.compute_feature(params, sources, ctx)
-    expected_dx, expected_dw = whole.compute_gradient(params, sources, expected, grad, [True], ctx)
-    sources_by_time, outputs = [], []
-    for time in range(TIMES):
-        sources_by_time.append([sources[0][:, time], *(output.feature for output in outputs[-1:])])
-        outputs.append((later if time else first).compute_feature(params, sources_by_time[-1], ctx))
-    np.testing.assert_allclose(np.stack([o.feature for o in outputs], axis=1), expected.feature, rtol=1e-12)
-    dh, dw = np.zeros((BATCH, SIZE)), [np.zeros_like(param) for param in params]
-    for time in reversed(range(TIMES)):
-        copy, needs = (later, [True, True]) if time else (first, [True])
-        (dx, *dstate), gradients = copy.compute_gradient(
-            params, sources_by_time[time], outputs[time], grad[:, time] + dh, needs, ctx
-        )
-        dh, dw = dstate[0] if dstate else None, [a + b for a, b in zip(dw, gradients, strict=True)]
-        np.testing.assert_allclose(dx, expected_dx[0][:, time], rtol=1e-9, atol=1e-12)
-    for gradient, expected_gradient in zip(dw, expected_dw, strict=True):
-        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
-
-
-def test_figures_of_singas_unit_test():
-    """All params are 0.5, with two hidden units and one-hot inputs of four."""
-    layer = LayerCase("kGRU", ((1, 2, 4),), {"gru_conf": {"dim_hidden": 2}}).layer()
-    params = [np.full(spec.shape, 0.5, np.float32) for spec in layer.params]
-    x = np.eye(4, dtype=np.float32)[None, :2]
-    feature = layer.compute_feature(params, [x], context(NUMPY)).feature
-    np.testing.assert_allclose(feature[0], [[0.204824] * 2, [0.346753] * 2], rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
 def test_codes_of_any_dtype_make_zeros_after_the_end(dtype: type):
     layer = LayerCase("kOneHot", ((2, 3),), {"onehot_conf": {"vocab_size": 3}, "unroll_len": 2}).layer()

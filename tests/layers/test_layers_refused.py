@@ -13,7 +13,9 @@ from dsinga.layers import RecordInfo
 from dsinga.layers.base import as_text
 from dsinga.registry import lookup
 
-ROWS, IMAGES = (6, 12), (6, 3, 8, 8)
+ROWS, IMAGES, STEPS, POLICY = (6, 12), (6, 3, 8, 8), (6, 7, 3), (6, 5)
+STEP, VALUES = (6, 4), (6, 5, 1)  # of kVTraceLoss
+GAUSSIAN = {"distribution": "kGaussian"}
 INFO = RecordInfo((1, 28, 28), 64)
 
 # type, configuration, shapes of sources, parts of the message.
@@ -22,6 +24,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kReLU", {}, [], ["takes 1 source layer, not 0", "srclayers"]),
     ("kInnerProduct", {"innerproduct_conf": {"num_output": 2}}, [ROWS, ROWS], ["takes 1 source layer, not 2"]),
     ("kSoftmaxLoss", {}, [ROWS], ["takes 2 or 3 source layers, not 1"]),
+    ("kHingeLoss", {}, [ROWS, ROWS, ROWS], ["takes 2 source layers, not 3"]),
     ("kEuclideanLoss", {}, [ROWS], ["takes 2 or 3 source layers, not 1"]),
     ("kConcate", {}, [], ["at least 1 source layer"]),
     ("kDummy", {}, [], ["takes 1 source layer, not 0"]),
@@ -35,7 +38,6 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kRecordOutput", {"store_conf": {"backend": "kvfile"}}, [ROWS], ["needs store_conf { path"]),
     ("kDummy", {"dummy_conf": {"input": True}}, [], ["needs dummy_conf { shape"]),
     ("kInnerProduct", {"innerproduct_conf": {"num_output": 0}}, [ROWS], ["num_output must be at least 1, not 0"]),
-    ("kReLU", {"relu_conf": {"negative_slope": -0.1}}, [ROWS], ["negative_slope must be at least 0, not -0.1"]),
     ("kLRN", {"lrn_conf": {"local_size": 4}}, [IMAGES], ["local_size is 4", "odd"]),
     # Ranks and windows.
     ("kConvolution", {"convolution_conf": {"num_filters": 2}}, [ROWS], ["takes images", "'data' gives 6 x 12"]),
@@ -52,7 +54,6 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kPooling", {"pooling_conf": {"kernel_x": 9}}, [IMAGES], ["kernel of 3 x 9 does not fit", "kernel smaller"]),
     ("kPooling", {"pooling_conf": {"kernel": 2, "pad": 2}}, [IMAGES], ["nothing but padding", "pad smaller"]),
     ("kPooling", {"pooling_conf": {"kernel_x": 2, "pad_x": 2}}, [IMAGES], ["3 x 2 would cover", "padding of 0 x 2"]),
-    ("kPooling", {"pooling_conf": {"stride": 0}}, [IMAGES], ["stride must be in [1, 32767], not 0"]),
     ("kImagePreprocess", {"rgbimage_conf": {"cropsize": 9}}, [IMAGES], ["cannot cut 9 x 9 out of images of 8 x 8"]),
     ("kRGBImage", {"rgbimage_conf": {"meanfile": "m.bin"}}, [IMAGES], ['mean_file: "m.bin"', "input layer"]),
     (
@@ -87,11 +88,53 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         ["by a param, kAdditive", 'param { share_from: "NAME_score" }'],
     ),
     ("kPositionalEncoding", {}, [ROWS], ["takes sequences (batch, steps, features)", "6 x 12", "kEmbedding"]),
+    # Steps and tags.
+    (
+        *("kConvolution1D", {"convolution1d_conf": {"num_filters": 2, "kernel": 9}}, [STEPS]),
+        ["kernel of 9 does not fit 7 steps padded by 0", "set same: true"],
+    ),
+    ("kConvolution1D", {"convolution1d_conf": {"num_filters": 2, "pad": 1, "same": True}}, [STEPS], ["pad and same"]),
+    ("kPooling1D", {"pooling1d_conf": {"kernel": 8}}, [STEPS], ["kernel of 8 does not fit 7 steps", "kernel smaller"]),
+    ("kPooling1D", {"pooling1d_conf": {"stride": 2}}, [STEPS], ["pools over all steps", "no stride; give it a kernel"]),
+    ("kPooling1D", {}, [STEPS, (6, 6)], ["7 steps from labels (batch, 7), but those of 'more' are 6 x 6"]),
+    ("kPooling1D", {}, [ROWS], ["takes sequences", "put a kEmbedding layer between"]),
+    ("kConvolution1D", {"convolution1d_conf": {"num_filters": 2}}, [ROWS], ["takes sequences", "kEmbedding"]),
+    ("kSequenceLength", {}, [STEPS], ["takes codes", "give it the input layer of the words"]),
+    ("kCRF", {}, [ROWS, (6,)], ["takes a score for each tag of each step", "'data' gives 6 x 12"]),
+    ("kEntityF1", {}, [(6,), (6,)], ["takes tags", "'data' gives 6"]),
+    # Policies.
+    ("kEntropyLoss", {}, [STEPS], ["takes a policy (batch, K), but 'data' gives 6 x 7 x 3"]),
+    ("kEntropyLoss", {"entropyloss_conf": GAUSSIAN}, [POLICY], ["logs of standard deviations", "gives 5 numbers"]),
+    ("kTDLoss", {}, [POLICY, (6, 1), (3, 1)], ["takes targets 6 x 1 from 'a', which gives 3 x 1"]),
+    ("kLearnedVector", {}, [POLICY], ["needs learnedvector_conf"]),
+    ("kPolicyGradientLoss", {}, [POLICY, (6, 1), POLICY], ["takes advantages 6 x 1 from 'a', which gives 6 x 5"]),
+    (
+        *("kVTraceLoss", {}, [(6, 5, 3), (6, 4, 1), *[STEP] * 4]),
+        ["takes a policy (batch, T + 1, K) and values", "'more' 6 x 4 x 1", "per_step"],
+    ),
+    (
+        *("kVTraceLoss", {}, [(6, 5, 3), VALUES, STEP, STEP, (6, 5), STEP]),
+        ["takes 6 x 4 numbers from 'c', a step less", "but gets 6 x 5"],
+    ),
+    (
+        *("kVTraceLoss", {"vtraceloss_conf": GAUSSIAN}, [(6, 5, 4), VALUES, (6, 4, 1), *[STEP] * 3]),
+        ["4 numbers (kGaussian) has actions of 2, but 'a' gives 6"],
+    ),
+    (
+        *("kVTraceLoss", {"vtraceloss_conf": GAUSSIAN}, [(6, 5, 3), VALUES, (6, 4, 2), *[STEP] * 3]),
+        ["3 numbers (kGaussian) has actions of 1.5, but 'a' gives 6"],
+    ),
+    (
+        *("kVTraceLoss", {}, [(6, 5, 3), VALUES, (6, 4, 2), *[STEP] * 3]),
+        ["policy of 3 numbers (kCategorical) has actions of 1, but 'a' gives 6 x 4 x 2"],
+    ),
     # Shapes that do not fit each other.
+    ("kCosineSimilarity", {}, [ROWS, (6, 11)], ["compares rows of equal shapes", "gives 6 x 12, 'more' 6 x 11"]),
+    ("kRegressionError", {}, [(6, 3), (6, 2)], ["compares 'data', 6 x 3, with labels 6 x 2 of 'more'"]),
     ("kAdd", {}, [ROWS, (6, 11)], ["'data' gives 6 x 12, 'more' 6 x 11", "to one shape"]),
     ("kMultiply", {}, [IMAGES, ROWS], ["'data' gives 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
     ("kHingeLoss", {"hingeloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes"]),
-    ("kEuclideanLoss", {}, [ROWS, ROWS, (6, 2)], ["one weight for each of 6 rows from source 2, which gives 6 x 2"]),
+    ("kEuclideanLoss", {}, [ROWS, ROWS, (6, 2)], ["one weight for each of 6 rows from 'a', which gives 6 x 2"]),
     ("kSoftmaxLoss", {}, [ROWS, ROWS, (5,)], ["one weight for each of 6 rows", "records that are one number"]),
     ("kSigmoidCrossEntropyLoss", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12", "rows as long"]),
     ("kSoftmaxLoss", {}, [ROWS, (5, 12)], ["'data' gives 6 rows", "'more' 5 labels", "same batchsize"]),
@@ -100,10 +143,8 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kEuclideanLoss", {}, [ROWS, (12, 6)], ["6 x 12", "12 x 6", "as many rows"]),
     ("kSoftmax", {"softmax_conf": {"num_softmax_per_instance": 5}}, [ROWS], ["rows of 12 into 5", "divides 12"]),
     ("kSoftmaxLoss", {"softmaxloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes", "1 to 12"]),
-    ("kArgSort", {"argsort_conf": {"topk": 0}}, [ROWS], ["topk must be at least 1, not 0"]),
     ("kSlice", {"slice_conf": {"slice_dim": 2}}, [ROWS], ["slice_dim is 2", "'data' gives 6 x 12", "0 to 1"]),
     ("kSlice", {"slice_conf": {"slice_dim": 1, "num_slices": 13}}, [ROWS], ["12 into 13 parts", "1 to 12"]),
-    ("kConcate", {"concate_conf": {"concate_dim": -1}}, [ROWS, ROWS], ["concate_dim must be in [0, 3], not -1"]),
     ("kConcate", {"concate_conf": {"num_concates": 3}}, [ROWS, ROWS], ["num_concates is 3", "2 sources", "leave"]),
     ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, (5, 12)], ["'data', 6 x 12", "'more', 5 x 12", "equal"]),
     ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, IMAGES], ["cannot join", "6 x 3 x 8 x 8"]),
@@ -114,7 +155,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
 def test_a_fault_is_refused_where_the_layer_is_made(
     kind: str, conf: dict[str, Any], shapes: list[tuple[int, ...]], parts: list[str]
 ):
-    layer = LayerConf(name="it", type=kind, srclayers=["data", "more"][: len(shapes)], **conf)
+    layer = LayerConf(name="it", type=kind, srclayers=["data", "more", "a", "b", "c", "d"][: len(shapes)], **conf)
     with pytest.raises(UserError) as raised:
         lookup("layer", kind)(layer, shapes)
     for part in ("layer 'it': ", *parts):
@@ -127,7 +168,6 @@ RECORDS: list[tuple[RecordInfo, dict[str, Any], list[str]]] = [
         {"shape": [3, 32, 32]},
         ["shape 3 x 32 x 32 (3072 numbers)", "1 x 28 x 28 (784 numbers)", "leave shape out"],
     ),
-    (INFO, {"std_value": 0.0}, ["std_value must be above 0, not 0.0"]),
     (RecordInfo((4,), 2, std=np.array([1, 0, 1, 1])), {}, ["std_file has zeros"]),
     (RecordInfo((4,), 2, mean=np.zeros(3)), {}, ["the mean has the shape 3, a record 4", "mean_file"]),
     (RecordInfo((2, 4), 2, std=np.ones((3, 2, 4))), {}, ["the std has the shape 3 x 2 x 4", "std_file"]),

@@ -105,27 +105,6 @@ def test_loss_and_gradients_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_messages_say_which_shapes_do_not_fit() -> None:
-    wrong = shapes()
-    wrong[1] = (BATCH, STEPS, 1)
-    with pytest.raises(UserError, match="takes a policy .batch, T . 1, K. and values .*source1' 5 x 4 x 1; .*per_step"):
-        LayerCase("kVTraceLoss", wrong).layer()
-    wrong = shapes()
-    wrong[4] = (BATCH, STEPS + 1)
-    with pytest.raises(UserError, match="takes 5 x 4 numbers from 'source4', a step less .* but gets 5 x 5"):
-        LayerCase("kVTraceLoss", wrong).layer()
-    gaussian = {"vtraceloss_conf": {"distribution": "kGaussian"}}
-    for policy, numbers, of_each in ((4, 1, "2"), (3, 2, "1.5")):
-        with pytest.raises(
-            UserError, match=f"{policy} numbers .kGaussian. has actions of {of_each}, but 'source2' gives 5"
-        ):
-            LayerCase("kVTraceLoss", shapes(policy, numbers), gaussian).layer()
-    with pytest.raises(
-        UserError, match=r"policy of 3 numbers .kCategorical. has actions of 1, but 'source2' gives 5 x 4 x 2"
-    ):
-        LayerCase("kVTraceLoss", shapes(3, 2)).layer()
-
-
 def test_an_action_that_is_not_there_is_named_with_its_source() -> None:
     sources = batch()
     sources[2][0, 0] = ACTIONS

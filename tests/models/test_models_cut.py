@@ -1,35 +1,79 @@
-"""A residual net partitioned by rows and by features computes what the uncut net computes."""
+"""Nets of the models cut by rows and by features, for two and four workers, have the gradients of the uncut nets."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
-import dsinga
 from dsinga import models
-from dsinga.data import write_store
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
 
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    folder, random = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    images, labels = random.integers(0, 256, (24, 3, 8, 8)).astype(np.uint8), random.integers(3, size=24)
-    for part in ("train", "test"):
-        write_store(folder / f"{part}_data.zarr", [(images, labels)])
-    write_store(folder / "image_mean.zarr", [(images.mean(axis=0, dtype=np.float32)[None], None)])
-    return models.resnet(8, 3, str(folder), size=8, batchsize=12, train_steps=3, test_freq=0, disp_freq=1)
+RNG, ROWS = np.random.default_rng(0), 8
+SMALL = {"batchsize": ROWS, "dropout": 0.2}
+ONE_FEATURE = ("score", "scores", "similarity", "user_mean", "film_mean")  # layers with too few features to cut
+Batch = dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="module")
-def alone(job: Job) -> dsinga.Result:
-    return dsinga.train(job, workers=1, progress=False)
+def codes(count: int, steps: int, ended: np.ndarray | None = None) -> np.ndarray:
+    """Return sentences below ``count``, -1 from the steps ``ended`` on, random ones if that is None."""
+    ended = RNG.integers(2, steps, ROWS) if ended is None else ended
+    return np.where(np.arange(steps) < ended[:, None], RNG.integers(count, size=(ROWS, steps)), -1).astype(np.int32)
 
 
-@pytest.mark.parametrize(("dimension", "workers"), [(0, 3), (1, 2)])
-def test_a_partitioned_residual_net_equals_the_uncut_one(job: Job, alone: dsinga.Result, dimension: int, workers: int):
-    cut = job.replace(net=job.net.replace(partition_dim=dimension))
-    result = dsinga.train(cut, workers=workers, progress=False)
-    for name, value in alone.params.items():
-        np.testing.assert_allclose(result.params[name], value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=name)
-    assert result.history[-1, "loss"] == pytest.approx(alone.history[-1, "loss"], rel=1e-5)
+def translated() -> tuple[Batch, Batch]:
+    ended = RNG.integers(3, 7, ROWS)
+    return {"source": codes(15, 6), "target": codes(15, 7, ended)}, {"target": codes(15, 7, ended).astype(int)}
+
+
+def rated() -> tuple[Batch, Batch]:
+    numbers = {name: RNG.integers(count, size=ROWS).astype(np.int32) for name, count in (("users", 12), ("films", 20))}
+    genres = RNG.integers(2, size=(ROWS, 19)).astype(np.float32)
+    return {**numbers, "titles": codes(30, 5), "genres": genres}, {"users": RNG.uniform(1, 5, ROWS).astype(np.float32)}
+
+
+def resnet() -> Job:
+    """Return the job of a residual net without the file of the mean image."""
+    job = models.resnet(8, 4, size=8, batchsize=ROWS)
+    layers = [
+        conf.replace(store_conf=conf.store_conf.replace(mean_file=None)) if conf.store_conf else conf
+        for conf in job.net.layer
+    ]
+    return job.replace(net=job.net.replace(layer=layers))
+
+
+IMAGES = {"data": RNG.integers(256, size=(ROWS, 3, 8, 8)).astype(np.uint8)}, {"data": RNG.integers(4, size=ROWS)}
+REVIEWS = {"data": codes(30, 9)}, {"data": RNG.integers(2, size=ROWS)}
+CASES: dict[str, tuple[Job, tuple[Batch, Batch]]] = {
+    "resnet": (resnet(), IMAGES),
+    "gru": (models.gru_translator(20, 15, embedding=8, hidden=8, **SMALL), translated()),
+    "transformer": (models.transformer(20, 15, width=8, heads=4, hidden=8, blocks=1, **SMALL), translated()),
+    "convolution": (models.sentiment_convolution(30, embedding=8, batchsize=ROWS, filters=6), REVIEWS),
+    "lstm": (models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),
+    "cosine": (models.recommender(12, 20, 30, similarity="cosine", width=8, batchsize=ROWS), rated()),
+    "product": (models.recommender(12, 20, 30, similarity="product", width=8, batchsize=ROWS), rated()),
+}
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("dimension", [0, 1])
+@pytest.mark.parametrize("name", CASES)
+def test_a_net_that_is_cut_has_the_gradients_of_the_whole(name: str, dimension: int, workers: int):
+    job, (x, y) = CASES[name]
+    narrow = () if name in ("gru", "transformer") else ONE_FEATURE  # a translator has a score for each word
+    layers = [conf.replace(partition_dim=0 if conf.name in narrow else dimension) for conf in job.net.layer]
+    job = job.replace(net=job.net.replace(layer=layers))
+    whole = LocalNet(job, x, y, workers=1)
+    params = whole.initial_params()
+    expected = whole.backward(params, x, y, step=0)
+    found = LocalNet(job, x, y, workers=workers).backward(params, x, y, step=0)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    for param, gradient in expected.gradients.items():
+        limit = 1e-5 * max(np.abs(_dense(gradient)).max(), 0.2)
+        np.testing.assert_allclose(_dense(found.gradients[param]), _dense(gradient), rtol=0, atol=limit, err_msg=param)
+
+
+def _dense(gradient: Any) -> np.ndarray:
+    return gradient if isinstance(gradient, np.ndarray) else gradient.dense()

@@ -1,4 +1,4 @@
-"""The nets of reviews and of ratings: over two and four workers, cut, and with words and films that are refused."""
+"""The nets of reviews and of ratings: predictions, and words and films that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dsinga import models
 from dsinga.data import import_records, open_store, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, loads, to_text
-from dsinga.net.describe import describe_parts
 from notebooks.book.sample_ratings import write_ratings
 from notebooks.book.sample_reviews import write_reviews
 
@@ -42,43 +41,6 @@ def job_of(name: str, reviews: Path, ratings: Path) -> Job:
         return getattr(models, name)(words, str(reviews), embedding=6, batchsize=12, **small, **STEPS)
     words = len(open_store(ratings / "train" / "titles.zarr").vocabulary)
     return models.recommender(12, 20, words, str(ratings), similarity=name, width=8, batchsize=16, **STEPS)
-
-
-@pytest.fixture(scope="module")
-def alone(reviews: Path, ratings: Path) -> dict[str, dsinga.Result]:
-    return {name: dsinga.train(job_of(name, reviews, ratings), workers=1, progress=False) for name in NAMES}
-
-
-NAMES = ["sentiment_convolution", "sentiment_lstm", "cosine", "product"]
-
-
-ONE_FEATURE = ("score", "scores", "similarity", "user_mean", "film_mean")
-"""Layers with too few features to cut."""
-
-
-@pytest.mark.parametrize(("dimension", "workers"), [(0, 2), (0, 4), (1, 2), (1, 4)])
-@pytest.mark.parametrize("name", NAMES)
-def test_params_are_the_same_however_the_net_is_cut(
-    name: str, dimension: int, workers: int, reviews: Path, ratings: Path, alone: dict[str, dsinga.Result]
-):
-    """By rows, and by features, the embeddings of users and films among them."""
-    job = job_of(name, reviews, ratings)
-    layers = [layer.replace(partition_dim=0 if layer.name in ONE_FEATURE else dimension) for layer in job.net.layer]
-    result = dsinga.train(job.replace(net=job.net.replace(layer=layers)), workers=workers, progress=False)
-    expected = alone[name]
-    assert result.history[-1, "loss"] == pytest.approx(expected.history[-1, "loss"], rel=1e-5)
-    for param, value in expected.params.items():
-        limit = 1e-5 * max(np.abs(value).max(), 1)
-        np.testing.assert_allclose(result.params[param], value, rtol=0, atol=limit, err_msg=param)
-
-
-def test_the_embeddings_of_users_and_films_are_cut_by_features(ratings: Path):
-    job = job_of("cosine", ratings, ratings)
-    layers = [layer.replace(partition_dim=0 if layer.name in ONE_FEATURE else 1) for layer in job.net.layer]
-    rows = describe_parts(dsinga.partition_net(job.replace(net=job.net.replace(layer=layers)), 2))
-    parts = {(row.layer, row.location): (row.part, row.count) for row in rows}
-    assert parts["user_embedding", 0] == ("features 0-3", 12 * 4)
-    assert parts["film_embedding", 1] == ("features 4-7", 20 * 4)
 
 
 def test_a_review_is_predicted_without_labels_and_whatever_the_padding(reviews: Path):

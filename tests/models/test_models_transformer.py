@@ -1,18 +1,15 @@
-"""The Transformer: compared with PyTorch on the same params, and cut over workers by rows and by heads."""
+"""The Transformer compared with PyTorch on the same params."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import dsinga
 from dsinga import models
-from dsinga.data import write_store
-from dsinga.job import Job, Phase
+from dsinga.job import Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
@@ -113,41 +110,3 @@ def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
         expected = tensors[name].grad.numpy()
         dense = gradient.dense() if hasattr(gradient, "dense") else gradient
         np.testing.assert_allclose(dense, expected, rtol=1e-7, atol=1e-9 * np.abs(expected).max(), err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    folder: Path = tmp_path_factory.mktemp("sentences")
-    for part in ("train", "val", "test"):
-        (folder / part).mkdir()
-        for name, records in sentences().items():
-            write_store(folder / part / f"{name}.zarr", [(records.data, records.labels)])
-    settings = {**SMALL, "dropout": 0.2, "test_batchsize": ROWS}
-    return models.transformer(*WORDS, str(folder), **settings, train_steps=3, disp_freq=1)
-
-
-@pytest.fixture(scope="module")
-def alone(job: Job) -> dsinga.Result:
-    return dsinga.train(job, workers=1, progress=False)
-
-
-def by_heads(job: Job) -> Job:
-    """Return the job with the projections and the attention itself cut by features."""
-    parts = ("_query", "_key", "_value", "_heads")
-    layers = [conf.replace(partition_dim=1) if conf.name.endswith(parts) else conf for conf in job.net.layer]
-    return job.replace(net=job.net.replace(layer=layers))
-
-
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("cut", [lambda job: job, by_heads], ids=["rows", "heads"])
-def test_a_transformer_that_is_cut_equals_the_uncut_one(job: Job, alone: dsinga.Result, cut: Any, workers: int):
-    result = dsinga.train(cut(job), workers=workers, progress=False)
-    for name, value in alone.params.items():
-        atol = 2e-5 * max(np.abs(value).max(), 1e-2)
-        np.testing.assert_allclose(result.params[name], value, rtol=0, atol=atol, err_msg=name)
-    assert result.history[-1, "loss"] == pytest.approx(alone.history[-1, "loss"], rel=1e-5)
-
-
-def test_heads_that_workers_do_not_divide_are_refused(job: Job):
-    with pytest.raises(dsinga.UserError, match=r"_heads': has 4 heads, which cannot be cut over 3 workers"):
-        dsinga.train(by_heads(job), workers=3, progress=False)

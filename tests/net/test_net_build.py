@@ -35,13 +35,6 @@ def test_shapes_sources_and_params_of_a_convnet():
     assert [net.params[name].size for name in net.nodes[1].params] == [135, 5]
 
 
-def test_a_phase_has_its_own_layers_and_its_own_input():
-    net = net_of(CONVNET, Phase.kTest)
-    assert names(net) == ["data", "conv", "pool", "ip", "softmax"]
-    assert net.layer("data").conf.store_conf.path == "test"
-    assert net.phase is Phase.kTest
-
-
 def test_filter_and_input_layers():
     conf = loads(f"neuralnet {{ {CONVNET} }}").neuralnet
     assert [item.name for item in filter_layers(conf, Phase.kVal)] == ["conv", "pool", "ip", "loss"]

@@ -11,11 +11,6 @@ from tests.support.net_cases import FLAT, build, dense, layer, names, sources
 DATA = layer("data", "kCSVInput")
 
 
-def test_a_net_without_branches_stays_as_it_is():
-    net = build(DATA, dense("a", "data"), layer("loss", "kSoftmaxLoss", "a", "data"))
-    assert names(net) == ["data", "a", "loss"]
-
-
 def test_a_split_is_added_where_several_gradients_are_added():
     net = build(
         DATA,
@@ -79,25 +74,6 @@ def test_gradients_flow_only_from_losses_to_what_can_be_trained():
     assert stages["relu"].needs == (True,)
     assert stages["loss"].needs == (True, False)
     assert net.losses == ("loss",)
-
-
-def test_a_net_with_nothing_to_train_has_no_backward():
-    net = build(DATA, layer("loss", "kSoftmaxLoss", "data", "data"))
-    assert not any(stage.backward for stage in net.stages)
-
-
-def test_a_shared_param_is_complete_at_its_lowest_layer():
-    net = build(
-        DATA,
-        dense("a", "data", 6, param=[{"name": "w"}, {"name": "b"}]),
-        dense("b", "a", 6, param=[{"share_from": "w"}, {"name": "c"}]),
-    )
-    assert [stage.completes for stage in net.stages] == [(), ("w", "b"), ("c",)]
-
-
-def test_state_is_known_by_role():
-    net = build(DATA, layer("bn", "kBM", "data"))
-    assert net.stages[1].state == ((2, "mean", "bn_mean"), (3, "variance", "bn_variance"))
 
 
 @st.composite

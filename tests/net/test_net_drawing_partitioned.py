@@ -11,7 +11,7 @@ from dsinga.net import partition
 from dsinga.net.drawing.partitioned_svg import colours, partitioned_to_svg
 from dsinga.net.drawing.swimlanes import find_boxes, place_boxes
 from tests.support.net_cases import build, dense, layer
-from tests.support.partition_nets import NETS, STRATEGIES, net_of
+from tests.support.partition_nets import NETS, net_of
 from tests.support.random_nets import nets
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -31,10 +31,9 @@ def inside(inner, outer):
     return outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
 
 
-@pytest.mark.parametrize("strategy", ["hybrid", "mixed"])
 @pytest.mark.parametrize("name", NETS)
-def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name, strategy):
-    cut = partition(net_of(name, strategy, 3), 3)
+def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name):
+    cut = partition(net_of(name, "mixed", 3), 3)
     rects = drawn(cut)
     lanes = [extent(box) for kind, box in rects if kind == "lane"]
     assert all(before[2] < after[0] for before, after in zip(lanes, lanes[1:], strict=False))
@@ -46,9 +45,8 @@ def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name, stra
     assert sum(kind != "lane" for kind, _ in rects) == len(find_boxes(cut))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_boxes_do_not_touch(strategy):
-    boxes = [extent(box) for kind, box in drawn(partition(net_of("zoo", strategy, 3), 3)) if kind != "lane"]
+def test_boxes_do_not_touch():
+    boxes = [extent(box) for kind, box in drawn(partition(net_of("zoo", "mixed", 3), 3)) if kind != "lane"]
     for k, (left, top, right, bottom) in enumerate(boxes):
         for left2, top2, right2, bottom2 in boxes[k + 1 :]:
             assert right < left2 or right2 < left or bottom < top2 or bottom2 < top
@@ -75,18 +73,12 @@ def test_bridges_edges_between_workers_and_gradients_are_marked():
 
 def test_bridges_with_one_purpose_are_one_box():
     cut = partition(net_of("convnet", "hybrid", 4), 4)
-    texts = [text.text for text in ElementTree.fromstring(partitioned_to_svg(cut)).iter(f"{SVG}text")]
+    texts = [text.text for text in ElementTree.fromstring(cut._repr_html_()).iter(f"{SVG}text")]
     assert texts.count("send to 1, 2, 3") == texts.count("receive from 1, 2, 3") > 0
 
 
 def test_colours_of_many_workers_differ():
     assert len({colours(location) for location in range(64)}) == 64
-
-
-def test_a_notebook_shows_the_picture():
-    cut = partition(net_of("convnet", "hybrid", 2), 2)
-    assert cut._repr_html_() == partitioned_to_svg(cut)
-    assert repr(cut).startswith("PartitionedNet(kTrain: 2 workers")
 
 
 def test_a_worker_without_layers_has_an_empty_lane():

@@ -11,9 +11,8 @@ from dsinga.errors import UserError
 from dsinga.job import InnerProductConf, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
 from dsinga.training import forward
-from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
+from tests.support.partitioned_run import initial
 from tests.support.training_cases import context, dense, layer
 
 ROWS = 6
@@ -88,30 +87,6 @@ def test_codes_are_refused_by_layers_that_compute_with_numbers():
     records = {"data": Records(np.ones((ROWS, 3), np.int32), np.zeros(ROWS, int))}
     with pytest.raises(UserError, match="'ip': computes with numbers, but 'data' gives int32, .* std_value: 1 to have"):
         forward(net, initial(net, np.float32), records, context(net))
-
-
-JOIN, HALVES = {"concate_conf": {"concate_dim": 0}}, {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("loss", ["kEuclideanLoss", "kSigmoidCrossEntropyLoss"])
-@pytest.mark.parametrize("info", KINDS.values(), ids=KINDS)
-def test_labels_of_every_kind_are_sent_with_their_rows(info: RecordInfo, loss: str, workers: int):
-    width = int(np.prod(info.label_shape))
-    net = net_of(
-        info,
-        dense("hidden", "data", 4).replace(partition_dim=1),
-        layer("halves", "kSlice", "hidden", **HALVES),
-        layer("first", "kSTanh", "halves"),
-        layer("second", "kReLU", "halves"),
-        layer("both", "kConcate", "second", "first", **JOIN),
-        dense("out", "both", width),
-        layer("label", "kLabel", "both", location=1),
-        layer("loss", loss, "out", "label", location=workers - 1),
-    )
-    values, batches = initial(net), batches_of(net, 3, classes=3)
-    cut = run_partitioned(partition(net, workers), values, batches)
-    assert_equal_runs(cut, run_whole(net, values, batches), 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ def cut_nets(draw: st.DrawFn) -> PartitionedNet:
     return partition(draw(nets(parts)), parts)
 
 
-@given(cut_nets())
-def test_bridges_come_in_pairs_between_different_workers(cut: PartitionedNet):
+def bridges_come_in_pairs_between_different_workers(cut: PartitionedNet):
     bridges = [(k, node) for k, node in enumerate(cut.nodes) if isinstance(node.layer, BridgeDst)]
     keys = [node.layer.key for _, node in bridges]
     assert len(set(keys)) == len(keys) == sum(isinstance(node.layer, BridgeSrc) for node in cut.nodes)
@@ -37,8 +36,7 @@ def test_bridges_come_in_pairs_between_different_workers(cut: PartitionedNet):
             assert all(cut.places[source].location == cut.places[k].location for source in node.sources)
 
 
-@given(cut_nets())
-def test_every_worker_follows_the_common_order(cut: PartitionedNet):
+def every_worker_follows_the_common_order(cut: PartitionedNet):
     for k, node in enumerate(cut.nodes):
         assert all(source < k for source in node.sources)
     for location, local in enumerate(cut.locals):
@@ -51,8 +49,7 @@ def test_every_worker_follows_the_common_order(cut: PartitionedNet):
             assert [local.nodes[source].layer for source in node.sources] == sources
 
 
-@given(cut_nets())
-def test_bridges_send_at_once_and_receive_as_late_as_possible(cut: PartitionedNet):
+def bridges_send_at_once_and_receive_as_late_as_possible(cut: PartitionedNet):
     for k, node in enumerate(cut.nodes):
         if isinstance(node.layer, BridgeSrc):
             (source,) = node.sources
@@ -69,8 +66,7 @@ def test_bridges_send_at_once_and_receive_as_late_as_possible(cut: PartitionedNe
             waiting.clear()
 
 
-@given(cut_nets())
-def test_only_gradients_that_are_needed_cross_bridges(cut: PartitionedNet):
+def only_gradients_that_are_needed_cross_bridges(cut: PartitionedNet):
     trained, followed = [False] * len(cut.nodes), [False] * len(cut.nodes)
     for k, node in enumerate(cut.nodes):
         has_params = any(spec.trainable for spec in node.layer.params)
@@ -89,8 +85,7 @@ def features(node: Node) -> list[int]:
     return [source for k, source in enumerate(node.sources) if k != node.layer.label_source]
 
 
-@given(cut_nets())
-def test_parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):
+def parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):
     for name, layer_cut in cut.cuts.items():
         parts = [node for local in cut.locals for node in local.nodes if node.layer.name == name]
         total = cut.whole.layer(name).shape
@@ -113,3 +108,18 @@ def test_parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):
         for node in local.nodes:
             for spec, name in zip(node.layer.params, node.params, strict=True):
                 assert spec.shape == cut.parts[name].shape
+
+
+PROPERTIES = (
+    bridges_come_in_pairs_between_different_workers,
+    every_worker_follows_the_common_order,
+    bridges_send_at_once_and_receive_as_late_as_possible,
+    only_gradients_that_are_needed_cross_bridges,
+    parts_cover_every_layer_and_every_param_once,
+)
+
+
+@given(cut_nets())
+def test_a_random_net_that_is_cut_has_all_properties(cut: PartitionedNet):
+    for holds in PROPERTIES:
+        holds(cut)

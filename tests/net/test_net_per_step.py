@@ -10,7 +10,7 @@ from dsinga.job import Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
-from dsinga.training import bp, forward
+from dsinga.training import bp
 from tests.support.net_cases import net_of
 
 ROWS, STEPS, TAGS = 4, 5, 3
@@ -73,29 +73,6 @@ def test_phases_have_sequences_of_their_own_lengths():
     for steps in (3, 8):
         info = RecordInfo((steps,), ROWS, label_shape=(steps,))
         assert net_of(text, words=info).layer("loss").shape == (ROWS, steps, TAGS)
-
-
-CRF = """
-layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 9 feature_dim: 4 } }
-layer { name: "gru" type: kGRU srclayers: "embed" srclayers: "words" gru_conf { dim_hidden: 3 bidirectional: true } }
-layer { name: "ip" type: kInnerProduct srclayers: "gru" per_step: true innerproduct_conf { num_output: 3 } }
-layer { name: "crf" type: kCRF srclayers: "ip" srclayers: "words" }
-layer { name: "f1" type: kEntityF1 srclayers: "crf" srclayers: "words" exclude: kTrain }
-"""
-
-
-def test_a_conditional_random_field_over_a_recurrent_layer():
-    net = net_of(WORDS + CRF, words=INFO)
-    assert net.params["crf_transitions"].shape == (TAGS, TAGS)
-    metrics, gradients = train(net)
-    assert metrics["loss"][1] == ROWS
-    assert all(np.abs(gradient).max() > 0 for gradient in gradients.values())
-    test = net_of(WORDS + CRF, Phase.kTest, words=INFO)
-    ctx = Context(get_ops("numpy"), Phase.kTest, Rows(0, ROWS, ROWS))
-    outputs, metrics = forward(test, values_of(test), sentences(), ctx, ("crf", "f1"))
-    assert {"loss", "accuracy", "f1", "precision", "recall"} <= set(metrics)
-    assert np.array_equal(outputs["f1"].feature, outputs["crf"].feature)
-    assert np.array_equal(outputs["crf"].feature >= 0, sentences()["words"].labels >= 0)
 
 
 @pytest.mark.parametrize(

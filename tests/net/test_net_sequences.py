@@ -85,6 +85,11 @@ def test_the_merged_language_model_trains_like_its_copies():
     assert_same_training(merged, unrolled, texts())
 
 
+def test_copies_of_a_simple_recurrent_layer_train_like_the_merged_one():
+    text = LANGUAGE_MODEL.replace("kGRU", "kRNN").replace("gru_conf", "rnn_conf")
+    assert_same_training(*both(text, INFO), texts())
+
+
 TAGGER = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 3 } }
 layer { name: "embed" type: kEmbedding srclayers: "words" unroll_len: 4 unroll_conn_type: kUnrollOneToAll

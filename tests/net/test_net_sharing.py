@@ -50,17 +50,6 @@ def test_the_owner_may_come_later_and_its_name_may_be_repeated():
     assert net.params["w"].wd_scale == 5
 
 
-def test_tied_weights_of_an_autoencoder_are_used_transposed():
-    net = net_of(
-        DATA
-        + ip("code", "data", 'param { name: "w" }', 2)
-        + ip("out", "code", 'param { share_from: "w" }', 6, "transpose: true"),
-        data=FLAT,
-    )
-    assert net.params["w"].shape == (2, 6)
-    assert used(net)["out"][0] == "w"
-
-
 def test_the_owner_may_be_in_another_phase():
     """A decoder alone still uses the encoder's param, by name: its value is kept elsewhere."""
     net = net_of(

@@ -81,20 +81,6 @@ def test_attention_takes_query_value_and_key_as_keras_does():
     assert len(conf.param) == 1
 
 
-def test_gelu_and_positions_are_layers():
-    x = nn.Input(STEPS, name="x")
-    y = nn.PositionalEncoding(scale=2)(nn.GELU()(nn.Dense(8, "gelu")(x)))
-    kinds = [
-        (conf.type.name, conf.activation_conf and conf.activation_conf.type.name) for conf in written(nn.Model(x, y))
-    ]
-    assert kinds == [
-        ("kInnerProduct", None),
-        ("kActivation", "GELU"),
-        ("kActivation", "GELU"),
-        ("kPositionalEncoding", None),
-    ]
-
-
 @pytest.mark.parametrize("attend", [nn.Attention(name="a"), nn.MultiHeadAttention(2, 4, name="a")])
 def test_records_that_may_be_a_key_or_give_lengths_are_refused(attend: Any):
     steps = nn.Input(STEPS, name="steps")

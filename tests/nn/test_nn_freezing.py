@@ -1,4 +1,4 @@
-"""Params that training does not move: of frozen layers and models, rows that no batch has; the order of weights."""
+"""Params that training does not move: of frozen layers and models; the order of weights."""
 
 import pickle
 
@@ -16,9 +16,6 @@ RNG = np.random.default_rng(0)
 X = (3 * RNG.normal(size=(60, 4)) + 1).astype(np.float32)
 Y = RNG.integers(3, size=60)
 WORDS = RNG.integers(7, size=(20, 5)).astype(np.uint8)
-CODES = RNG.integers(5, size=(12, 4)).astype(np.uint8)  # of a table of 9 rows
-EVEN = CODES.max(axis=1) % 2
-STEPS = 6
 
 
 def dense() -> nn.Sequential:
@@ -55,9 +52,11 @@ def test_a_static_param_and_a_frozen_normalisation_keep_their_values():
     frozen = [nn.Dense(3, trainable=False, name="kept"), nn.BatchNormalization(trainable=False, name="norm")]
     model = nn.Sequential([nn.Input(4), *frozen, nn.Dense(3, param=[nn.Param(static=True)], name="half")])
     model.compile("sgd", "sparse_categorical_crossentropy")
-    layers = {layer.name: [param.static for param in layer.param] for layer in model.job().neuralnet.layer}
+    confs = {layer.name: layer for layer in model.job().neuralnet.layer}
+    layers = {name: [param.static for param in conf.param] for name, conf in confs.items()}
     assert (layers["kept"], layers["norm"], layers["half"]) == ([True, True], [True, True], [True])
-    assert moved(model) == {"half_bias"}
+    assert confs["norm"].bm_conf.use_global_stats
+    assert moved(model) == moved(model, workers=3) == {"half_bias"}
 
 
 @pytest.mark.parametrize("loss", [nn.ClassSoftmaxLoss(9, [0, 3, 6]), nn.SampledLoss(9), nn.CRF(), "crf"], ids=str)
@@ -150,43 +149,6 @@ def test_a_frozen_attention_keeps_its_projections():
     assert moved(model, WORDS, WORDS[:, 0] % 2) == {"top_weight", "top_bias"}
 
 
-def test_a_frozen_batch_normalisation_uses_its_running_statistics_as_torch_does_in_eval_mode():
-    torch = pytest.importorskip("torch")
-    model = nn.Sequential([nn.Input(4), nn.Dense(5), nn.BatchNormalization(), nn.ReLU(), nn.Dense(3)])
-    model.compile(nn.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
-    model.fit(X, Y, epochs=2, progress=False)
-    start = dict(model.params)
-    model.layers[1].trainable = False
-    results = []
-    for workers in (1, 3):
-        model.params = start
-        model.fit(X, Y, batch_size=60, epochs=6, workers=workers, progress=False)
-        results.append(model.params)
-        for role in ("scale", "bias", "mean", "variance"):
-            np.testing.assert_array_equal(
-                model.params[f"batch_normalization_{role}"], start[f"batch_normalization_{role}"]
-            )
-    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
-    names = ["weight", "bias", "running_mean", "running_var"]
-    roles = ["scale", "bias", "mean", "variance"]
-    state = {f"1.{name}": start[f"batch_normalization_{role}"] for name, role in zip(names, roles, strict=True)}
-    state |= {
-        f"{number}.{part}": start[f"{name}_{part}"]
-        for number, name in ((0, "dense"), (3, "dense_1"))
-        for part in ("weight", "bias")
-    }
-    net.load_state_dict({name: torch.tensor(array) for name, array in state.items()}, strict=False)
-    net[1].eval().requires_grad_(False)
-    optimizer = torch.optim.SGD([param for param in net.parameters() if param.requires_grad], 0.1, momentum=0.9)
-    for _ in range(6):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(torch.tensor(X)), torch.tensor(Y)).backward()
-        optimizer.step()
-    for params in results:
-        np.testing.assert_allclose(params["dense_weight"], net[0].weight.detach().numpy(), atol=1e-6)
-        np.testing.assert_allclose(params["dense_1_bias"], net[3].bias.detach().numpy(), atol=1e-6)
-
-
 def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
     model = nn.Sequential([nn.Dense(4, trainable=False), nn.Dense(4), nn.Dense(3)])
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -227,36 +189,3 @@ def test_the_printed_model_is_a_job_that_the_command_trains_to_the_same_bits(tmp
     arguments = ["train", str(tmp_path / "job.conf"), "--workspace", str(tmp_path / "run"), *paths]
     main_group(arguments, prog_name="dsinga", standalone_mode=False)
     assert_same(read_params(tmp_path / "run"), model.params)
-
-
-def table_and_top(dense: bool) -> nn.Sequential:
-    table = nn.Embedding(9, 3, dense_gradient=dense, name="table")
-    model = nn.Sequential([nn.Input(4), table, nn.GlobalAveragePooling1D(), nn.Dense(2, name="top")])
-    model.compile(nn.Adam(0.05, weight_decay=0.1), "sparse_categorical_crossentropy")
-    return model
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_dense_gradient_moves_all_rows_as_torch_does(workers):
-    torch = pytest.importorskip("torch")
-    model = table_and_top(dense=True)
-    start = {name: value.copy() for name, value in model.params.items()}
-    model.fit(CODES, EVEN, batch_size=12, train_steps=STEPS, workers=workers, progress=False)
-    table = torch.nn.Parameter(torch.tensor(start["table_weight"]))
-    weight, bias = (torch.nn.Parameter(torch.tensor(start[f"top_{role}"])) for role in ("weight", "bias"))
-    optimizer = torch.optim.Adam([table, weight, bias], 0.05, eps=1e-7, weight_decay=0.1)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        scores = torch.nn.functional.linear(table[torch.tensor(CODES.astype(int))].mean(dim=1), weight, bias)
-        torch.nn.functional.cross_entropy(scores, torch.tensor(EVEN.astype(int))).backward()
-        optimizer.step()
-    assert not np.array_equal(model.params["table_weight"][5:], start["table_weight"][5:])
-    np.testing.assert_allclose(model.params["table_weight"], table.detach().numpy(), atol=2e-5)
-    np.testing.assert_allclose(model.params["top_weight"], weight.detach().numpy(), atol=2e-5)
-
-
-def test_without_it_rows_that_no_batch_has_keep_their_bits():
-    model = table_and_top(dense=False)
-    start = model.params["table_weight"].copy()
-    model.fit(CODES, EVEN, batch_size=12, train_steps=STEPS, progress=False)
-    np.testing.assert_array_equal(model.params["table_weight"][5:], start[5:])

@@ -67,6 +67,10 @@ CHAINS = {
     "channels": (nn.SpatialDropout2D(0.5), IMAGES, "kDropout dropout_conf { unit: kChannel }"),
     "relu": (nn.ReLU(0.1), ROWS, "kReLU relu_conf { negative_slope: 0.1 }"),
     "tanh": (nn.Activation("tanh"), ROWS, "kActivation activation_conf { type: TANH }"),
+    "gelu": (nn.GELU(), ROWS, "kActivation activation_conf { type: GELU }"),
+    "positions": (
+        nn.PositionalEncoding(scale=2), STEPS, "kPositionalEncoding positionalencoding_conf { scale: 2 }"
+    ),
     "softmax, per step": (nn.Softmax(), STEPS, "kSoftmax per_step: true"),
     "gru": (nn.GRU(7), STEPS, "kGRU gru_conf { dim_hidden: 7 }"),
     "gru, activations": (

@@ -28,20 +28,13 @@ from dsinga.ops.onednn.waiting import (
 
 TASKS = Path("/proc/self/task")
 PRINT_LIMITED = "from dsinga.ops.onednn.library import limits_spinning; print(limits_spinning)"
-IN_A_WORKER = """
-from distributed import Client, LocalCluster
-if __name__ == "__main__":
-    with LocalCluster(n_workers=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        client.submit(__import__, "dsinga.ops.onednn.library").result(60)
-"""
 
 
-def run(code: str | Path, **environment: str) -> tuple[str, str]:
+def run(code: str, **environment: str) -> tuple[str, str]:
     """Return the last line that code prints, and what OpenMP says about its settings when it is loaded."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    source = [str(code)] if isinstance(code, Path) else ["-c", code]
     done = subprocess.run(
-        [sys.executable, *source],
+        [sys.executable, "-c", code],
         env={**kept, **environment, "OMP_DISPLAY_ENV": "verbose"},
         capture_output=True,
         text=True,
@@ -69,14 +62,6 @@ def spin_counts(said: str) -> list[str]:
 def test_threads_spin_for_a_moment_unless_the_user_has_set_how_they_wait(environment, limited, count):
     printed, said = run(PRINT_LIMITED, **environment)
     assert (printed, spin_counts(said)) == (limited, [count])
-
-
-@pytest.mark.process
-def test_a_dask_worker_process_sets_it_for_itself(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(IN_A_WORKER, encoding="utf-8")
-    _, said = run(script)
-    assert spin_counts(said) == [str(SPIN_COUNT)]
 
 
 def wait_until(arrived: Callable[[], bool], what: str) -> None:

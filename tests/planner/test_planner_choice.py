@@ -56,7 +56,7 @@ def models(draw: st.DrawFn) -> tuple[CostModel, int]:
     return model, workers
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(models(), st.booleans())
 def test_the_choice_is_the_cheapest_line_of_the_table(case: tuple[CostModel, int], one_worker: bool):
     model, workers = case

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import rich.console
+from distributed import Client
 
-from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
@@ -19,16 +19,6 @@ from dsinga.planner import profile as profiling
 from dsinga.planner.profile import print_profile
 from dsinga.registry import register
 from dsinga.training import bp, forward
-
-
-@pytest.mark.parametrize("cell", ["kGRU", "kLSTM"])
-def test_a_char_rnn_is_measured_without_a_text(cell: str):
-    job = char_rnn(7, hidden=8, cell=cell, steps=5, batchsize=4)
-    with connect(workers=1) as client:
-        figures = measure(job, client, steps=3, synthetic=True)
-    assert figures["ms_per_iteration"] > 0
-    assert figures["samples_per_second"] == pytest.approx(4e3 / figures["ms_per_iteration"])
-
 
 JOB = """
 name: "small"
@@ -44,10 +34,8 @@ neuralnet {
 """
 
 
-def profile_of(job: Job, steps: int) -> dict[str, Any]:
-    with connect(workers=1) as client:
-        figures = measure(job, client, steps=steps, synthetic=True, profiled=True)["profile"]
-    return json.loads(json.dumps(figures))
+def profile_of(job: Job, client: Client, steps: int) -> dict[str, Any]:
+    return json.loads(json.dumps(measure(job, client, steps=steps, synthetic=True, profiled=True)["profile"]))
 
 
 def rows_of(figures: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -56,10 +44,10 @@ def rows_of(figures: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return rows
 
 
-def test_a_profile_has_each_pass_of_each_layer(monkeypatch: pytest.MonkeyPatch):
+def test_a_profile_has_each_pass_of_each_layer(threads: Client, monkeypatch: pytest.MonkeyPatch):
     """With a clock that advances by a second at each look, each pass takes a second in every iteration."""
     monkeypatch.setattr(profiling, "time", SimpleNamespace(perf_counter=itertools.count(0.0).__next__))
-    figures = profile_of(loads(JOB, "job.conf"), steps=5)
+    figures = profile_of(loads(JOB, "job.conf"), threads, steps=5)
     rows = rows_of(figures)
     forward = ["data", "conv", "relu", "ip", "loss"]
     passes = [(name, "forward") for name in forward] + [(name, "backward") for name in forward[:0:-1]]
@@ -76,8 +64,8 @@ def test_a_profile_has_each_pass_of_each_layer(monkeypatch: pytest.MonkeyPatch):
         assert row["share"] == pytest.approx(row["ms"] / figures["ms_per_iteration"])
 
 
-def test_a_profile_counts_operations_and_bytes():
-    rows = rows_of(profile_of(loads(JOB, "job.conf"), steps=1))
+def test_a_profile_counts_operations_and_bytes(threads: Client):
+    rows = rows_of(profile_of(loads(JOB, "job.conf"), threads, steps=1))
 
     def per_iteration(layer: str, name: str) -> tuple[float, float]:
         row = rows[layer, name]
@@ -100,18 +88,18 @@ def test_a_profile_counts_operations_and_bytes():
     )  # reads the gradient, reads and writes value and momentum
 
 
-def test_a_profile_has_a_row_for_computing_outside_of_layers():
-    rows = rows_of(profile_of(rbm(1, (20, 10)), steps=1))
+def test_a_profile_has_a_row_for_computing_outside_of_layers(threads: Client):
+    rows = rows_of(profile_of(rbm(1, (20, 10)), threads, steps=1))
     assert rows["", "rest"]["ms"] > 0
     assert {row["gflop_per_second"] for row in rows.values()} == {None}  # the work of kCD is not counted
 
 
-def test_a_recurrent_net_is_profiled_in_successive_states():
-    rows = rows_of(profile_of(char_rnn(7, hidden=8, steps=5, batchsize=4), steps=2))
+def test_a_recurrent_net_is_profiled_in_successive_states(threads: Client):
+    rows = rows_of(profile_of(char_rnn(7, hidden=8, steps=5, batchsize=4), threads, steps=2))
     assert rows["gru1", "backward"]["gflop_per_second"] > 0
 
 
-def test_fused_layers_have_one_row_unless_an_algorithm_needs_each():
+def test_fused_layers_have_one_row_unless_an_algorithm_needs_each(threads: Client):
     @register("algorithm", "NeedsALayer")
     def needs_relu(net, values, records, ctx, push):
         outputs, _ = forward(net, values, records, ctx, keep=["relu"])
@@ -121,7 +109,9 @@ def test_fused_layers_have_one_row_unless_an_algorithm_needs_each():
     norm = 'layer { name: "norm" type: kBM srclayers: "conv" } layer { name: "relu" type: kReLU srclayers: "norm" }'
     job = loads(JOB.replace('layer { name: "relu" type: kReLU srclayers: "conv" }', norm), "job.conf")
     unfused = job.replace(train_one_batch=AlgConf(user_alg="NeedsALayer"))
-    names = [{layer for layer, _ in rows_of(profile_of(variant, steps=1))} - {""} for variant in (job, unfused)]
+    names = [
+        {layer for layer, _ in rows_of(profile_of(variant, threads, steps=1))} - {""} for variant in (job, unfused)
+    ]
     assert names == [{"data", "conv", "norm", "ip", "loss"}, {"data", "conv", "norm", "relu", "ip", "loss"}]
 
 

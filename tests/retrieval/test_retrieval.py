@@ -45,13 +45,6 @@ def test_distances_rank_by_angle_or_by_difference() -> None:
     assert nearest(queries, database, 3, "euclidean").tolist() == [[1, 2, 3]]  # 1 and 2 are equally far
 
 
-def test_map_by_hand() -> None:
-    queries, database = [[0.0], [10.0]], [[1.0], [2.0], [9.0]]
-    # The query of class 7 finds 7, 8, 7; that of class 8 finds 7, 8, 7.
-    precision = mean_average_precision(queries, database, [7, 8], [7, 8, 7], "euclidean")
-    assert precision == pytest.approx(((1 + 2 / 3) / 2 + 1 / 2) / 2)
-
-
 def test_queries_without_relevant_rows_are_left_out() -> None:
     (relevant,) = ranked_relevance([[1.0], [2.0]], [[1.0]], [5, 3], [3])
     assert relevant.tolist() == [[True]]

@@ -49,6 +49,11 @@ def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, ste
     return layer_context(ops, BATCH, phase, rows, step, **more)
 
 
+def layer_of(kind: str, *shapes: tuple[int, ...], info: RecordInfo | None = None, **conf: Any) -> Layer:
+    """Return the layer "layer" on sources "source0", ... of ``shapes``."""
+    return LayerCase(kind, shapes, conf, info=info).layer()
+
+
 CASES: list[LayerCase] = []
 
 

@@ -74,24 +74,12 @@ class Exact(NamedTuple):
         p = np.exp(-energy).sum(axis=1)
         return p / p.sum()
 
-    def log_likelihood(self, data: np.ndarray) -> float:
-        """The mean log-probability of rows of ``data``."""
-        numbers = (data @ (1 << np.arange(len(self.a)))).astype(int)
-        return float(np.log(self.visible()[numbers]).mean())
-
     def likelihood_gradient(self, data: np.ndarray) -> list[np.ndarray]:
         """The gradient of -log P(data) for w, a and b."""
         p, v = self.visible(), states(len(self.a))
         return [
             model - data_mean for model, data_mean in zip(self.statistics(v, p), self.statistics(data), strict=True)
         ]
-
-    def cd_gradient(self, data: np.ndarray) -> list[np.ndarray]:
-        """The expected gradient of CD-1, over all states of the hidden units."""
-        h, p = states(len(self.b)), sigmoid(data @ self.w.T + self.b)
-        chance = np.prod(np.where(h[None] == 1, p[:, None], 1 - p[:, None]), axis=2)  # (rows, states)
-        model = self.statistics(sigmoid(h @ self.w + self.a), chance.mean(axis=0))
-        return [model_mean - data_mean for model_mean, data_mean in zip(model, self.statistics(data), strict=True)]
 
     def statistics(self, v: np.ndarray, p: np.ndarray | None = None) -> list[np.ndarray]:
         """The mean of h v, v and h over rows of the visible units, which have the probabilities ``p``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,44 +131,31 @@ def test_parts_with_the_same_random_numbers_are_found(case_of, cls: type[Layer])
     contract.test_parts_of_a_batch_add_up_to_the_whole(case, NUMPY)
 
 
-def test_a_wrong_gradient_is_found(case_of):
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        LayerContract().test_the_gradient_is_the_derivative(case_of(WrongSlope))
+ON_NUMPY = {"ops": NUMPY}
+FAULTS: list[tuple[type[Layer], str, dict[str, Any], type[Exception], str]] = [
+    (WrongSlope, "the_gradient_is_the_derivative", {}, AssertionError, "Not equal to tolerance"),
+    (
+        *(AlwaysComputes, "gradients_that_no_source_needs_are_not_computed", ON_NUMPY),
+        *(AssertionError, r"where needs\[i\] is False"),
+    ),
+    (Counts, "a_layer_is_a_pure_function", ON_NUMPY, AssertionError, "array_equal"),
+    (Centred, "parts_of_a_batch_add_up_to_the_whole", ON_NUMPY, AssertionError, "Not equal to tolerance"),
+    (Writes, "the_feature_has_the_declared_shape_and_dtype", ON_NUMPY, ValueError, "read-only"),
+    (Wide, "the_feature_has_the_declared_shape_and_dtype", ON_NUMPY, AssertionError, "float64"),
+    (
+        *(Uncut, "parts_cut_by_features_make_the_whole", {**ON_NUMPY, "phase": Phase.kTest}),
+        *(UserError, "correct its cut_axis"),
+    ),
+    (Plain, "phases_differ_only_where_the_case_says_so", ON_NUMPY, AssertionError, "set phases_differ"),
+]
 
 
-def test_a_gradient_that_nobody_needs_is_found(case_of):
-    with pytest.raises(AssertionError, match=r"where needs\[i\] is False"):
-        LayerContract().test_gradients_that_no_source_needs_are_not_computed(case_of(AlwaysComputes), NUMPY)
-
-
-def test_a_state_of_its_own_is_found(case_of):
-    with pytest.raises(AssertionError):
-        LayerContract().test_a_layer_is_a_pure_function(case_of(Counts), NUMPY)
-
-
-def test_rows_that_depend_on_each_other_are_found(case_of):
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        LayerContract().test_parts_of_a_batch_add_up_to_the_whole(case_of(Centred), NUMPY)
-
-
-def test_writing_to_a_source_is_found(case_of):
-    with pytest.raises(ValueError, match="read-only"):
-        LayerContract().test_the_feature_has_the_declared_shape_and_dtype(case_of(Writes), NUMPY)
-
-
-def test_a_wide_feature_is_found(case_of):
-    with pytest.raises(AssertionError):
-        LayerContract().test_the_feature_has_the_declared_shape_and_dtype(case_of(Wide), NUMPY)
-
-
-def test_a_param_that_is_not_cut_with_the_layer_is_found(case_of):
-    with pytest.raises(UserError, match="correct its cut_axis"):
-        LayerContract().test_parts_cut_by_features_make_the_whole(case_of(Uncut), NUMPY, Phase.kTest)
-
-
-def test_phases_that_do_not_differ_are_found(case_of):
-    with pytest.raises(AssertionError, match="set phases_differ"):
-        LayerContract().test_phases_differ_only_where_the_case_says_so(case_of(Plain), NUMPY)
+@pytest.mark.parametrize(
+    ("cls", "check", "arguments", "error", "message"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS]
+)
+def test_a_fault_is_found(case_of, cls, check, arguments, error, message):
+    with pytest.raises(error, match=message):
+        getattr(LayerContract(), f"test_{check}")(case_of(cls), **arguments)
 
 
 def test_a_layer_that_cannot_be_made_is_named():

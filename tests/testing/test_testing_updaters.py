@@ -86,26 +86,17 @@ def conf() -> Iterator[object]:
         yield conf
 
 
-def test_another_formula_is_found(conf):
-    with pytest.raises(AssertionError, match="param after step 0"):
-        TestLion().test_the_update_follows_the_formula(conf(Doubled))
+FAULTS: list[tuple[type[Updater], str, type[Exception], str]] = [
+    (Doubled, "the_update_follows_the_formula", AssertionError, "param after step 0"),
+    (NotInPlace, "param_and_state_change_in_place_in_float32", AssertionError, "in place, as by w -="),
+    (WritesGradient, "param_and_state_change_in_place_in_float32", ValueError, "read-only"),
+    (Remembers, "training_can_be_resumed", AssertionError, "param"),
+    (Normalises, "a_slice_of_a_param_gets_the_bits_of_the_whole", AssertionError, "param"),
+]
 
 
-def test_a_param_that_is_not_changed_in_place_is_found(conf):
-    with pytest.raises(AssertionError, match="in place, as by w -="):
-        UpdaterContract().test_param_and_state_change_in_place_in_float32(conf(NotInPlace))
-
-
-def test_writing_to_the_gradient_is_found(conf):
-    with pytest.raises(ValueError, match="read-only"):
-        UpdaterContract().test_param_and_state_change_in_place_in_float32(conf(WritesGradient))
-
-
-def test_a_state_of_its_own_is_found(conf):
-    with pytest.raises(AssertionError, match="param"):
-        UpdaterContract().test_training_can_be_resumed(conf(Remembers))
-
-
-def test_elements_that_depend_on_each_other_are_found(conf, monkeypatch):
-    with pytest.raises(AssertionError, match="param"):
-        UpdaterContract().test_a_slice_of_a_param_gets_the_bits_of_the_whole(conf(Normalises), monkeypatch)
+@pytest.mark.parametrize(("cls", "check", "error", "message"), FAULTS)
+def test_a_fault_is_found(conf, monkeypatch, cls, check, error, message):
+    more = [monkeypatch] if check.startswith("a_slice") else []
+    with pytest.raises(error, match=message):
+        getattr(TestLion(), f"test_{check}")(conf(cls), *more)

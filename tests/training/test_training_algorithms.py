@@ -5,11 +5,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, AlgType
 from dsinga.registry import register
-from dsinga.training import algorithm, bp
-
-
-def test_back_propagation_is_kbp():
-    assert algorithm(AlgConf(alg="kBP")) is bp
+from dsinga.training import algorithm
 
 
 @pytest.mark.parametrize("alg", [alg for alg in AlgType if alg is not AlgType.kUserAlg])

@@ -61,13 +61,6 @@ def assert_same_gradients(actual, expected, atol=1e-8):
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-6, atol=atol, err_msg=name)
 
 
-def test_gradients_of_a_convnet_are_the_slopes_of_its_loss():
-    net = convnet()
-    values, records = values_of(net), records_of(net)
-    pushed, _ = gradients(net, values, records)
-    assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
-
-
 def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_single_layers():
     """A residual block; the slopes are those of ``forward``, which does not fuse layers."""
     net = build(
@@ -336,15 +329,6 @@ def test_params_that_no_loss_depends_on_get_zeros():
     assert pushed["a_weight"].any()
 
 
-def test_metrics_of_auxiliary_losses_have_their_names():
-    net = build(
-        dense("a", "data"), layer("aux", "kSoftmaxLoss", "a", "data"), dense("top", "a"),
-        layer("loss", "kEuclideanLoss", "top", "a"),
-    )  # fmt: skip
-    _, metrics = gradients(net, values_of(net), records_of(net))
-    assert list(metrics) == ["loss", "accuracy", "aux/loss", "loss/loss"]
-
-
 def test_a_net_without_a_loss_is_refused():
     net = build(dense("a", "data"))
     with pytest.raises(UserError, match="no loss layer in phase kTrain"):
@@ -365,20 +349,6 @@ def test_an_error_in_a_layer_names_it():
     with pytest.raises(ZeroDivisionError) as caught:
         forward(net, values_of(net), records_of(net), context(net))
     assert caught.value.__notes__ == ["in compute_feature of layer 'spy'"]
-
-
-def test_records_need_no_gradient():
-    net = build(dense("top", "data"), LOSS)
-    asked = []
-    original = net.layer("top").compute_gradient
-
-    def watched(params, sources, output, grad, needs, ctx):
-        asked.append(needs)
-        return original(params, sources, output, grad, needs, ctx)
-
-    net.layer("top").compute_gradient = watched
-    gradients(net, values_of(net), records_of(net))
-    assert asked == [(False,)]
 
 
 @pytest.mark.parametrize("above", ["kDropout", "kBM", "kSTanh"])

@@ -53,13 +53,6 @@ NETS: dict[str, list[LayerConf]] = {
         dense("a", "data"),
         dense("b", "data"),
         layer("both", "kConcate", "a", "b", **JOIN),
-        dense("top", "both"),
-        LOSS,
-    ],
-    "joined, dropped": [
-        dense("a", "data"),
-        dense("b", "data"),
-        layer("both", "kConcate", "a", "b", **JOIN),
         layer("drop", "kDropout", "both"),
         layer("norm", "kBM", "drop"),
         dense("top", "norm"),

@@ -11,37 +11,17 @@ import numpy as np
 import pytest
 
 from dsinga import models
-from dsinga.job import Job, Phase, loads
+from dsinga.job import Job, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.training import algorithm, forward, initial_values
+from dsinga.training import algorithm, initial_values
 from tests.support.device_array import DeviceArray, StubOps
 
 IMAGES = RecordInfo((3, 32, 32), 2)
 SENTENCE = RecordInfo((7,), 3, label_range=(0, 4), label_shape=(7,), codes=9)
 TEXT = RecordInfo((6,), 3, has_labels=False, codes=9)
-WEIGHTED = """
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 4 std_value: 255 } }
-  layer { name: "classes" type: kRecordInput store_conf { path: "x" batchsize: 4 } }
-  layer { name: "weights" type: kRecordInput store_conf { path: "x" batchsize: 4 } }
-  layer { name: "out" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 } }
-  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 5 } }
-  layer { name: "target" type: kLabel srclayers: "data" }
-  layer { name: "distance" type: kEuclideanLoss srclayers: ["out", "target", "weights"] }
-  layer { name: "topics" type: kSigmoidCrossEntropyLoss srclayers: ["out", "target", "weights"] }
-  layer { name: "plain" type: kSigmoidCrossEntropyLoss srclayers: ["out", "target"] }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "classes", "weights"] }
-}
-"""
-WEIGHTED_INFOS = {
-    "data": RecordInfo((6,), 4, label_shape=(2,), label_dtype=np.float32),
-    "classes": RecordInfo((3,), 4),
-    "weights": RecordInfo((), 4, has_labels=False),
-}
 MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
     "convnet": (models.convnet(batchsize=2), {"data": IMAGES}),
     "resnet": (models.resnet(8, batchsize=2), {"data": IMAGES}),
@@ -55,7 +35,6 @@ MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
     "persistent rbm": (models.rbm(1, (12, 6), batchsize=4, persistent=True), {"data": RecordInfo((12,), 4)}),
     "char-rnn": (models.char_rnn(batchsize=3, hidden=4, steps=5), {"data": TEXT}),
     "rnnlm": (models.rnnlm([5, 4, 3, 2, 1, 1, 1, 1, 1], classes=2, hidden=4, steps=5, batchsize=3), {"text": TEXT}),
-    "labels and weights": (loads(WEIGHTED), WEIGHTED_INFOS),
     "bigru-crf": (models.bigru_crf({"words": 9}, 5, hidden=4, batchsize=3), {"words": SENTENCE}),
     "bigru": (models.bigru_crf({"words": 9}, 5, crf=False, hidden=4, batchsize=3), {"words": SENTENCE}),
 }
@@ -103,14 +82,3 @@ def test_a_model_learns_on_a_device(name: str, folded: bool):
         array = gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
         np.testing.assert_array_equal(np.asarray(array), np.asarray(expected[param]), err_msg=param)
     assert not ops.record.syncs
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_tested_on_a_device(name: str):
-    job, infos = MODELS[name]
-    net, records, metrics = create_net(job.net, Phase.kTrain, infos), records_of(infos), []
-    rows = net.nodes[0].layer.shape[0]
-    for ops in (NumpyOps(), StubOps()):
-        values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
-        metrics.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
-    assert metrics[0] == metrics[1]
