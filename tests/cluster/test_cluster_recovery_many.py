@@ -11,13 +11,26 @@ from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, loads
-from tests.benchmarks.bench_many_workers import JOB
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
 # Transitions of tasks on the scheduler from the loss to the next new step, for each worker of the group: its old Actor
 # and tasks end, the new ones are made, some rounds run.
 TRANSITIONS_PER_WORKER = 200
+JOB = """
+name: "small"
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" shape: 64 std_value: 16 } }
+  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 32 }
+    param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" init { type: kConstant value: 0 } } }
+  layer { name: "tanh" type: kSTanh srclayers: "ip1" }
+  layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 10 }
+    param { name: "w2" init { type: kUniformSqrtFanIn } } param { name: "b2" init { type: kConstant value: 0 } } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip2" srclayers: "data" }
+}
+"""
 
 
 class Counter(Recorder):
@@ -42,10 +55,9 @@ class Counter(Recorder):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("workers", "steps"), [(64, 160), (256, 160)])
 def test_one_of_many_workers_is_lost(stores: Path, workers: int, steps: int) -> None:
-    text = JOB.replace("batchsize: 128", f"batchsize: {2 * workers}").replace(
-        "train_steps: 1", f"train_steps: {steps} disp_freq: {steps // 8}"
-    )
-    job = loads(text, str(stores / "job.conf")).replace(cluster=ClusterConf(nworkers_per_group=workers))
+    job = loads(JOB, str(stores / "job.conf"), [f"neuralnet.layer[data].store_conf.batchsize={2 * workers}"])
+    cluster_conf = ClusterConf(nworkers_per_group=workers)
+    job = job.replace(train_steps=steps, disp_freq=steps // 8, cluster=cluster_conf)
     outcomes = []
     for lost_at in (2 * steps, steps // 4):
         with connect(workers=workers) as client:
