@@ -33,11 +33,11 @@ from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.cut import LayerCut
 from dsinga.ops import get_ops
+from dsinga.planner import choice
+from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
-from dsinga.planner.search import Search
-from dsinga.planner.strategies import by_features, by_rows, hybrid
 from dsinga.training import Updater, create_updater
 
 STEPS = 40
@@ -124,18 +124,21 @@ def build(job: Job) -> NeuralNet:
 
 
 def predict_on_cluster(
-    job: Job, client: Client, strategy: str, cuts: dict[str, LayerCut] | None = None
-) -> tuple[float, dict[str, LayerCut]]:
-    """Return the milliseconds predicted by freshly measured rates, and the cuts: ``cuts``, or those of the strategy."""
+    job: Job, client: Client, cuts: Cuts | None = None, one_worker: bool = False
+) -> dict[str, PricedCuts]:
+    """Return what an iteration costs by freshly measured rates: of each strategy by its name, or of ``cuts`` as "".
+
+    ``one_worker`` says whether "auto" may be one worker.
+    """
     addresses = available_workers(client)
     job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
     links = measure_links(client, placement.workers[0])
-    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
-    prediction: tuple[float, dict[str, LayerCut]] = client.submit(
+    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, cuts, one_worker)
+    choices: dict[str, PricedCuts] = client.submit(
         predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
-    return prediction
+    return choices
 
 
 def predict(
@@ -144,18 +147,16 @@ def predict(
     placement: Placement,
     slicing: SlicingMethod,
     links: Links,
-    strategy: str,
-    cuts: dict[str, LayerCut] | None,
-) -> tuple[float, dict[str, LayerCut]]:
+    cuts: Cuts | None,
+    one_worker: bool,
+) -> dict[str, PricedCuts]:
     """Task: return what :func:`predict_on_cluster` returns."""
     machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
     process_map = process_map_of(placement, slicing)
-    model = CostModel(net, machine, links, process_map.first)
-    strategies = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
-    workers = len(process_map.workers)
-    if cuts is None:
-        cuts = strategies[strategy](net, workers) if strategy in strategies else Search(net, model.price).cuts(workers)
-    return 1e3 * model.predict(cuts, workers).seconds, cuts
+    model, workers = CostModel(net, machine, links, process_map.first), len(process_map.workers)
+    return (
+        {"": choice.predict(model, cuts, workers)} if cuts else choice.compared(model, workers, one_worker=one_worker)
+    )
 
 
 def run(case: Case) -> tuple[float, float]:
@@ -164,10 +165,10 @@ def run(case: Case) -> tuple[float, float]:
     if case.processes:
         job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.processes) as client:
-        before, cuts = predict_on_cluster(job, client, case.strategy)
-        figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True)
-        after, _ = predict_on_cluster(job, client, case.strategy, cuts)
-    return (before + after) / 2, figures["ms_per_iteration"]
+        before = predict_on_cluster(job, client)[case.strategy]
+        figures = measure(with_cuts(job, before.cuts), client, steps=STEPS, synthetic=True)
+        after = predict_on_cluster(job, client, before.cuts)[""]
+    return 500 * (before.prediction.seconds + after.prediction.seconds), figures["ms_per_iteration"]
 
 
 def misranked(times: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:
