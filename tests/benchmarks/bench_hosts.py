@@ -27,8 +27,8 @@ from distributed import Client
 from dsinga.api import with_workers
 from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
-from dsinga.job import ClusterConf, Job, PartitionMethod, loads
-from tests.benchmarks.bench_partition import INIT, NET, STRATEGIES
+from dsinga.job import ClusterConf, Job, PartitionMethod
+from tests.benchmarks.bench_partition import job as partition_job
 from tests.benchmarks.bench_plan import predict_on_cluster
 from tests.benchmarks.ours import job as case_job
 
@@ -46,8 +46,7 @@ PORT = "29511"
 def job(case: str, strategy: str, hosts: int) -> Job:
     """Return the job of a case for so many workers."""
     if case == "alexnet-fc":
-        setup = {**STRATEGIES[strategy], "workers": hosts}
-        return loads(NET.format(batch=32, init=INIT, **setup), f"{case}-{strategy}.conf")
+        return partition_job(strategy, 32, hosts)
     conf = with_workers(case_job("mlp", 64 * hosts), hosts)
     if strategy == "auto":
         conf = conf.replace(neuralnet=conf.neuralnet.replace(partition=PartitionMethod.auto))

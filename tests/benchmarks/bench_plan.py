@@ -21,13 +21,14 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
+from dsinga import models
 from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import measure
-from dsinga.job import Job, Phase, SlicingMethod, load, loads
+from dsinga.job import ClusterConf, Job, Phase, SlicingMethod
 from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
@@ -39,15 +40,10 @@ from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
 from dsinga.training import Updater, create_updater
+from tests.benchmarks.ours import job as case_job
 
 STEPS = 40
 WITHIN, APART = 0.25, 0.15
-
-HEAD = """train_steps: 1 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.001 } }"""
-FULLY = """neuralnet { layer { name: "data" type: kRecordInput store_conf {
-path: "-" batchsize: 64 shape: %d std_value: 255 } }
-%s
-layer { name: "loss" type: kSoftmaxLoss srclayers: "%s" srclayers: "data" } }"""
 
 
 class Case(NamedTuple):
@@ -64,28 +60,10 @@ class Case(NamedTuple):
         return f"{self.net} batch {self.batch}, {self.workers} {where}, {self.strategy}"
 
 
-def dense(inputs: int, *widths: int) -> Job:
-    """Return a job of fully connected layers with rectifiers between them."""
-    lines, last = [], "data"
-    for k, width in enumerate(widths):
-        conf = f"innerproduct_conf {{ num_output: {width} }} param {{ init {{ type: kGaussian std: 0.01 }} }}"
-        lines.append(f'layer {{ name: "fc{k}" type: kInnerProduct srclayers: "{last}" {conf} }}')
-        last = f"fc{k}"
-        if k + 1 < len(widths):
-            lines.append(f'layer {{ name: "relu{k}" type: kReLU srclayers: "{last}" }}')
-            last = f"relu{k}"
-    return loads(HEAD + FULLY % (inputs, "\n".join(lines), last))
-
-
-def cifar10() -> Job:
-    """Return SINGA's CIFAR-10 convnet."""
-    return load("datasets/cifar10/convnet.conf")
-
-
-NETS: dict[str, Callable[[], Job]] = {
-    "cifar10": cifar10,
-    "mlp": lambda: dense(784, 2500, 2000, 1500, 10),
-    "alexnet-fc": lambda: dense(9216, 4096, 4096, 1000),
+NETS: dict[str, Callable[[int], Job]] = {
+    "cifar10": partial(case_job, "cifar10"),
+    "mlp": lambda batch: models.mlp([2500, 2000, 1500], batchsize=batch, learning_rate=0.001),
+    "alexnet-fc": lambda batch: models.mlp([4096, 4096], 9216, 1000, batchsize=batch, learning_rate=0.001),
 }
 CASES = [
     Case("cifar10", 64, 1, False, "data"),
@@ -94,16 +72,6 @@ CASES = [
     *(Case("mlp", 64, 2, apart, how) for apart in (False, True) for how in ("data", "feature", "auto")),
     *(Case("alexnet-fc", batch, 2, True, how) for batch in (32, 128, 256) for how in ("data", "feature", "auto")),
 ]
-
-
-def with_batch(job: Job, batch: int) -> Job:
-    """Return the job with that batch size."""
-    name = input_layers(job.neuralnet, Phase.kTrain)[0].name
-    layers = [
-        layer.replace(store_conf=layer.store_conf.replace(batchsize=[batch])) if layer.name == name else layer
-        for layer in job.neuralnet.layer
-    ]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
 def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
@@ -161,9 +129,9 @@ def predict(
 
 def run(case: Case) -> tuple[float, float]:
     """Return predicted and measured milliseconds."""
-    job = with_workers(with_batch(NETS[case.net](), case.batch), case.workers)
+    job = with_workers(NETS[case.net](case.batch), case.workers)
     if case.processes:
-        job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
+        job = job.replace(cluster=(job.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.processes) as client:
         before = predict_on_cluster(job, client)[case.strategy]
         figures = measure(with_cuts(job, before.cuts), client, steps=STEPS, synthetic=True)
