@@ -25,12 +25,12 @@ from dsinga.ops import get_ops  # noqa: E402
 from dsinga.ops.onednn import choices  # noqa: E402
 from dsinga.ops.onednn.thread import thread_state  # noqa: E402
 from tests.benchmarks.__main__ import processor  # noqa: E402
-from tests.benchmarks.cases import CASES  # noqa: E402
+from tests.benchmarks.cases import CASES, ON_SENTENCES  # noqa: E402
 from tests.benchmarks.gpu_loop import Loop  # noqa: E402
 from tests.benchmarks.ours import job  # noqa: E402
 
 ROWS = tuple(choice.name for choice in choices.TABLE)
-NETS = tuple(name for name, case in CASES.items() if case.workers == 1)
+NETS = tuple(name for name, case in CASES.items() if case.workers == 1 and case.net not in ON_SENTENCES)
 LINE = "| {row} | {net} | {with_row:.2f} | {without:.2f} | {ratio:.3f} ({low:.3f} to {high:.3f}) | {pairs} |"
 WARM_UP = 2  # iterations with and without the row that are not counted: kernels are made
 

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +25,11 @@ import click
 from distributed import Client
 
 from dsinga.api import with_workers
-from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
-from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads
-from dsinga.job.topology import topology
-from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
-from dsinga.planner.choice import compared
-from dsinga.planner.cost_model import CostModel
-from dsinga.planner.link import Links
-from dsinga.planner.rate_store import RateStore
-from dsinga.training import Updater, create_updater
-from tests.benchmarks.bench_partition import INIT, NET, STRATEGIES
-from tests.benchmarks.bench_plan import build
+from dsinga.job import ClusterConf, Job, PartitionMethod
+from tests.benchmarks.bench_partition import job as partition_job
+from tests.benchmarks.bench_plan import predict_on_cluster
 from tests.benchmarks.ours import job as case_job
 
 PARAMS = {"alexnet-fc": 58_631_144, "mlp": 11_972_510}
@@ -58,8 +46,7 @@ PORT = "29511"
 def job(case: str, strategy: str, hosts: int) -> Job:
     """Return the job of a case for so many workers."""
     if case == "alexnet-fc":
-        setup = {**STRATEGIES[strategy], "workers": hosts}
-        return loads(NET.format(batch=32, init=INIT, **setup), f"{case}-{strategy}.conf")
+        return partition_job(strategy, 32, hosts)
     conf = with_workers(case_job("mlp", 64 * hosts), hosts)
     if strategy == "auto":
         conf = conf.replace(neuralnet=conf.neuralnet.replace(partition=PartitionMethod.auto))
@@ -75,38 +62,16 @@ def ours(client: Client, case: str, strategy: str, hosts: int, steps: int) -> li
     return [1e3 * row["total"] for row in outcome.timings[WARM_UP:]]
 
 
-def predicted(client: Client, case: str, hosts: int) -> dict[str, float]:
-    """Return the milliseconds of an iteration that the planner predicts, by setup."""
-    conf, addresses = job(case, "data", hosts), available_workers(client)
-    job_topology = topology(conf, hosts, hosts)
-    placement = place(job_topology, addresses)
-    links = measure_links(client, placement.workers[0])
-    arguments = (build(conf), create_updater(conf.updater), placement, job_topology.slicing, links)
-    prediction: dict[str, float] = client.submit(
-        predict, *arguments, workers=[placement.workers[0][0]], pure=False
-    ).result()
-    return prediction
-
-
-def predict(
-    net: NeuralNet, updater: Updater, placement: Placement, slicing: SlicingMethod, links: Links
-) -> dict[str, float]:
-    """Task: return what :func:`predicted` returns."""
-    machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
-    processes = process_map_of(placement, slicing)
-    choices = compared(CostModel(net, machine, links, processes.first), len(processes.workers))
-    return {name: 1e3 * choice.prediction.seconds for name, choice in choices.items()}
-
-
 def ddp(case: str, namespaces: list[str], steps: int) -> list[float]:
     """Return the milliseconds of each iteration of DDP, one rank in each namespace."""
     batch = 64 if case == "mlp" else 32 // len(namespaces)
     env = {**os.environ, "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "eth0"}
+    env["WORLD_SIZE"] = str(len(namespaces))
+    command = [sys.executable, "-m", "tests.benchmarks.torch_peer", case, str(steps), str(batch)]
     ranks = [
         subprocess.Popen(
-            ["ip", "netns", "exec", namespace, sys.executable, "-m", "tests.benchmarks.torch_host", str(rank),
-             str(len(namespaces)), case, str(batch), str(steps)],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            ["ip", "netns", "exec", namespace, *command], env={**env, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )
         for rank, namespace in enumerate(namespaces)
     ]  # fmt: skip
@@ -149,7 +114,7 @@ def measure_case(
     """Return the figures of all setups of a case, or of some and DDP, which run in turn."""
     namespaces = os.environ["HOSTS"].split()
     hosts = len(namespaces)
-    predictions = predicted(client, case, hosts)
+    predictions = predict_on_cluster(job(case, "data", hosts), client, one_worker=True)
     times: dict[str, list[float]] = {}
     for _ in range(turns):
         for setup in SETUPS[case]:
@@ -157,7 +122,8 @@ def measure_case(
                 times.setdefault(setup, []).extend(ddp(case, namespaces, steps))
             elif not setups or setup in setups:
                 times.setdefault(setup, []).extend(ours(client, case, setup, hosts, steps))
-    return [summary(case, setup, hosts, rate, times) | {"predicted": predictions.get(setup)} for setup in times]
+    expected = {setup: 1e3 * choice.prediction.seconds for setup, choice in predictions.items()}
+    return [summary(case, setup, hosts, rate, times) | {"predicted": expected.get(setup)} for setup in times]
 
 
 def measure_networks(arguments: list[str], steps: int) -> None:

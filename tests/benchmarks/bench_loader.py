@@ -1,10 +1,9 @@
 """Reading records, compared with PyTorch's DataLoader: ``python -m tests.benchmarks.bench_loader``.
 
 Images a second of the loader alone, from the same zarr store with chunks as the importers make them and with chunks of
-64 KiB, compressed; from zarr groups of one's own, formats 2 and 3, with the chunks and codecs of ours; for PyTorch also
-from one numpy array in memory, record by record, as its users write data sets. The loaders run in turn, each turn from
-the first batch on; figures are medians of turns. With ``--steps`` it also prints how long a step of the cifar10 job
-waits for such stores.
+64 KiB, compressed; for PyTorch also from one numpy array in memory, record by record, as its users write data sets. The
+loaders run in turn, each turn from the first batch on; figures are medians of turns. (How long a step waits for records
+says ``dsinga bench``.)
 """
 
 from __future__ import annotations
@@ -18,19 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numcodecs
 import numpy as np
 import zarr
 
-from dsinga.api import roots
-from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.data import Prefetch, Sampler, open_store, write_store
 from dsinga.data.record_source import clear_cache
-from dsinga.job import load
 from tests.support.old_stores import remove_checksums
 
-JOB = "datasets/cifar10/convnet.conf"
 SMALL_CHUNK = 64 << 10  # bytes
 CROP = 28
 
@@ -51,25 +44,10 @@ def make_stores(folder: Path, records: int) -> dict[str, str]:
     group.create_array("data", data=images, chunks=(rows, *images.shape[1:]))
     group.attrs["digest"] = "the same images in small chunks"
     remove_checksums(folder / "small.zarr")
-    copy_as_own(folder / "large.zarr", folder / "own3.zarr")
-    own = zarr.open_group(folder / "own2.zarr", mode="w", zarr_format=2)
-    chunks = zarr.open_array(folder / "large.zarr" / "data", mode="r").chunks
-    codec = numcodecs.Blosc(cname="zstd", clevel=3, shuffle=numcodecs.Blosc.NOSHUFFLE)
-    own.create_array("images", data=images, chunks=chunks, compressors=codec)
-    own.create_array("labels", data=labels)
     return {
         "1 MiB chunks": str(folder / "large.zarr"),
         "64 KiB chunks": str(folder / "small.zarr"),
-        "own zarr 3": str(folder / "own3.zarr"),
-        "own zarr 2": str(folder / "own2.zarr"),
     }
-
-
-def copy_as_own(store: Path, destination: Path) -> None:
-    """Copy a record store, without the attributes that make it one."""
-    shutil.copytree(store, destination)
-    group = zarr.open_group(destination, mode="a")
-    group.attrs.put({})
 
 
 def crop(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -82,13 +60,10 @@ def crop(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return out
 
 
-def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool = False) -> Batches:
+def ours(location: str, batch: int, shuffle: bool, augment: bool) -> Batches:
     """Yield batches as a worker gets them: read ahead on a thread, by the sampler's order."""
     store = open_store(location)
-    if decoded:
-        store.read(range(len(store)))  # now the cache has all of them
-    else:
-        clear_cache()
+    clear_cache()
     sampler, rng = Sampler(len(store), batch, 0, store.block, shuffle), np.random.default_rng(0)
 
     def read(step: int) -> Any:
@@ -133,22 +108,12 @@ def rate(batches: Batches, batch: int, seconds: float) -> float:
     return count / (time.perf_counter() - started)
 
 
-def waits(location: str, steps: int) -> dict[str, float]:
-    """Return milliseconds of a step of the cifar10 job on one worker, and how long it waits for records."""
-    job = load(JOB, [f"neuralnet.layer[data,kTrain].store_conf.path={location}"])
-    data = job.neuralnet.layer[0].store_conf
-    data.mean_file = None
-    with connect(workers=1) as client:
-        return measure(job, client, steps=steps, synthetic=False, roots=roots(job, None))
-
-
 @click.command()
 @click.option("--records", default=20_000, show_default=True)
 @click.option("--batch", default=64, show_default=True)
 @click.option("--turns", default=3, show_default=True)
 @click.option("--seconds", default=0.7, show_default=True, help="Of a turn.")
-@click.option("--steps", default=0, help="Steps of the cifar10 job to measure, too.")
-def main(records: int, batch: int, turns: int, seconds: float, steps: int) -> None:
+def main(records: int, batch: int, turns: int, seconds: float) -> None:
     """Print images a second of each loader, and how many times as fast dsinga's is."""
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         stores = make_stores(Path(folder), records)
@@ -163,9 +128,6 @@ def main(records: int, batch: int, turns: int, seconds: float, steps: int) -> No
                 for name, location in stores.items():
                     images_per_second = rate(ours(location, batch, shuffle, augment), batch, seconds)
                     rates.setdefault(f"dsinga, {name}", []).append(images_per_second)
-                ready = ours(stores["1 MiB chunks"], batch, shuffle, augment, decoded=True)
-                next(ready)
-                rates.setdefault("dsinga, decoded before", []).append(rate(ready, batch, seconds))
                 for name, peer in peers.items():
                     rates.setdefault(name, []).append(rate(peer(batch, shuffle, augment), batch, seconds))
             medians = {name: statistics.median(figures) for name, figures in rates.items()}
@@ -173,11 +135,6 @@ def main(records: int, batch: int, turns: int, seconds: float, steps: int) -> No
                 order, how = "shuffled" if shuffle else "sequential", "yes" if augment else "no"
                 ratio = medians["dsinga, 1 MiB chunks"] / median
                 click.echo(f"| {order} | {how} | {name} | {median:,.0f} | {ratio:.2f} |")
-        for name, location in stores.items() if steps else ():
-            figures = waits(location, steps)
-            share = figures["data_ms"] / figures["ms_per_iteration"]
-            step, wait = figures["ms_per_iteration"], figures["data_ms"]
-            click.echo(f"cifar10 job, {name}: a step of {step:.1f} ms waits {wait:.2f} ms for records ({share:.1%})")
 
 
 if __name__ == "__main__":

@@ -17,47 +17,28 @@ import click
 import dask
 from distributed import Client
 
+from dsinga import models
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
-from dsinga.job import Job, loads
+from dsinga.job import ClusterConf, Job, PartitionMethod
 
-NET = """
-name: "alexnet-fc"
-train_steps: 1
-train_one_batch {{ alg: kBP }}
-updater {{ type: kSGD momentum: 0.9 learning_rate {{ type: kFixed base_lr: 0.001 }} }}
-cluster {{ nworkers_per_group: {workers} nservers_per_group: {workers} }}
-neuralnet {{
-  {partition}
-  layer {{ name: "pool5" type: kRecordInput
-    store_conf {{ path: "none" batchsize: {batch} shape: [256, 6, 6] std_value: 255 }} {rows} }}
-  layer {{ name: "fc6" type: kInnerProduct srclayers: "pool5" innerproduct_conf {{ num_output: 4096 }} {features} {init} }}
-  layer {{ name: "relu6" type: kReLU srclayers: "fc6" {features} }}
-  layer {{ name: "drop6" type: kDropout srclayers: "relu6" {features} }}
-  layer {{ name: "fc7" type: kInnerProduct srclayers: "drop6" innerproduct_conf {{ num_output: 4096 }} {features} {init} }}
-  layer {{ name: "relu7" type: kReLU srclayers: "fc7" {features} }}
-  layer {{ name: "drop7" type: kDropout srclayers: "relu7" {features} }}
-  layer {{ name: "fc8" type: kInnerProduct srclayers: "drop7" innerproduct_conf {{ num_output: 1000 }} {features} {init} }}
-  layer {{ name: "loss" type: kSoftmaxLoss srclayers: "fc8" srclayers: "pool5" {rows} }}
-}}
-"""  # noqa: E501  a layer a line
-INIT = "param { init { type: kGaussianSqrtFanIn } } param { init { type: kConstant value: 0 } }"
-STRATEGIES = {
-    "one worker": {"workers": 1, "partition": "partition_dim: 0", "rows": "", "features": ""},
-    "data": {"workers": 2, "partition": "partition_dim: 0", "rows": "", "features": ""},
-    "hybrid": {"workers": 2, "partition": "", "rows": "partition_dim: 0", "features": "partition_dim: 1"},
-    "auto": {"workers": 2, "partition": "partition: auto", "rows": "", "features": ""},
-}
+STRATEGIES = ("one worker", "data", "hybrid", "auto")
 
 
-def job(strategy: str, batch: int) -> Job:
+def job(strategy: str, batch: int, workers: int = 2) -> Job:
     """Return the job of a strategy at a batch size."""
-    return loads(NET.format(batch=batch, init=INIT, **STRATEGIES[strategy]), f"alexnet-fc-{strategy}.conf")
+    workers = 1 if strategy == "one worker" else workers
+    made = models.mlp([4096, 4096], 9216, 1000, dropout=0.5, batchsize=batch, learning_rate=0.001)
+    net = made.neuralnet.replace(partition=PartitionMethod.auto if strategy == "auto" else PartitionMethod.manual)
+    if strategy != "auto":
+        by_features = {layer.name for layer in net.layer if strategy == "hybrid"} - {"data", "loss"}
+        net = net.replace(layer=[layer.replace(partition_dim=int(layer.name in by_features)) for layer in net.layer])
+    return made.replace(neuralnet=net, cluster=ClusterConf(nworkers_per_group=workers, nservers_per_group=workers))
 
 
 @click.command()
 @click.option("--batch", "batches", multiple=True, type=int, default=(32, 64, 128, 256), show_default=True)
-@click.option("--strategy", "strategies", multiple=True, type=click.Choice(list(STRATEGIES)), default=list(STRATEGIES))
+@click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), default=STRATEGIES)
 @click.option("--steps", default=10, show_default=True, help="Measured iterations in a turn.")
 @click.option("--turns", default=3, show_default=True)
 @click.option("--overlap", type=click.Choice(["on", "off", "both"]), default="on", show_default=True)

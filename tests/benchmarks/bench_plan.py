@@ -21,33 +21,29 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
+from dsinga import models
 from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import measure
-from dsinga.job import Job, Phase, SlicingMethod, load, loads
+from dsinga.job import ClusterConf, Job, Phase, SlicingMethod
 from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.cut import LayerCut
 from dsinga.ops import get_ops
+from dsinga.planner import choice
+from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
-from dsinga.planner.search import Search
-from dsinga.planner.strategies import by_features, by_rows, hybrid
 from dsinga.training import Updater, create_updater
+from tests.benchmarks.ours import job as case_job
 
 STEPS = 40
 WITHIN, APART = 0.25, 0.15
-
-HEAD = """train_steps: 1 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.001 } }"""
-FULLY = """neuralnet { layer { name: "data" type: kRecordInput store_conf {
-path: "-" batchsize: 64 shape: %d std_value: 255 } }
-%s
-layer { name: "loss" type: kSoftmaxLoss srclayers: "%s" srclayers: "data" } }"""
 
 
 class Case(NamedTuple):
@@ -64,28 +60,10 @@ class Case(NamedTuple):
         return f"{self.net} batch {self.batch}, {self.workers} {where}, {self.strategy}"
 
 
-def dense(inputs: int, *widths: int) -> Job:
-    """Return a job of fully connected layers with rectifiers between them."""
-    lines, last = [], "data"
-    for k, width in enumerate(widths):
-        conf = f"innerproduct_conf {{ num_output: {width} }} param {{ init {{ type: kGaussian std: 0.01 }} }}"
-        lines.append(f'layer {{ name: "fc{k}" type: kInnerProduct srclayers: "{last}" {conf} }}')
-        last = f"fc{k}"
-        if k + 1 < len(widths):
-            lines.append(f'layer {{ name: "relu{k}" type: kReLU srclayers: "{last}" }}')
-            last = f"relu{k}"
-    return loads(HEAD + FULLY % (inputs, "\n".join(lines), last))
-
-
-def cifar10() -> Job:
-    """Return SINGA's CIFAR-10 convnet."""
-    return load("datasets/cifar10/convnet.conf")
-
-
-NETS: dict[str, Callable[[], Job]] = {
-    "cifar10": cifar10,
-    "mlp": lambda: dense(784, 2500, 2000, 1500, 10),
-    "alexnet-fc": lambda: dense(9216, 4096, 4096, 1000),
+NETS: dict[str, Callable[[int], Job]] = {
+    "cifar10": partial(case_job, "cifar10"),
+    "mlp": lambda batch: models.mlp([2500, 2000, 1500], batchsize=batch, learning_rate=0.001),
+    "alexnet-fc": lambda batch: models.mlp([4096, 4096], 9216, 1000, batchsize=batch, learning_rate=0.001),
 }
 CASES = [
     Case("cifar10", 64, 1, False, "data"),
@@ -94,16 +72,6 @@ CASES = [
     *(Case("mlp", 64, 2, apart, how) for apart in (False, True) for how in ("data", "feature", "auto")),
     *(Case("alexnet-fc", batch, 2, True, how) for batch in (32, 128, 256) for how in ("data", "feature", "auto")),
 ]
-
-
-def with_batch(job: Job, batch: int) -> Job:
-    """Return the job with that batch size."""
-    name = input_layers(job.neuralnet, Phase.kTrain)[0].name
-    layers = [
-        layer.replace(store_conf=layer.store_conf.replace(batchsize=[batch])) if layer.name == name else layer
-        for layer in job.neuralnet.layer
-    ]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
 def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
@@ -124,18 +92,21 @@ def build(job: Job) -> NeuralNet:
 
 
 def predict_on_cluster(
-    job: Job, client: Client, strategy: str, cuts: dict[str, LayerCut] | None = None
-) -> tuple[float, dict[str, LayerCut]]:
-    """Return the milliseconds predicted by freshly measured rates, and the cuts: ``cuts``, or those of the strategy."""
+    job: Job, client: Client, cuts: Cuts | None = None, one_worker: bool = False
+) -> dict[str, PricedCuts]:
+    """Return what an iteration costs by freshly measured rates: of each strategy by its name, or of ``cuts`` as "".
+
+    ``one_worker`` says whether "auto" may be one worker.
+    """
     addresses = available_workers(client)
     job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
     links = measure_links(client, placement.workers[0])
-    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
-    prediction: tuple[float, dict[str, LayerCut]] = client.submit(
+    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, cuts, one_worker)
+    choices: dict[str, PricedCuts] = client.submit(
         predict, *arguments, workers=[placement.workers[0][0]], pure=False
     ).result()
-    return prediction
+    return choices
 
 
 def predict(
@@ -144,30 +115,28 @@ def predict(
     placement: Placement,
     slicing: SlicingMethod,
     links: Links,
-    strategy: str,
-    cuts: dict[str, LayerCut] | None,
-) -> tuple[float, dict[str, LayerCut]]:
+    cuts: Cuts | None,
+    one_worker: bool,
+) -> dict[str, PricedCuts]:
     """Task: return what :func:`predict_on_cluster` returns."""
     machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
     process_map = process_map_of(placement, slicing)
-    model = CostModel(net, machine, links, process_map.first)
-    strategies = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
-    workers = len(process_map.workers)
-    if cuts is None:
-        cuts = strategies[strategy](net, workers) if strategy in strategies else Search(net, model.price).cuts(workers)
-    return 1e3 * model.predict(cuts, workers).seconds, cuts
+    model, workers = CostModel(net, machine, links, process_map.first), len(process_map.workers)
+    return (
+        {"": choice.predict(model, cuts, workers)} if cuts else choice.compared(model, workers, one_worker=one_worker)
+    )
 
 
 def run(case: Case) -> tuple[float, float]:
     """Return predicted and measured milliseconds."""
-    job = with_workers(with_batch(NETS[case.net](), case.batch), case.workers)
+    job = with_workers(NETS[case.net](case.batch), case.workers)
     if case.processes:
-        job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
+        job = job.replace(cluster=(job.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.processes) as client:
-        before, cuts = predict_on_cluster(job, client, case.strategy)
-        figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True)
-        after, _ = predict_on_cluster(job, client, case.strategy, cuts)
-    return (before + after) / 2, figures["ms_per_iteration"]
+        before = predict_on_cluster(job, client)[case.strategy]
+        figures = measure(with_cuts(job, before.cuts), client, steps=STEPS, synthetic=True)
+        after = predict_on_cluster(job, client, before.cuts)[""]
+    return 500 * (before.prediction.seconds + after.prediction.seconds), figures["ms_per_iteration"]
 
 
 def misranked(times: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:

@@ -2,19 +2,17 @@
 
 Seconds from starting a command to the first training step of the digits job (its first row in metrics.jsonl), and to
 the end of commands that train nothing, compared with the imports that they need. The cases run in turn; figures are
-medians of turns. ``--imports`` prints instead which imports take longest before the first step.
+medians of turns. Which imports take longest says ``python -X importtime -m dsinga``.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -23,12 +21,11 @@ DSINGA = [sys.executable, "-m", "dsinga"]
 JOB = "datasets/digits/job.conf"
 COMMAND_SECONDS = 120  # at most, for a command
 POLL_SECONDS = 0.002  # between looks for the first row
-LONGEST = 25  # imports that are listed
 
 
-def train(folder: Path, more: Sequence[str] = ()) -> list[str]:
+def train(folder: Path) -> list[str]:
     """Return the command that trains the digits job with a row for every step."""
-    return ["train", JOB, "--workspace", str(folder), "--set", "disp_freq=1", *more]
+    return ["train", JOB, "--workspace", str(folder), "--set", "disp_freq=1"]
 
 
 def first_step(folder: Path) -> float:
@@ -70,39 +67,19 @@ CASES = {
 }  # fmt: skip
 
 
-def longest_imports() -> list[tuple[float, float, str]]:
-    """Return (milliseconds of its own, with what it imports, name) of the imports of a short run that take longest."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-X", "importtime", "-m", "dsinga", *train(Path(folder), ["--set", "train_steps=1"])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
-    lines = re.findall(r"import time:\s*(\d+) \|\s*(\d+) \|\s*(\S+)", done.stderr)
-    imports = [(int(own) / 1e3, int(total) / 1e3, name) for own, total, name in lines]
-    return sorted(imports, key=lambda item: -item[1])[:LONGEST]
-
-
 @click.command()
 @click.option("--turns", default=7, show_default=True)
 @click.option("--only", default="", help="Cases that begin so.")
-@click.option("--imports", is_flag=True, help="List the longest imports instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(turns: int, only: str, imports: bool, as_json: bool) -> None:
+def main(turns: int, only: str) -> None:
     """Print the medians of what commands take, in seconds."""
-    if imports:
-        for own, total, name in longest_imports():
-            click.echo(f"{total:9.1f} ms, {own:7.1f} ms of its own  {name}")
-        return
     cases = {name: measure for name, measure in CASES.items() if name.startswith(only)}
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(turns):
         for name, measure in cases.items():
             with tempfile.TemporaryDirectory() as folder:
                 times[name].append(measure(Path(folder)))
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    if as_json:
-        click.echo(json.dumps(medians))
-        return
-    for name, seconds in medians.items():
-        click.echo(f"{name:40} {seconds:6.2f} s  ({min(times[name]):.2f} to {max(times[name]):.2f})")
+    for name, seconds in times.items():
+        click.echo(f"{name:40} {statistics.median(seconds):6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f})")
 
 
 if __name__ == "__main__":

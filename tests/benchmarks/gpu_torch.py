@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from tests.benchmarks.cases import GPU_CASES
-from tests.benchmarks.torch_nets import loss_of, peer
+from tests.benchmarks.torch_nets import peer
 
 WARM_UP, REPETITIONS = 20, 3
 
@@ -21,29 +20,19 @@ def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     case = GPU_CASES[name]
-    net, updater, make = peer(case.net)
-    net.to("cuda")
-    batch = tuple(array.to("cuda") for array in make(case.batch))
-    precision_context = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-
-    def iterate() -> None:
-        updater.zero_grad(set_to_none=True)
-        with precision_context:
-            loss = loss_of(net, batch)
-        loss.backward()
-        if case.net == "char_rnn":
-            torch.nn.utils.clip_grad_value_(net.parameters(), 5)
-        updater.step()
-
+    trained = peer(case.net)
+    trained.net.to("cuda")
+    batch = tuple(array.to("cuda") for array in trained.batch(case.batch))
+    precision_context = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else None
     for _ in range(WARM_UP):
-        iterate()
+        trained.iterate(batch, precision_context)
     means = []
     for _ in range(REPETITIONS):
         torch.cuda.synchronize()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(int(steps)):
-            iterate()
+            trained.iterate(batch, precision_context)
         end.record()
         torch.cuda.synchronize()
         means.append(begin.elapsed_time(end) / int(steps))

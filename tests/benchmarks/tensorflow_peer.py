@@ -14,101 +14,78 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from tests.benchmarks.cases import CASES
+from tests.benchmarks.nets import NETS
 
 WARM_UP = 10
-Net = Callable[[tf.Tensor], tf.Tensor]
+Layer = Callable[[tf.Tensor], tf.Tensor]
 
 
-class Params:
-    """The variables of a net, in the order in which it creates them."""
+class Builder:
+    """Makes layers for inputs of a shape, and keeps their variables in the order in which they are made."""
 
     def __init__(self) -> None:
-        self.all: list[tf.Variable] = []
+        self.variables: list[tf.Variable] = []
 
-    def make(self, *shape: int) -> tf.Variable:
+    def variable(self, *shape: int) -> tf.Variable:
         """Return a new variable."""
-        self.all.append(tf.Variable(tf.random.normal(shape, stddev=0.05)))
-        return self.all[-1]
+        self.variables.append(tf.Variable(tf.random.normal(shape, stddev=0.05)))
+        return self.variables[-1]
 
-    def convolution(self, size: int, inputs: int, outputs: int, padding: str) -> Net:
-        """Return a convolution with bias."""
-        w, b = self.make(size, size, inputs, outputs), self.make(outputs)
-        return lambda x: tf.nn.bias_add(tf.nn.conv2d(x, w, 1, padding), b)
-
-    def dense(self, inputs: int, outputs: int) -> Net:
-        """Return a fully connected layer."""
-        w, b = self.make(inputs, outputs), self.make(outputs)
-        return lambda x: tf.nn.bias_add(tf.reshape(x, (x.shape[0], -1)) @ w, b)
-
-
-def cifar10(params: Params) -> Net:
-    """Return SINGA's CIFAR-10 convnet."""
-    conv1 = params.convolution(5, 3, 32, "SAME")
-    conv2 = params.convolution(5, 32, 32, "SAME")
-    conv3 = params.convolution(5, 32, 64, "SAME")
-    ip1 = params.dense(576, 10)
-
-    def lrn(x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.local_response_normalization(x, 1, 1.0, 5e-5 / 3, 0.75)
-
-    def net(x: tf.Tensor) -> tf.Tensor:
-        x = lrn(tf.nn.relu(tf.nn.max_pool2d(conv1(x), 3, 2, "VALID")))
-        x = lrn(tf.nn.avg_pool2d(tf.nn.relu(conv2(x)), 3, 2, "VALID"))
-        return ip1(tf.nn.avg_pool2d(tf.nn.relu(conv3(x)), 3, 2, "VALID"))
-
-    return net
-
-
-def mnist(params: Params) -> Net:
-    """Return SINGA's MNIST convnet."""
-    conv1, conv2 = params.convolution(5, 1, 20, "VALID"), params.convolution(5, 20, 50, "VALID")
-    ip1, ip2 = params.dense(800, 500), params.dense(500, 10)
-
-    def net(x: tf.Tensor) -> tf.Tensor:
-        x = tf.nn.max_pool2d(conv1(x), 2, 2, "VALID")
-        return ip2(tf.nn.relu(ip1(tf.nn.max_pool2d(conv2(x), 2, 2, "VALID"))))
-
-    return net
-
-
-def mlp(params: Params) -> Net:
-    """Return SINGA's MNIST perceptron."""
-    widths = [784, 2500, 2000, 1500, 1000, 500, 10]
-    layers = [params.dense(*pair) for pair in zip(widths, widths[1:], strict=False)]
-
-    def net(x: tf.Tensor) -> tf.Tensor:
-        for layer in layers[:-1]:
-            x = 1.7159047 * tf.tanh(0.66666667 * layer(x))
-        return layers[-1](x)
-
-    return net
-
-
-NETS = {"cifar10": (cifar10, 32, 3, 0.9, 0.004), "mnist": (mnist, 28, 1, 0.9, 5e-4), "mlp": (mlp, 28, 1, 0.0, 0.0)}
+    def layer(self, inputs: int, kind: str, *numbers: float) -> Layer:
+        """Return a layer of :class:`tests.benchmarks.nets.Net` for so many channels or features of a record."""
+        match kind, *numbers:
+            case "convolution", filters, size, stride, pad:
+                w, b = self.variable(size, size, inputs, filters), self.variable(filters)
+                padding = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+                return lambda x: tf.nn.bias_add(tf.nn.conv2d(x, w, stride, padding), b)
+            case "dense", outputs:
+                w, b = self.variable(inputs, outputs), self.variable(outputs)
+                return lambda x: tf.nn.bias_add(x @ w, b)
+            case "max", size, stride:
+                return lambda x: tf.nn.max_pool2d(x, size, stride, "VALID")
+            case "mean", size, stride:
+                return lambda x: tf.nn.avg_pool2d(x, size, stride, "VALID")
+            case "lrn", size, alpha:
+                return lambda x: tf.nn.local_response_normalization(x, size // 2, 1.0, alpha / size, 0.75)
+            case "dropout", share:
+                return lambda x: tf.nn.dropout(x, share)
+        plain = {
+            "relu": tf.nn.relu,
+            "tanh": lambda x: 1.7159047 * tf.tanh(0.66666667 * x),
+            "flatten": lambda x: tf.reshape(x, (x.shape[0], -1)),
+        }
+        return plain[kind]
 
 
 def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case and the peak megabytes of this process."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    case, params = CASES[name], Params()
-    make, size, channels, momentum, decay = NETS[case.net]
-    net = make(params)
-    histories = [tf.Variable(tf.zeros_like(param)) for param in params.all] if momentum else []
-    images = tf.cast(tf.random.uniform((case.batch, size, size, channels), 0, 256, tf.int32), tf.uint8)
-    labels = tf.random.uniform((case.batch,), 0, 10, tf.int32)
+    case, builder = CASES[name], Builder()
+    net = NETS[case.net]
+    channels, height, width = net.record
+    images = tf.cast(tf.random.uniform((case.batch, height, width, channels), 0, 256, tf.int32), tf.uint8)
+    labels = tf.random.uniform((case.batch,), 0, net.classes, tf.int32)
+    layers, x = [], tf.cast(images[:1], tf.float32)
+    for row in net.layers:
+        layers.append(builder.layer(x.shape[-1], *row))
+        x = layers[-1](x)
+    variables = builder.variables
+    histories = [tf.Variable(tf.zeros_like(variable)) for variable in variables] if net.momentum else []
 
     @tf.function
     def iterate() -> tf.Tensor:
         with tf.GradientTape() as tape:
-            logits = net(tf.cast(images, tf.float32))
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        for k, (param, gradient) in enumerate(zip(params.all, tape.gradient(loss, params.all), strict=True)):
-            if momentum:
-                histories[k].assign(momentum * histories[k] - 0.001 * (gradient + decay * param))
-                param.assign_add(histories[k])
+            x = tf.cast(images, tf.float32)
+            for layer in layers:
+                x = layer(x)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x))
+        for k, (variable, gradient) in enumerate(zip(variables, tape.gradient(loss, variables), strict=True)):
+            if histories:
+                histories[k].assign(net.momentum * histories[k] - net.rate * (gradient + net.decay * variable))
+                variable.assign_add(histories[k])
             else:
-                param.assign_sub(0.001 * gradient)
+                variable.assign_sub(net.rate * gradient)
         return loss
 
     seconds = []

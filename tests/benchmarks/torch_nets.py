@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-LRN = {"alpha": 5e-5, "beta": 0.75, "k": 1.0}
-Batch = tuple[torch.Tensor, torch.Tensor]
+from tests.benchmarks import nets
+from tests.benchmarks.torch_translator import Translator
+
+Batch = tuple[Tensor, ...]
 
 
 class ScaledTanh(nn.Module):
     """SINGA's kSTanh."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return 1.7159047·tanh(0.66666667·x)."""
         return 1.7159047 * torch.tanh(0.66666667 * x)
 
 
-class Block(nn.Module):
-    """Two convolutions with batch normalisation and a shortcut, which is a convolution if shapes differ."""
+def convolved(filters: int, kernel: int, stride: int, pad: int) -> nn.Sequential:
+    """Return a convolution without bias, and batch normalisation."""
+    return nn.Sequential(nn.LazyConv2d(filters, kernel, stride, pad, bias=False), nn.LazyBatchNorm2d())
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+
+class Residual(nn.Module):
+    """Two convolutions with batch normalisation and a shortcut, which is a convolution if there is a stride."""
+
+    def __init__(self, filters: int, stride: int):
         super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
-        project = stride > 1 or inputs != outputs
-        self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-            if project
-            else nn.Identity()
-        )
+        self.path = nn.Sequential(convolved(filters, 3, stride, 1), nn.ReLU(), convolved(filters, 3, 1, 1))
+        self.shortcut = convolved(filters, 1, stride, 0) if stride > 1 else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return the rectified sum of path and shortcut."""
         return torch.relu(self.path(x) + self.shortcut(x))
+
+
+LAYERS: dict[str, Callable[..., nn.Module]] = {
+    "convolution": nn.LazyConv2d,
+    "normalised": lambda *sizes: nn.Sequential(convolved(*sizes), nn.ReLU()),
+    "residual": Residual,
+    "max": nn.MaxPool2d,
+    "mean": nn.AvgPool2d,
+    "global mean": lambda: nn.AdaptiveAvgPool2d(1),
+    "lrn": nn.LocalResponseNorm,
+    "flatten": nn.Flatten,
+    "dense": nn.LazyLinear,
+    "dropout": nn.Dropout,
+    "relu": nn.ReLU,
+    "tanh": ScaledTanh,
+}
 
 
 class CharRNN(nn.Module):
@@ -48,42 +65,85 @@ class CharRNN(nn.Module):
         super().__init__()
         self.vocabulary, self.gru, self.out = vocabulary, nn.GRU(vocabulary, hidden), nn.Linear(hidden, vocabulary)
 
-    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+    def forward(self, codes: Tensor) -> Tensor:
         """Return (50·B, vocabulary) logits of (51, B) codes."""
-        x = nn.functional.one_hot(codes[:-1], self.vocabulary).float()
+        x = functional.one_hot(codes[:-1], self.vocabulary).float()
         return self.out(self.gru(x)[0].flatten(0, 1))
 
 
+class Machine(nn.Module):
+    """A restricted Boltzmann machine 784-1000, whose gradients are those of CD-1."""
+
+    def __init__(self, visible: int = 784, hidden: int = 1000):
+        super().__init__()
+        self.w = nn.Parameter(0.1 * torch.randn(hidden, visible))
+        self.a, self.b = nn.Parameter(torch.zeros(visible)), nn.Parameter(torch.zeros(hidden))
+
+    @torch.no_grad()
+    def learn(self, images: Tensor) -> float:
+        """Set the gradients of params for bytes (B, 784); return the reconstruction error."""
+        w, a, b, count = self.w, self.a, self.b, len(images)
+        v = images.to(torch.float32).mul_(1 / 255)
+        h = torch.addmm(b, v, w.t()).sigmoid_()
+        v2 = torch.addmm(a, torch.bernoulli(h), w).sigmoid_()
+        h2 = torch.addmm(b, v2, w.t()).sigmoid_()
+        w.grad = torch.mm(h2.t(), v2).addmm_(h.t(), v, alpha=-1 / count, beta=1 / count)
+        difference = v2 - v
+        a.grad, b.grad = difference.sum(dim=0).div_(count), (h2 - h).sum(dim=0).div_(count)
+        return float(difference.square_().sum()) / count
+
+
 class Peer(NamedTuple):
-    """A net, its updater, and a function that makes a batch of a given size: (records, labels)."""
+    """A net, its updater, a function that makes a batch of a given size, and one that returns a batch's loss.
+
+    The last one returns None where it has computed the gradients itself.
+    """
 
     net: nn.Module
     updater: torch.optim.Optimizer
     batch: Callable[[int], Batch]
+    loss: Callable[[Any, Batch], Tensor | None]
+    clip: float = 0.0
+
+    def iterate(self, batch: Batch, precision: contextlib.AbstractContextManager[Any] | None = None) -> None:
+        """Run an iteration, its forward pass in a context."""
+        self.updater.zero_grad(set_to_none=True)
+        with precision or contextlib.nullcontext():
+            loss = self.loss(self.net, batch)
+        if loss is not None:
+            loss.backward()
+        if self.clip:
+            nn.utils.clip_grad_value_(self.net.parameters(), self.clip)
+        self.updater.step()
 
 
 def peer(name: str) -> Peer:
     """Return the peer of the net of a case."""
-    net = NETS[name]().to(memory_format=torch.channels_last)
-    params = net.parameters()
-    match name:
-        case "cifar10":
-            return Peer(net, torch.optim.SGD(params, lr=0.001, momentum=0.9, weight_decay=0.004), images(3, 32, 10))
-        case "mnist":
-            return Peer(net, torch.optim.SGD(params, lr=0.01, momentum=0.9, weight_decay=5e-4), images(1, 28, 10))
-        case "mlp":
-            return Peer(net, torch.optim.SGD(params, lr=0.001), images(1, 28, 10))
-        case "alexnet":
-            return Peer(net, torch.optim.SGD(params, lr=0.01, momentum=0.9, weight_decay=5e-4), images(3, 227, 1000))
-        case "resnet":
-            return Peer(net, torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4), images(3, 32, 10))
-    return Peer(net, torch.optim.RMSprop(params, lr=0.002, alpha=0.95), characters)
+    if name == "char_rnn":
+        net: nn.Module = CharRNN()
+        return Peer(net, torch.optim.RMSprop(net.parameters(), lr=0.002, alpha=0.95), characters, class_loss, 5.0)
+    if name == "transformer":
+        net = Translator()
+        updater = torch.optim.Adam(net.parameters(), 5e-4, (0.9, 0.98), fused=True)
+        return Peer(net, updater, sentences, lambda net, batch: net.loss(*batch))
+    if name == "rbm":
+        machine = Machine()
+        biases = {"params": [machine.a, machine.b], "weight_decay": 0.0}
+        sgd = torch.optim.SGD([{"params": [machine.w]}, biases], lr=0.1, momentum=0.8, weight_decay=2e-4, fused=True)
+        return Peer(machine, sgd, images((784,), 2), learn)
+    described = nets.NETS[name]
+    net = nn.Sequential(*(LAYERS[kind](*numbers) for kind, *numbers in described.layers))
+    make = images(described.record, described.classes)
+    net(as_floats(make(2)[0]))  # which makes the params
+    net = net.to(memory_format=torch.channels_last)
+    sgd = torch.optim.SGD(net.parameters(), described.rate, momentum=described.momentum, weight_decay=described.decay)
+    return Peer(net, sgd, make, class_loss)
 
 
-def images(channels: int, size: int, classes: int) -> Callable[[int], Batch]:
+def images(shape: tuple[int, ...], classes: int) -> Callable[[int], Batch]:
     """Return a function that makes random images, as bytes, and labels."""
     return lambda count: (
-        torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8),
+        torch.randint(0, 256, (count, *shape), dtype=torch.uint8),
         torch.randint(0, classes, (count,)),
     )
 
@@ -94,66 +154,22 @@ def characters(count: int) -> Batch:
     return codes, codes[1:].flatten()
 
 
-def loss_of(net: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the loss of a batch; bytes are converted to floats with channels last."""
+def sentences(count: int) -> Batch:
+    """Return codes of both languages and labels."""
+    return tuple(torch.from_numpy(codes).long() for codes in nets.sentences(count))
+
+
+def as_floats(x: Tensor) -> Tensor:
+    """Return images of bytes as floats with channels last, other arrays as they are."""
+    return x.float().contiguous(memory_format=torch.channels_last) if x.dtype == torch.uint8 else x
+
+
+def class_loss(net: nn.Module, batch: Batch) -> Tensor:
+    """Return the cross-entropy of a batch."""
     x, labels = batch
-    if x.dtype == torch.uint8:
-        x = x.float().contiguous(memory_format=torch.channels_last)
-    return nn.functional.cross_entropy(net(x), labels)
+    return functional.cross_entropy(net(as_floats(x)), labels)
 
 
-def _cifar10() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 5, padding=2), nn.MaxPool2d(3, 2), nn.ReLU(), nn.LocalResponseNorm(3, **LRN),
-        nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(), nn.AvgPool2d(3, 2), nn.LocalResponseNorm(3, **LRN),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.AvgPool2d(3, 2), nn.Flatten(), nn.Linear(576, 10),
-    )  # fmt: skip
-
-
-def _mnist() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10),
-    )  # fmt: skip
-
-
-def _mlp() -> nn.Module:
-    widths = [784, 2500, 2000, 1500, 1000, 500, 10]
-    layers = [nn.Flatten()]
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
-        layers += [nn.Linear(inputs, outputs), ScaledTanh()]
-    return nn.Sequential(*layers[:-1])
-
-
-def _alexnet() -> nn.Module:
-    lrn = {"alpha": 1e-4, "beta": 0.75, "k": 1.0}
-    return nn.Sequential(
-        nn.Conv2d(3, 96, 11, 4), nn.ReLU(), nn.MaxPool2d(3, 2), nn.LocalResponseNorm(5, **lrn),
-        nn.Conv2d(96, 256, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2), nn.LocalResponseNorm(5, **lrn),
-        nn.Conv2d(256, 384, 3, padding=1), nn.ReLU(), nn.Conv2d(384, 384, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(),
-        nn.Linear(9216, 4096), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5),
-        nn.Linear(4096, 1000),
-    )  # fmt: skip
-
-
-def _resnet(blocks: int = 3) -> nn.Module:
-    def body() -> Iterator[nn.Module]:
-        inputs = 16
-        for outputs, stride in ((16, 1), (32, 2), (64, 2)):
-            for block in range(blocks):
-                yield Block(inputs, outputs, stride if block == 0 else 1)
-                inputs = outputs
-
-    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*stem, *body(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
-NETS: dict[str, Callable[[], nn.Module]] = {
-    "cifar10": _cifar10,
-    "mnist": _mnist,
-    "mlp": _mlp,
-    "alexnet": _alexnet,
-    "resnet": _resnet,
-    "char_rnn": CharRNN,
-}
+def learn(net: Machine, batch: Batch) -> None:
+    """Compute the gradients of CD-1."""
+    net.learn(batch[0])

@@ -1,4 +1,8 @@
-"""Measure eager PyTorch on a case: ``python -m tests.benchmarks.torch_peer CASE STEPS``. Workers use DDP over gloo."""
+"""Measure eager PyTorch on a case: ``python -m tests.benchmarks.torch_peer CASE STEPS``. Workers use DDP over gloo.
+
+``python -m tests.benchmarks.torch_peer NET STEPS BATCH`` is one rank of DDP, of which RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT in the environment tell; rank 0 prints the milliseconds of each iteration.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +19,37 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.benchmarks.cases import CASES, Case
-from tests.benchmarks.torch_nets import loss_of, peer
+from tests.benchmarks.torch_nets import peer
 
 WARM_UP = 10
 
 
-def train(case: Case, steps: int, ddp: bool) -> dict[str, float]:
-    """Return the median milliseconds of an iteration and the peak megabytes of this process."""
+def train(net: str, batchsize: int, steps: int, ddp: bool) -> list[float]:
+    """Return the milliseconds of each iteration."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net, updater, make = peer(case.net)
+    trained = peer(net)
     if ddp:
-        net = DistributedDataParallel(net)
-    batch = make(case.batch)
-    seconds = []
+        parallel = DistributedDataParallel(trained.net, static_graph=True, gradient_as_bucket_view=True)
+        trained = trained._replace(net=parallel)
+    batch, milliseconds = trained.batch(batchsize), []
     for _ in range(WARM_UP + steps):
         started = time.perf_counter()
-        updater.zero_grad(set_to_none=True)
-        loss_of(net, batch).backward()
-        if case.net == "char_rnn":
-            torch.nn.utils.clip_grad_value_(net.parameters(), 5)
-        updater.step()
-        seconds.append(time.perf_counter() - started)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"ms": 1e3 * statistics.median(seconds[WARM_UP:]), "mb": peak}
+        trained.iterate(batch)
+        milliseconds.append(1e3 * (time.perf_counter() - started))
+    return milliseconds[WARM_UP:]
+
+
+def measure(case: Case, steps: int) -> dict[str, float]:
+    """Return the median milliseconds of an iteration and the peak megabytes of this process."""
+    milliseconds = train(case.net, case.batch, steps, ddp=case.workers > 1)
+    return {"ms": statistics.median(milliseconds), "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def train_rank(rank: int, case: Case, steps: int, results: Any) -> None:
     """Train as one process of several, and put the figures into the queue ``results``."""
     distributed.init_process_group("gloo", rank=rank, world_size=case.workers)
-    results.put(train(case, steps, ddp=True))
+    results.put(measure(case, steps))
     distributed.destroy_process_group()
 
 
@@ -52,7 +57,7 @@ def turn(name: str, steps: int) -> dict[str, float]:
     """Return the figures of a case, for several processes the largest ones."""
     case = CASES[name]
     if case.workers == 1:
-        return train(case, steps, ddp=False)
+        return measure(case, steps)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     results = multiprocessing.get_context("spawn").Queue()
@@ -61,5 +66,15 @@ def turn(name: str, steps: int) -> dict[str, float]:
     return {name: max(rank_figures[name] for rank_figures in figures) for name in ("ms", "mb")}
 
 
+def rank_of_hosts(net: str, steps: int, batchsize: int) -> list[float]:
+    """Return the milliseconds of each iteration of this rank, of which the environment tells."""
+    distributed.init_process_group("gloo")
+    milliseconds = train(net, batchsize, steps, ddp=True)
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return milliseconds
+
+
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    name, *numbers = sys.argv[1:]
+    print(json.dumps((rank_of_hosts if len(numbers) > 1 else turn)(name, *map(int, numbers))))

@@ -7,7 +7,8 @@ import csv
 import pytest
 
 import dsinga
-from tests.support.slurm_queue import JOB_SECONDS, Slurm, assert_same_bits
+from tests.support.slurm_queue import JOB_SECONDS, Slurm
+from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.slurm
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.slurm
 @pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
 def test_a_batch_job_trains(slurm: Slurm, script: str, workspace: str) -> None:
     slurm.wait(slurm.submit(script))
-    assert_same_bits(slurm.params(workspace), slurm.local_params())
+    assert_same(slurm.params(workspace), slurm.local_params())
 
 
 @pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
@@ -31,7 +32,7 @@ def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm, script: 
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(job)
     assert "Restarts=1" in slurm.show(job)
-    assert_same_bits(slurm.params(workspace), slurm.local_params())
+    assert_same(slurm.params(workspace), slurm.local_params())
     assert not slurm.recoveries(workspace)
 
 
@@ -67,7 +68,7 @@ def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
     finally:
         driver.kill()
     assert "after 400 steps" in out, err
-    assert_same_bits(slurm.params("cluster"), slurm.local_params())
+    assert_same(slurm.params("cluster"), slurm.local_params())
 
 
 def test_a_job_that_ends_at_once_is_said(slurm: Slurm) -> None:
@@ -92,7 +93,7 @@ def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
         driver.kill()
     assert "after 1500 steps" in out, err
     assert "was lost; started again" in err
-    assert_same_bits(slurm.params("adaptive"), slurm.local_params())
+    assert_same(slurm.params("adaptive"), slurm.local_params())
     assert "was lost" in slurm.recoveries("adaptive")[0, "lost"]
 
 
@@ -108,7 +109,7 @@ def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slur
     finally:
         driver.kill()
     assert "after 20000 steps" in out, err
-    assert_same_bits(slurm.params("adaptive"), slurm.local_params())
+    assert_same(slurm.params("adaptive"), slurm.local_params())
     recoveries = slurm.recoveries("adaptive")
     assert recoveries
     assert set(recoveries[:, "steps_again"]) == {0}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from distributed.batched import BatchedSend
 
@@ -127,35 +128,17 @@ def describe_cycles() -> str:
 
 
 def _cycles(links: list[list[int]]) -> list[list[int]]:
-    """Return the strongly connected components of a graph with more than one node (Tarjan, without recursion)."""
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    path: list[int] = []
-    cycles = []
-    for root in range(len(links)):
-        work = [(root, iter(links[root]))] if root not in order else []
-        while work:
-            node, rest = work[-1]
-            if node not in order:
-                order[node] = low[node] = len(order)
-                path.append(node)
-            for link in rest:
-                if link not in order:
-                    work.append((link, iter(links[link])))
-                    break
-                if low[link] >= 0:
-                    low[node] = min(low[node], order[link])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    cycle = path[path.index(node) :]
-                    del path[path.index(node) :]
-                    low.update(dict.fromkeys(cycle, -1))
-                    if len(cycle) > 1:
-                        cycles.append(cycle)
-    return cycles
+    """Return the strongly connected components of a graph with more than one node."""
+    from scipy.sparse import coo_array  # a failing test alone needs it
+    from scipy.sparse.csgraph import connected_components
+
+    starts = [node for node, targets in enumerate(links) for _ in targets]
+    ends = [target for targets in links for target in targets]
+    graph = coo_array((np.ones(len(starts), bool), (starts, ends)), shape=(len(links), len(links)))
+    components: dict[int, list[int]] = {}
+    for node, component in enumerate(connected_components(graph, connection="strong")[1]):
+        components.setdefault(component, []).append(node)
+    return [cycle for cycle in components.values() if len(cycle) > 1]
 
 
 def _name(item: Any) -> str:

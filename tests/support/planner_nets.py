@@ -7,6 +7,7 @@ import math
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.models.blocks import conv, layer, pool
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.planner.layer_timing import LayerTime, LayerWork
@@ -40,21 +41,8 @@ MACHINE = MachineModel(
 )
 
 
-def layer(name: str, kind: str, *sources: str, **more: object) -> LayerConf:
-    return LayerConf(name=name, type=kind, srclayers=list(sources), **more)
-
-
 def dense(name: str, source: str, outputs: int, **more: object) -> LayerConf:
     return layer(name, "kInnerProduct", source, innerproduct_conf={"num_output": outputs}, **more)
-
-
-def conv(name: str, source: str, filters: int, kernel: int, stride: int = 1, pad: int = 0) -> LayerConf:
-    conf = {"num_filters": filters, "kernel": kernel, "stride": stride, "pad": pad}
-    return layer(name, "kConvolution", source, convolution_conf=conf)
-
-
-def pool(name: str, source: str) -> LayerConf:
-    return layer(name, "kPooling", source, pooling_conf={"kernel": 3, "stride": 2})
 
 
 def net_of(*layers: LayerConf, batch: int, shape: tuple[int, ...]) -> NeuralNet:
@@ -65,7 +53,7 @@ def net_of(*layers: LayerConf, batch: int, shape: tuple[int, ...]) -> NeuralNet:
 def alexnet(batch: int = 128) -> NeuralNet:
     """Return the net of Krizhevsky, Sutskever and Hinton (2012) in one column: 61 million params."""
     return net_of(
-        conv("conv1", "data", 96, 11, 4),
+        conv("conv1", "data", 96, 11, stride=4),
         layer("relu1", "kReLU", "conv1"),
         pool("pool1", "relu1"),
         layer("norm1", "kLRN", "pool1"),

@@ -104,10 +104,3 @@ class Slurm:
         """Cancel all jobs that were submitted here."""
         if self._jobs:
             self.run("scancel", *self._jobs)
-
-
-def assert_same_bits(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
-    """Assert that params are equal bit for bit."""
-    assert first.keys() == second.keys()
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, second[name])

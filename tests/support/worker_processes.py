@@ -57,17 +57,8 @@ def worker_processes(client: Client, preloads: Mapping[str, str], folder: Path) 
             preload = folder / f"preload_{name}.py"
             preload.write_text(text)
             command = [sys.executable, "-m", "distributed.cli.dask_worker", client.scheduler.address, "--no-nanny"]
-            command += [
-                "--nthreads",
-                "1",
-                "--memory-limit",
-                "0",
-                "--no-dashboard",
-                "--name",
-                name,
-                "--preload",
-                preload,
-            ]
+            command += "--nthreads 1 --memory-limit 0 --no-dashboard --name".split()
+            command += [name, "--preload", str(preload)]
             process = subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL)
             processes.append(process)
         client.wait_for_workers(len(others) + len(preloads), timeout=60)
