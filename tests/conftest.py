@@ -38,6 +38,7 @@ from tests.support.small_disk import small_disk  # noqa: E402, F401
 hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("dsinga")
 use_few_arenas()
+SCRATCH = f"{os.sep}dask-scratch-space{os.sep}"
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -92,3 +93,6 @@ def no_default_client() -> Iterator[None]:
         if left not in running and left.status != "closed" and loop.is_running():
             closing.append(asyncio.run_coroutine_threadsafe(left._close(fast=True), loop))
     concurrent.futures.wait(closing, 5)  # some wait for a scheduler that is gone
+    # Dask leaves the folders of most workers of this process there. Every failed import and every look for a package's
+    # version tries them, also in processes that start later.
+    sys.path[:] = [path for path in sys.path if SCRATCH not in path or os.path.exists(path)]

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboardX.crc32c import crc32c
-from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from dsinga.errors import UserError
 from dsinga.extensions import TensorBoard, create_extensions
@@ -25,12 +23,16 @@ def metrics_of(phase: str, step: int) -> dict[str, float]:
 
 def masked(data: bytes) -> int:
     """Return the checksum of the TFRecord format: https://www.tensorflow.org/tutorials/load_data/tfrecord."""
+    from tensorboardX.crc32c import crc32c  # with PyTorch, where that is installed: 190 MB
+
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def events(folder: Path) -> Iterator[Any]:
     """Yield the events of all files of a folder, the oldest file first."""
+    from tensorboardX.proto.event_pb2 import Event
+
     for path in sorted(folder.glob("events.out.tfevents.*"), key=lambda path: int(path.name.rpartition("step")[2])):
         content, at = path.read_bytes(), 0
         while at < len(content):
@@ -47,7 +49,7 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     """Return {tag: {step: value}}, purged as TensorBoard does where a session starts."""
     found: dict[str, dict[int, float]] = {}
     for event in events(folder):
-        if event.session_log.status == SessionLog.START:
+        if event.session_log.status == event.session_log.START:
             found = {tag: {s: v for s, v in values.items() if s < event.step} for tag, values in found.items()}
         for value in event.summary.value:
             if value.HasField("simple_value"):

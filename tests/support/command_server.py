@@ -6,6 +6,8 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import runpy
 import select
@@ -19,9 +21,13 @@ from pathlib import Path
 from typing import Any
 
 CLIENT = Path(__file__).with_name("forked_command.py")
-PRELOAD = ["dsinga.cluster.run.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress"]
+PRELOAD = [
+    *("dsinga.cluster.run.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress", "pandas"),
+    *("distributed.protocol.numpy", "distributed.http.scheduler.prometheus", "distributed.http.worker.prometheus"),
+]
 REQUEST_BYTES = 1 << 17
-# What a command may have otherwise than the server: none of it is read when a module of PRELOAD is imported.
+# What a command may have otherwise than the server, beside Dask's configuration: none of it is read when a module of
+# PRELOAD is imported.
 OWN_VARIABLES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "PYTEST_CURRENT_TEST", "JPY_PARENT_PID"}
 OWN_VARIABLES |= {"DSINGA_DATA", "DSINGA_STEPS", "MPLBACKEND"}
 
@@ -95,15 +101,50 @@ def run_request(connection: socket.socket) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if dask := sys.modules.get("dask"):
+        dask.config.refresh()  # was read from the server's environment
     sys.path[0] = request["folder"]
     sys.argv[1:] = request["arguments"]
     tempfile.tempdir = None  # TMPDIR may be another one
+    prepare_fork_server()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def prepare_fork_server() -> None:
+    """Let :mod:`multiprocessing` take a process that is forked now for its fork server, in place of a new program.
+
+    It has imported everything. Later, a thread of this process may hold a lock which that process would need.
+    """
+    here, there = socket.socketpair()
+    start = multiprocessing.util.spawnv_passfds
+    if pid := os.fork():
+        there.close()
+
+        def spawn(path: Any, arguments: list[Any], files: list[int]) -> int:
+            if "forkserver" not in arguments[-1]:
+                return start(path, arguments, files)
+            multiprocessing.util.spawnv_passfds = start
+            socket.send_fds(here, [b" "], files)
+            here.close()
+            return pid
+
+        multiprocessing.util.spawnv_passfds = spawn
+        return
+    here.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, files, *_ = socket.recv_fds(there, 1, 2)  # none if the process ends without a fork server
+    there.close()
+    if files:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        multiprocessing.forkserver.main(*files, [])
+    os._exit(0)
 
 
 def shared_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a command must have as the server has them."""
-    return {name: value for name, value in environment.items() if name not in OWN_VARIABLES}
+    return {
+        name: value for name, value in environment.items() if name not in OWN_VARIABLES and not name.startswith("DASK_")
+    }
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ def command_environment(
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     variables = {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}
+    # Else each Dask worker of a command would import Dask anew.
+    variables["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
     return {**os.environ, **variables, "PIP_NO_INDEX": "1"}
 
 

@@ -20,7 +20,10 @@ from tests.support.command_server import PRELOAD, command_server
 ROOT = Path(__file__).parents[2]
 
 
-IMPORTED = [*PRELOAD, "ipykernel.kernelapp", "matplotlib.pyplot"]
+IMPORTED = [
+    *(*PRELOAD, "ipykernel.kernelapp", "matplotlib.pyplot", "dsinga.estimators", "dask.array"),
+    "distributed.dashboard.scheduler",
+]
 
 
 @functools.cache
