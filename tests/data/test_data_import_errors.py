@@ -318,10 +318,3 @@ def test_a_failed_import_leaves_the_folders_that_have_other_files(tmp_path: Path
     with pytest.raises(UserError, match="is not a number"):
         import_records("csv", source, tmp_path / "out" / "in" / "x.zarr")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
-
-
-def test_a_destination_in_a_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
-    source = _file(tmp_path, "x.csv", b"1,2,3\n")
-    with pytest.raises(UserError, match=r"x.zarr cannot be written: .*Not a directory"):
-        import_records("csv", source, tmp_path / "x.csv" / "in" / "x.zarr")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]

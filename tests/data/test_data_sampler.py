@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,9 +116,3 @@ class TestMixing:
         assert (
             sum(span > MIXED_CHUNKS * chunk for span in spans) < MIXED_CHUNKS
         )  # chunks whose shares go to slots at both ends of the epoch
-
-
-@pytest.mark.parametrize("arguments", [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1, True, -1)])
-def test_impossible_arguments_are_refused(arguments: tuple) -> None:
-    with pytest.raises(AssertionError):
-        Sampler(*arguments)
