@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from dsinga.transport.shared_buffer import SharedArrays
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.server_client import SendBuffer, ServerClient, WorkerId, open_send_buffer
 from tests.support.small_job import JOB, assert_same, with_topology
+from tests.support.waits import wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
 
@@ -205,6 +205,4 @@ def test_processes_give_the_bits_of_threads_and_release_shared_memory(
     before = processes.run(shared_memory_files)
     for _ in range(2):
         assert_same(train(job, processes, progress=False).params, expected.params)
-    deadline = time.monotonic() + WAIT
-    while (after := processes.run(shared_memory_files)) != before:
-        assert time.monotonic() < deadline, (before, after)
+    wait_until(lambda: processes.run(shared_memory_files) == before)
