@@ -60,35 +60,6 @@ def test_an_evaluation_repeats_by_its_seed():
     assert str(once).startswith(f"mean return {once.mean_return:.4g} (standard deviation")
 
 
-def test_the_agent_of_an_algorithm_can_be_evaluated():
-    class Linear(rl.Algorithm):
-        def predict(self, observations):
-            return np.argmax(self.heads(observations)[0], axis=1)
-
-        def sample(self, observations, rng):
-            return rl.Sampled(self.predict(observations), {})
-
-        def learn(self, batch):
-            return {}
-
-    model = rl.Model(
-        """neuralnet {
-          layer { name: "observation" type: kRecordInput store_conf { batchsize: 1 } }
-          layer { name: "scores" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 2 }
-                  param { init { type: kUniform } } }
-        }"""
-    )
-    spaces = rl.make_environments("CartPole-v1", 1).spaces
-    agent = rl.Agent(Linear(model, spaces))
-    agent.algorithm.params = {
-        name: np.array([[0, 0, -1, -1], [0, 0, 1, 1]], np.float32) if value.ndim == 2 else value * 0
-        for name, value in agent.algorithm.params.items()
-    }
-    assert rl.evaluate(agent, "CartPole-v1", 10).mean_return > 100  # falls slowly: pushes to where the pole falls
-    collector = rl.Collector(rl.make_environments("CartPole-v1", 8))
-    assert collector.rollout(agent.sample, 5).actions.shape == (5, 8)
-
-
 def test_an_episode_without_end_is_refused(monkeypatch):
     class Endless(Lasting):
         def step(self, action):
