@@ -25,6 +25,11 @@ def test_every_job_is_valid_in_every_phase(path):
     assert job.epochs or min(job.train_steps, job.disp_freq, job.test_freq) > 0
     assert Phase.kTest in training_phases(job)
     assert loads(to_text(job)) == job
+    for store in (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf):
+        assert not Path(store.path).is_absolute()
+        assert ".." not in Path(store.path).parts
+        assert store.path.endswith(".zarr")
+        assert store.backend is None
 
 
 @pytest.mark.parametrize("path", AGENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -36,16 +41,6 @@ def test_every_job_of_an_agent_fits_its_environment(path):
     assert agent_of(job, spaces).algorithm.params
     assert job.seed
     assert loads(to_text(job)) == job
-
-
-@pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_job_looks_for_its_data_beside_itself(path):
-    stores = [layer.store_conf for layer in load(path).neuralnet.layer if layer.store_conf]
-    for store in stores:
-        assert not Path(store.path).is_absolute()
-        assert ".." not in Path(store.path).parts
-        assert store.path.endswith(".zarr")
-    assert {store.backend for store in stores} <= {None}
 
 
 def test_the_digits_are_those_of_scikit_learn_each_once():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import RunError, UserError, cluster
+from dsinga import RunError, cluster
 from dsinga.api import Result, roots, train
 from dsinga.cluster import connect
 from dsinga.cluster.placing.prepare import prepare_run
@@ -71,13 +71,6 @@ def test_a_cut_net_trains_and_tests_as_an_uncut_one(
         actual, expected = result.history.phase(phase), single.history.phase(phase)
         for metric in ("loss", "accuracy"):
             np.testing.assert_allclose(actual[:, metric], expected[:, metric], rtol=1e-5)
-
-
-def test_threads_and_processes_train_a_cut_net_to_the_same_bits(
-    stores: Path, threads: Client, processes: Client
-) -> None:
-    job = small(stores, "mixture", 3, 2)
-    assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
 
 
 def test_a_run_resumes_with_another_cut(stores: Path, threads: Client, single: Result, tmp_path: Path) -> None:
@@ -150,13 +143,6 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
         assert homes[f"w2@{part}"] == prepared.placement.workers[0][part]
-
-
-def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:
-    job = small(stores, "hybrid", 2)
-    job.neuralnet.layer = [layer for layer in job.neuralnet.layer if layer.name != "loss"]
-    with pytest.raises(UserError, match="no loss layer in phase kTrain: kBP has no gradient to follow; add one"):
-        train(job, threads, progress=False)
 
 
 def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None:
