@@ -30,20 +30,6 @@ class TestOrder:
         for epoch in epochs(Sampler(length, batchsize, seed, chunk), 3):
             np.testing.assert_array_equal(np.sort(epoch), np.arange(length))
 
-    @given(
-        length=lengths,
-        batchsize=batchsizes,
-        other_batchsize=batchsizes,
-        seed=seeds,
-        chunk=chunks,
-        shuffle=st.booleans(),
-    )
-    def test_the_order_does_not_depend_on_the_batch_size(
-        self, length: int, batchsize: int, other_batchsize: int, seed: int, chunk: int, shuffle: bool
-    ) -> None:
-        first, second = (Sampler(length, size, seed, chunk, shuffle) for size in (batchsize, other_batchsize))
-        np.testing.assert_array_equal(epochs(first, 2), epochs(second, 2))
-
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1))
     def test_a_step_has_the_same_rows_in_any_order_of_calls(
         self, length: int, batchsize: int, chunk: int, steps: list[int]

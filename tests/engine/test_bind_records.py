@@ -156,12 +156,3 @@ def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
         UserError, match=r"of phase kTest are c63, .* training c0, c1, .*: column 0 is another; give the"
     ):
         train_in_threads(bind_records(job, {"train": (frame, y), "test": (frame[frame.columns[::-1]], y)}))
-
-
-def test_an_address_is_no_client(pathless: Job, stores: Path) -> None:
-    data = open_store(stores / "test.zarr").read(range(150))
-    message = r"takes a Dask client, not 'tcp://host:8786'; give distributed.Client\(address\)"
-    with pytest.raises(UserError, match=message):
-        dsinga.train(pathless, "tcp://host:8786", data=data)
-    with pytest.raises(UserError, match=message):
-        dsinga.evaluate(pathless, {}, "test", "tcp://host:8786", data=data)

@@ -62,7 +62,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(algorithm: type[Any], tmp
     settings: dict[str, Any] = {"environments": 8}
     fields = {"population": 2} if algorithm is rl.ES else {}
     if algorithm is rl.ES:
-        settings["steps"] = 4000
+        settings["steps"] = 1500
     unbroken = train(agent_of(algorithm, **fields), workspace=tmp_path, checkpoint_every=128, **settings)
     assert same_bits(unbroken, train(agent_of(algorithm, **fields), **settings))
     assert not same_bits(unbroken, train(agent_of(algorithm, seed=1, **fields), **settings))
