@@ -243,24 +243,6 @@ def test_a_process_killed_while_writing_leaves_the_checkpoint_before(tmp_path, p
     assert sorted(os.listdir(tmp_path)) == ["step1", "step2"]
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("file", FILES)
-def test_a_process_killed_at_any_moment_leaves_complete_checkpoints_only(tmp_path, file):
-    process = writer(tmp_path)
-    try:
-        while not (tmp_path / ".step3.partial" / file).exists() and not (tmp_path / "step4").exists():
-            assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait(60)
-    steps = sorted(int(path.name[4:]) for path in tmp_path.glob("step*"))
-    assert steps == list(range(1, steps[-1] + 1))
-    assert steps[-1] >= 2
-    assert latest(tmp_path) == tmp_path / f"step{steps[-1]}"
-    for step in steps:
-        assert_complete(tmp_path / f"step{step}", step)
-
-
 @settings(max_examples=15)  # each waits for the disk
 @given(st.sets(st.integers(0, 50), min_size=1, max_size=6), st.integers(0, 4))
 def test_the_newest_checkpoints_are_kept(steps, keep):

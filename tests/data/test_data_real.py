@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, import_records, read_mean
+from dsinga.data import RecordStore, import_records
 
 pytestmark = pytest.mark.data
 
@@ -42,10 +42,3 @@ def test_cifar10_has_the_published_bytes(stores: Path, real_data: Path) -> None:
         data, labels = store.read(range(10000 * number, 10000 * (number + 1)))
         np.testing.assert_array_equal(labels, raw[:, 0])
         assert data.tobytes() == raw[:, 1:].tobytes()
-
-
-def test_cifar10_mean_is_that_of_the_training_images(stores: Path) -> None:
-    store = RecordStore(stores / "cifar10" / "train_data.zarr")
-    data, _ = store.read(range(len(store)))
-    expected = data.mean(axis=0, dtype=np.float64).astype(np.float32)
-    np.testing.assert_array_equal(read_mean(stores / "cifar10" / "image_mean.bin"), expected)

@@ -46,12 +46,12 @@ def sequences(rows: int = 70, steps: int = 5) -> tuple[np.ndarray, np.ndarray]:
     return codes, np.where(real, rng.integers(0, 7, real.shape), -1)
 
 
-class StoreContract:
-    """The contract of a store on every file system."""
+class TestStore:
+    """The same on every file system."""
 
-    @pytest.fixture
-    def location(self, tmp_path: Path) -> str:
-        raise NotImplementedError
+    @pytest.fixture(params=["{}/a/x.zarr", "file://{}/a b/x.zarr", "memory:/{}/x.zarr"])
+    def location(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        return str(request.param).format(tmp_path)
 
     @pytest.mark.parametrize("dtype", ["uint8", "float32"])
     @pytest.mark.parametrize("size", [1, 37, 341, 1000])
@@ -125,29 +125,12 @@ class StoreContract:
         np.testing.assert_array_equal(RecordStore(location).read(range(10))[0], contents(10)[0])
 
 
-class TestLocal(StoreContract):
-    @pytest.fixture
-    def location(self, tmp_path: Path) -> str:
-        return str(tmp_path / "a" / "x.zarr")
-
-    def test_a_relative_path_is_sent_as_an_absolute_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        write_store("x.zarr", [contents()])
-        sent = pickle.dumps(RecordStore("x.zarr"))
-        monkeypatch.chdir("/")
-        assert len(pickle.loads(sent)) == ROWS
-
-
-class TestFileUrl(StoreContract):
-    @pytest.fixture
-    def location(self, tmp_path: Path) -> str:
-        return f"file://{tmp_path}/a b/x.zarr"
-
-
-class TestMemory(StoreContract):
-    @pytest.fixture
-    def location(self, tmp_path: Path) -> str:
-        return f"memory:/{tmp_path}/x.zarr"
+def test_a_relative_path_is_sent_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_store("x.zarr", [contents()])
+    sent = pickle.dumps(RecordStore("x.zarr"))
+    monkeypatch.chdir("/")
+    assert len(pickle.loads(sent)) == ROWS
 
 
 class TestRefusals:

@@ -137,7 +137,6 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
             r"'gradient of loss' gets records of shape \(3,\), but the net was",
         ),
         ({"b": np.zeros((7, 4))}, None, "'gradient of b' gets 7 records in a batch of 8 records"),
-        ({"b": np.full((8, 4), np.nan)}, None, "'gradient of b' has NaN in record 0"),
     ],
 )
 def test_gradients_that_do_not_fit(gradients: Arrays, y: np.ndarray | None, message: str) -> None:
@@ -234,8 +233,6 @@ def test_arrays_that_cannot_change_are_replaced(job: Job) -> None:
         ({"date": np.zeros((3, 64))}, None, "lacks records for the input layer 'data'"),
         (np.zeros((3, 64)), np.full(3, 10), "label 10 is none of its 10 classes"),
         (np.zeros((3, 64)), None, "'data' has no labels"),
-        (np.full((3, 64), 1e300), np.zeros(3, int), "records have values beyond the range of float32; scale them"),
-        (np.full((3, 64), "7"), np.zeros(3, int), "records must be numbers, not strings"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(job: Job, x: Any, y: Any, message: str) -> None:

@@ -215,7 +215,6 @@ class Preparing(rl.Agent):
         (new_agent(rl.PPO), {"actors": 1}, "older params, for which PPO does not correct; learn by IMPALA"),
         (new_agent(rl.PPO, minibatches=3), {"environments": 2}, "10 steps cannot be divided into 3 equal minibatches"),
         (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
-        (new_agent(), {"steps": "100"}, "steps is '100'; give a whole number of at least 1"),
         (
             new_agent(),
             {"cluster": {"nserver_groups": 2}},

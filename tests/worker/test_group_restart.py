@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 from dsinga.api import roots
-from dsinga.errors import RunError
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import topology
 from dsinga.server import Shard
@@ -84,34 +83,6 @@ def steps_done(rounds: list[Future[RoundReport]]) -> int:
     return steps
 
 
-def test_a_group_goes_on_at_its_own_step_and_the_other_does_not_stop(groups: TwoGroups) -> None:
-    first, lost = (groups.create_workers(group, 0, 0) for group in (0, 1))
-    rounds = send(first, 0, 5)
-    cut_off = lost[0].thread.submit(lost[0].train, 0, STEPS)  # its partner is gone in step 3
-    lost[1].thread.submit(lost[1].train, 0, 3).result(WAIT)
-    for shard in groups.shards:
-        shard.pull(shard.snapshot(None, WAIT).values, 3, 1).result(WAIT)
-    for worker in lost:
-        worker.abort("a worker of group 1 was lost")
-    assert steps_done(rounds) + steps_done(send(first, 5, 9)) == 9  # meanwhile
-    with pytest.raises(RunError, match="a worker of group 1 was lost"):
-        cut_off.result(WAIT)
-
-    step = max(shard.restart(1, 1) for shard in groups.shards)
-    assert step == 3
-    assert {shard.restart(1, 1, step) for shard in groups.shards} == {step}
-    before = [shard.snapshot(None, WAIT).values for shard in groups.shards]
-    second = groups.create_workers(1, 1, step)
-    both = send(first, 9, STEPS) + send(second, step, STEPS)
-    wait(both, WAIT)
-    assert steps_done(both[:2]) == 3
-    assert steps_done(both[2:]) == STEPS - step
-    for shard, values in zip(groups.shards, before, strict=True):
-        after = shard.snapshot(None, WAIT).values
-        assert all(np.isfinite(after[id]).all() and (after[id] != values[id]).any() for id in values)
-        assert shard.pending() == "nothing is waited for"
-
-
 def test_steps_whose_reports_were_lost_are_computed_again_without_a_change(groups: TwoGroups) -> None:
     lost = groups.create_workers(1, 0, 0)
     assert steps_done(send(lost, 0, 5)) == 5
@@ -125,17 +96,3 @@ def test_steps_whose_reports_were_lost_are_computed_again_without_a_change(group
             np.testing.assert_array_equal(value, values[id])
     assert steps_done(send(workers, 5, 7)) == 2
     assert any((value != before[0][id]).any() for id, value in groups.shards[0].snapshot(None, WAIT).values.items())
-
-
-def test_workers_of_the_lost_generation_cannot_change_anything(groups: TwoGroups) -> None:
-    stale = groups.create_workers(1, 0, 0)
-    send(stale, 0, 0)
-    for shard in groups.shards:
-        shard.restart(1, 1)
-    before = [shard.snapshot(None, WAIT).values for shard in groups.shards]
-    for round in send(stale, 0, 1):
-        with pytest.raises(RunError, match="is of generation 0, but the group is of generation 1"):
-            round.result(WAIT)
-    for shard, values in zip(groups.shards, before, strict=True):
-        for id, value in shard.snapshot(None, WAIT).values.items():
-            np.testing.assert_array_equal(value, values[id])
