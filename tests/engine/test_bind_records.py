@@ -11,7 +11,6 @@ import pytest
 from scipy.special import softmax
 
 import dsinga
-from dsinga.api import roots
 from dsinga.data import open_records, open_store, write_store
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
@@ -36,12 +35,6 @@ def inputs(job: Job) -> list[tuple[list[Phase], list[Phase], object]]:
     return [
         (layer.include, layer.exclude, layer.store_conf.records) for layer in job.neuralnet.layer if layer.store_conf
     ]
-
-
-def test_a_bound_job_trains_to_the_bits_of_one_with_a_path(job: Job, pathless: Job, stores: Path) -> None:
-    bound = bind_records(pathless, open_store(stores / "train.zarr"))
-    expected = train_in_threads(job.replace(train_steps=3), roots(job, None))
-    assert_same(train_in_threads(bound).params, expected.params)
 
 
 def test_each_phase_reads_its_own_data(pathless: Job, stores: Path) -> None:

@@ -90,25 +90,18 @@ class Painted(Lasting):
         return np.full((*self.size, 3), self.steps * 10, np.uint8)
 
 
-def test_a_gif_has_a_frame_of_each_step(tmp_path):
-    episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif")
+@pytest.mark.parametrize(
+    ("most", "size", "expected"),
+    [(rendering.MOST_FRAMES, (20, 40), (21, (40, 20), 100)), (10, (400, 600), (8, (300, 200), 300))],
+)
+def test_a_gif_has_a_frame_of_each_step_or_some_of_a_long_episode(tmp_path, monkeypatch, most, size, expected):
+    """With fewer frames its duration is the same."""
+    monkeypatch.setattr(rendering, "MOST_FRAMES", most)
+    episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif", size=size)
     assert (episode.total_reward, episode.length) == (60, 20)
     with Image.open(tmp_path / "new" / "episode.gif") as image:
-        assert image.n_frames == 21
-        assert image.size == (40, 20)
-        assert image.info["duration"] == 100
-        image.seek(20)
-        assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
-
-
-def test_a_long_episode_keeps_some_of_its_frames_and_its_duration(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendering, "MOST_FRAMES", 10)
-    rl.record_episode(Three(), Painted, tmp_path / "episode.gif", size=(400, 600))
-    with Image.open(tmp_path / "episode.gif") as image:
-        assert image.n_frames == 8
-        assert image.size == (300, 200)
-        assert image.info["duration"] == 300
-        image.seek(7)
+        assert (image.n_frames, image.size, image.info["duration"]) == expected
+        image.seek(image.n_frames - 1)
         assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
 
 

@@ -168,18 +168,9 @@ def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
     ])  # fmt: skip
     spaces = rl.make_environments("Pendulum-v1", 1).spaces
     algorithm = agent_of_job(job, spaces).algorithm
-    batch = rl.Transitions(
-        np.ones((4, 3), np.float32), np.ones((4, 1), np.float32), np.ones(4, np.float32), np.ones((4, 3), np.float32),
-        np.ones(4, bool), np.ones(4, np.float32), np.arange(4), np.ones(4, np.float32),
-    )  # fmt: skip
-    before = {name: value.copy() for name, value in algorithm.params.items()}
-    rows = {"observation": batch.observations, "action": batch.actions / 2, "rl_target": batch.rewards[:, np.newaxis]}
-    rows["rl_weight"] = batch.weights[:, np.newaxis]
-    gradients, _ = algorithm.critic_net.backward(before, rows)
-    algorithm.learn(batch)
-    assert len(gradients) == 12
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(algorithm.params[name], before[name] - 0.25 * gradient, rtol=1e-5, atol=1e-7)
+    actor, critic = (net.job.updater for net in (algorithm.net, algorithm.critic_net))
+    assert (critic.type.name, critic.learning_rate.base_lr) == ("kSGD", 0.25)
+    assert actor.type.name == "kAdam"
 
 
 @pytest.mark.parametrize(

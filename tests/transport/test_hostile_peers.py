@@ -248,10 +248,7 @@ CALLS = [[1, "echo"], ["1", "echo", []], [1, 2, []], [1, "echo", "x"], {"a": 1},
         message(ECHO, [["<f4", [10], [0]]], [[64]]),
         message(ECHO, [["<f4", [10], [0]]], [b"1"]),
         message(ECHO, [["<f4", [10], [0]]], [0], size=1 << 40),
-        *(
-            message(call, [], [])
-            for call in ([1, "echo"], ["1", "echo", []], [1, 2, []], [1, "echo", "x"], {}, None, 7)
-        ),
+        *(message(call, [], []) for call in CALLS),
     ],
 )
 def test_a_packet_that_is_no_message_ends_its_connection(name: str, packet: bytes) -> None:

@@ -104,10 +104,6 @@ def test_waits_end_when_the_client_closes(server: SharedMemoryServer, name: str)
         reply.result(WAIT)
 
 
-def test_there_is_no_transport_to_a_name_that_is_not_served(name: str) -> None:
-    assert connect_to_host(name) is None
-
-
 def test_a_name_is_free_again_when_its_server_has_closed(name: str) -> None:
     before = set(threading.enumerate())
     for _ in range(3):

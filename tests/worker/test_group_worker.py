@@ -95,15 +95,15 @@ class TestExchange:
         ids=["deferred pull", "update on the worker", "nothing to gather"],
     )
     def test_options_of_the_exchange_change_nothing(
-        self, stores: Path, client: Client, expected: Result, options: dict[str, Any]
+        self, stores: Path, processes: Client, expected: Result, options: dict[str, Any]
     ) -> None:
-        assert_same(train(small(stores, "hybrid", 2, 2, **options), client, progress=False).params, expected.params)
+        assert_same(train(small(stores, "hybrid", 2, 2, **options), processes, progress=False).params, expected.params)
 
-    def test_without_overlap_nothing_changes(self, stores: Path, client: Client, expected: Result) -> None:
+    def test_without_overlap_nothing_changes(self, stores: Path, processes: Client, expected: Result) -> None:
         with dask.config.set({"dsinga.overlap": False}):
-            with prepare_run(small(stores, "hybrid", 2, 2), client, [str(stores)]) as prepared:
+            with prepare_run(small(stores, "hybrid", 2, 2), processes, [str(stores)]) as prepared:
                 assert not prepared.config.options.overlap
-            assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
+            assert_same(train(small(stores, "hybrid", 2, 2), processes, progress=False).params, expected.params)
 
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
     def test_threads_and_processes_compress_to_the_same_bits(
