@@ -73,12 +73,14 @@ class TestImporter:
         import_records(source.kind, source.path, destination, overwrite=True, **source.options)
         assert all_files(destination.parent) == files
 
-    def test_it_writes_to_urls(self, source: Source, tmp_path: Path) -> None:
-        root = f"memory:/{tmp_path}"
-        import_records(source.kind, source.path, root, **source.options)
-        for name, (data, _) in source.expected.items():
-            store = RecordStore(f"{root}/{name}".rstrip("/"))
-            np.testing.assert_array_equal(store.read([len(data) - 1, 0])[0], data[[-1, 0]])
+
+@pytest.mark.parametrize("name", ["cifar10", "csv"])
+def test_stores_are_written_to_urls(name: str, tmp_path: Path) -> None:
+    source, root = SOURCES[name](tmp_path), f"memory:/{tmp_path}"
+    import_records(source.kind, source.path, root, **source.options)
+    for part, (data, _) in source.expected.items():
+        store = RecordStore(f"{root}/{part}".rstrip("/"))
+        np.testing.assert_array_equal(store.read([len(data) - 1, 0])[0], data[[-1, 0]])
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dsinga.data.sampler import MIXED_CHUNKS
 lengths = st.integers(1, 700)
 batchsizes = st.integers(1, 90)
 chunks = st.integers(1, 120)
+few_steps = st.lists(st.integers(0, 200), min_size=1, max_size=9)
 seeds = st.integers(0, 2**64 - 1)
 
 
@@ -30,7 +31,9 @@ class TestOrder:
         for epoch in epochs(Sampler(length, batchsize, seed, chunk), 3):
             np.testing.assert_array_equal(np.sort(epoch), np.arange(length))
 
-    @given(length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1))
+    @given(
+        length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1, max_size=9)
+    )
     def test_a_step_has_the_same_rows_in_any_order_of_calls(
         self, length: int, batchsize: int, chunk: int, steps: list[int]
     ) -> None:
