@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from dsinga.extensions import (
     create_extensions,
 )
 from dsinga.job import Job
-from dsinga.testing import ExtensionContract
+from dsinga.testing import ExtensionContract, SimulatedLoop
 
 CREATE: dict[str, Callable[[Path], Extension]] = {
     "Display": lambda folder: Display(EverySteps(13) | AtEnd()),
@@ -63,6 +64,11 @@ class TestExtension(ExtensionContract):
     def kind(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         self.create = functools.partial(CREATE[request.param], tmp_path)  # type: ignore[method-assign]
+
+    def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
+        if not isinstance(extension, MLflow):
+            return super().simulate(extension, checkpoint)
+        return SimulatedLoop([extension], self.metrics_of, checkpoint_freq=70).run(checkpoint)  # a run takes 0.2 s
 
 
 class TestRateSweep(ExtensionContract):
