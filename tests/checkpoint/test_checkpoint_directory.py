@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,13 +27,6 @@ FILES = ["params.safetensors", "state.safetensors", "checkpoint.json"]
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lambda name: name != "__metadata__")
 # Every bit pattern of float32, NaNs with a payload and negative zero among them.
 arrays = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)).map(lambda a: a.view(np.float32))
-
-
-def as_format_1(path: Path) -> None:
-    """Rewrite ``checkpoint.json`` as versions of dsinga did that wrote no checksum."""
-    fields = json.loads((path / "checkpoint.json").read_text())
-    del fields["checksum"]
-    (path / "checkpoint.json").write_text(json.dumps(fields | {"format": 1}))
 
 
 def assert_same_bits(actual, expected):
@@ -193,12 +186,6 @@ def test_a_file_that_is_no_metadata_is_refused(tmp_path, text, count):
         read_checkpoint(path)
 
 
-def test_a_checkpoint_without_checksum_is_read(tmp_path):
-    path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
-    as_format_1(path)
-    assert read_checkpoint(path).meta == META
-
-
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
     fields = json.loads((path / "checkpoint.json").read_text())
@@ -215,8 +202,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_partial_one(tmp_path, sma
     assert os.listdir(tmp_path) == ["step1"]
 
 
-# Writes checkpoints in which every number is the step, until it is killed. If ``part`` is given, the process kills
-# itself when that part of the second checkpoint is about to be written, after the parts before it.
+# Writes checkpoints in which every number is the step. The process kills itself when a part of the second one is about
+# to be written, after the parts before it.
 WRITER = """
 import os, signal, sys
 import numpy as np
@@ -232,7 +219,7 @@ class DeadlyDict(dict):
         os.kill(os.getpid(), signal.SIGKILL)
 
 root, part = sys.argv[1:]
-for step in range(1, 10000):
+for step in (1, 2):
     array = np.full(1 << 20, step, np.float32)
     deadly = part if step == 2 else None
     params = {"w": DeadlyArray() if deadly == "params" else array}
@@ -242,47 +229,23 @@ for step in range(1, 10000):
 """
 
 
-def writer(root, part=""):
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(root), part])
-
-
-def assert_complete(path, step):
-    checkpoint = read_checkpoint(path)
-    assert checkpoint.step == checkpoint.meta["step"] == step
-    assert np.all(checkpoint.params["w"] == step)
-    assert np.all(checkpoint.state["w"]["h"] == step)
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("part", ["params", "state", "meta"])
 def test_a_process_killed_while_writing_leaves_the_checkpoint_before(tmp_path, part):
-    assert writer(tmp_path, part).wait(60) == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path), part], timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
     names = sorted(os.listdir(tmp_path))
     assert names == [".step2.partial", "step1"]  # the process was writing the second checkpoint
     assert latest(tmp_path) == tmp_path / "step1"
-    assert_complete(tmp_path / "step1", 1)
+    checkpoint = read_checkpoint(tmp_path / "step1")
+    assert checkpoint.step == checkpoint.meta["step"] == 1
+    assert np.all(checkpoint.params["w"] == 1)
+    assert np.all(checkpoint.state["w"]["h"] == 1)
     write_checkpoint(tmp_path, 2, PARAMS, STATE, META)
     assert sorted(os.listdir(tmp_path)) == ["step1", "step2"]
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("file", FILES)
-def test_a_process_killed_at_any_moment_leaves_complete_checkpoints_only(tmp_path, file):
-    process = writer(tmp_path)
-    try:
-        while not (tmp_path / ".step3.partial" / file).exists() and not (tmp_path / "step4").exists():
-            assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait(60)
-    steps = sorted(int(path.name[4:]) for path in tmp_path.glob("step*"))
-    assert steps == list(range(1, steps[-1] + 1))
-    assert steps[-1] >= 2
-    assert latest(tmp_path) == tmp_path / f"step{steps[-1]}"
-    for step in steps:
-        assert_complete(tmp_path / f"step{step}", step)
-
-
+@settings(max_examples=15)  # each waits for the disk
 @given(st.sets(st.integers(0, 50), min_size=1, max_size=6), st.integers(0, 4))
 def test_the_newest_checkpoints_are_kept(steps, keep):
     with tempfile.TemporaryDirectory() as root:

@@ -52,9 +52,9 @@ def swap(store: Path) -> None:
     other.rename(second)
 
 
-def replace_by_folder(store: Path) -> None:
-    (store / "data/c/2/0").unlink()
-    (store / "data/c/2/0").mkdir()
+def replace_by_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
 
 
 def flip_a_stored_byte(store: Path) -> None:
@@ -77,7 +77,7 @@ def link_to_itself(store: Path) -> None:
     ("damage", "message"),
     [
         (swap, "is damaged: chunk data/c/0/0 has other records than were written; import it again with overwrite=True"),
-        (replace_by_folder, "is damaged: chunk data/c/2/0 is missing"),
+        (lambda store: replace_by_folder(store / "data/c/2/0"), "is damaged: chunk data/c/2/0 is missing"),
         (lambda store: (store / "data/c/3/0").unlink(), "is damaged: chunk data/c/3/0 is missing"),
         (lambda store: os.truncate(store / "data/c/1/0", 500), "is damaged: chunk data/c/1/0 "),
         (link_to_itself, "chunk data/c/2/0 cannot be read or decoded .OSError: .*Too many levels"),
@@ -170,6 +170,7 @@ def test_checksums_as_text(checksums: list[int], junk: str) -> None:
 
 
 ROWS = np.random.default_rng(5).normal(size=(90, 4)).astype(np.float32)
+CUT = "rows 30 to 59 of 'x' cannot be read .*50 bytes, but its header says"
 
 
 def write(path: Path, zarr_format: Any = 3, **options: Any) -> Path:
@@ -180,18 +181,32 @@ def write(path: Path, zarr_format: Any = 3, **options: Any) -> Path:
     return path
 
 
-def test_no_fill_value(tmp_path: Path) -> None:
-    path = write(tmp_path / "g", 2, fill_value=None)
-    (path / "x/1.0").unlink()
-    with pytest.raises(UserError, match=r"g: chunk x/1.0 of 'x' is missing; write the array again"):
-        open_store(path).read([0])
+def replace_folder_by_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
 
 
-def test_a_folder_in_place_of_a_chunk(tmp_path: Path) -> None:
-    path = write(tmp_path / "g")
-    (path / "x/c/1/0").unlink()
-    (path / "x/c/1/0").mkdir()
-    with pytest.raises(UserError, match="g: chunk x/c/1/0 of 'x' is not a file"):
+@pytest.mark.parametrize(
+    ("zarr_format", "options", "damage", "message"),
+    [
+        (2, {"fill_value": None}, lambda g: (g / "x/1.0").unlink(), "g: chunk x/1.0 of 'x' is missing; write the arr"),
+        (3, {}, lambda g: replace_by_folder(g / "x/c/1/0"), "g: chunk x/c/1/0 of 'x' is not a file"),
+        (3, {}, lambda g: replace_folder_by_file(g / "x/c"), "rows 0 to 29 of 'x' .*Not a directory: '.*x/c/0/0'"),
+        *(
+            (zarr_format, {"compressors": codec}, lambda g, key=key: os.truncate(g / key, 50), CUT)
+            for zarr_format, codec, key in (
+                (2, numcodecs.Blosc(), "x/1.0"),
+                (3, zarr.codecs.BloscCodec(), "x/c/1/0"),
+            )
+        ),
+    ],
+)
+def test_a_damaged_chunk_of_another_program(
+    tmp_path: Path, zarr_format: int, options: dict[str, Any], damage: Callable[[Path], Any], message: str
+) -> None:
+    path = write(tmp_path / "g", zarr_format, **options)
+    damage(path)
+    with pytest.raises(UserError, match=message):
         open_store(path).read([0])
 
 
@@ -208,14 +223,6 @@ def test_a_link_to_nothing(tmp_path: Path, link: str) -> None:
     (path / link).unlink()
     (path / link).symlink_to(tmp_path / "elsewhere")
     np.testing.assert_array_equal(open_store(path).read(range(90))[0], ROWS)
-
-
-def test_a_file_in_place_of_the_folder_of_chunks(tmp_path: Path) -> None:
-    path = write(tmp_path / "g")
-    (path / "x/c").rename(tmp_path / "elsewhere")
-    (path / "x/c").touch()
-    with pytest.raises(UserError, match="rows 0 to 29 of 'x' cannot be read .*Not a directory: '.*x/c/0/0'"):
-        open_store(path).read([0])
 
 
 def test_a_chunk_that_may_have_the_fill_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -238,15 +245,6 @@ def test_chunks_of_zeros_that_are_there(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, "dsinga"):
         assert not open_store(tmp_path / "g").read(range(23))[0].any()
     assert not caplog.records
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_cut_chunk(tmp_path: Path, zarr_format: int) -> None:
-    codec: Any = numcodecs.Blosc() if zarr_format == 2 else zarr.codecs.BloscCodec()
-    path = write(tmp_path / "g", zarr_format, compressors=codec)
-    os.truncate(path / ("x/1.0" if zarr_format == 2 else "x/c/1/0"), 50)
-    with pytest.raises(UserError, match="rows 30 to 59 of 'x' cannot be read .*50 bytes, but its header says"):
-        open_store(path).read([0])
 
 
 @pytest.mark.parametrize(

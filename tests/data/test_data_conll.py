@@ -103,7 +103,6 @@ def test_the_tag_is_the_last_column(tmp_path):
         ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns, but the lines before have 4"),
         ("\n\n", {}, "sentences.conll has no sentences"),
         ("is O\n", {"vocabulary": "nowhere"}, "no store at .*nowhere/words.zarr"),
-        ("is O\n", {"min_count": 0}, "min_count is 0"),
     ],
 )
 def test_errors_are_raised_before_a_store_is_written(tmp_path, text: str, options: dict, message: str):
@@ -113,12 +112,6 @@ def test_errors_are_raised_before_a_store_is_written(tmp_path, text: str, option
     with pytest.raises(UserError, match=message):
         import_text(tmp_path, text, "destination", **options)
     assert not (tmp_path / "destination").exists()
-
-
-def test_bytes_that_are_not_utf_8_are_named(tmp_path):
-    (tmp_path / "x").write_bytes(b"is O\n\xff O\n")
-    with pytest.raises(UserError, match="x:2: not UTF-8 text"):
-        import_records("conll", tmp_path / "x", tmp_path / "out")
 
 
 def test_stores_without_a_vocabulary_are_refused(tmp_path):

@@ -76,7 +76,6 @@ def test_a_window_slides_by_one_word():
         (b"one two three", {}, "has 3 words: with held_out 0.1 and window 4, training or test would have no record"),
         (TEXT.encode(), {"window": 0}, "window is 0; give the number of words before a word"),
         (TEXT.encode(), {"held_out": 0.0}, "training or test would have no record"),
-        (b"fine\n\xff\n", {}, "text.txt:2: not UTF-8 text"),
     ],
 )
 def test_bad_texts_and_options_are_refused(content: bytes, options: dict, message: str, tmp_path: Path):

@@ -59,10 +59,10 @@ def test_more_labels_than_classes_are_described_as_numbers(tmp_path: Path) -> No
 
 
 def test_values_are_those_of_blocks_spread_over_the_source(tmp_path: Path) -> None:
-    data = np.random.default_rng(0).normal(5, 3, (16 * 256, 1024)).astype(np.float32)
-    write_group(tmp_path / "g", {"x": data[: 256 * 10]})
+    data = np.random.default_rng(0).normal(5, 3, (10 * 256, 1024)).astype(np.float32)
+    write_group(tmp_path / "g", {"x": data})
     sample = describe(open_store(tmp_path / "g"))["sample"]
-    part = data[: 256 * 10].astype(np.float64)
+    part = data.astype(np.float64)
     assert sample == pytest.approx(
         {"rows": 2560, "min": part.min(), "max": part.max(), "mean": part.mean(), "std": part.std()}
     )

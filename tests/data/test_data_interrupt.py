@@ -109,7 +109,7 @@ def test_an_interrupt_while_zarr_writes_leaves_nothing(tmp_path: Path) -> None:
 
 
 def large_idx(folder: Path) -> Path:
-    rows = 200 * MB // 784
+    rows = 100 * MB // 784
     tile = np.random.default_rng(0).integers(0, 256, MB, np.uint8).tobytes()
     for prefix in ("train", "t10k"):
         count = rows if prefix == "train" else 1
@@ -125,14 +125,14 @@ def large_kvfile(folder: Path) -> Path:
     image = np.random.default_rng(0).integers(0, 256, (3, 100, 100), np.uint8)
     block = b"".join(pair(b"%06d" % number, pixels(image, number)) for number in range(100))
     with (folder / "x.bin").open("wb") as file:
-        for _ in range(200 * MB // len(block)):
+        for _ in range(100 * MB // len(block)):
             file.write(block)
     return folder / "x.bin"
 
 
 def large_npz(folder: Path) -> Path:
     path = folder / "x.npz"
-    np.savez(path, data=np.zeros((2000, 100_000), np.uint8), labels=np.zeros(2000, np.int64))
+    np.savez(path, data=np.zeros((1000, 100_000), np.uint8), labels=np.zeros(1000, np.int64))
     return path
 
 
@@ -153,20 +153,20 @@ def large_csv(folder: Path) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
-    ("kind", "make"),
+    ("kind", "make", "most"),
     [
-        ("mnist", large_idx),
-        ("kvfile", large_kvfile),
-        ("npz", large_npz),
-        ("npz", large_fortran_npz),
-        ("csv", large_csv),
+        ("mnist", large_idx, 75),
+        ("kvfile", large_kvfile, 75),
+        ("npz", large_npz, 75),
+        ("npz", large_fortran_npz, 150),  # of 200 MB, since its blocks are gathered in bands of 64 MiB
+        ("csv", large_csv, 75),
     ],
 )
-def test_memory_is_bounded(kind: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_memory_is_bounded(kind: str, make: Callable[[Path], Path], most: int, tmp_path: Path) -> None:
     with start(MEASURED, kind, make(tmp_path), tmp_path / "out") as process:
         output, _ = process.communicate(timeout=100)
     assert process.returncode == 0
-    assert int(output) < 150
+    assert int(output) < most
 
 
 DYING = """

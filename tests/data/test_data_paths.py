@@ -15,7 +15,7 @@ import pytest
 from dsinga.data import RecordStore, Sampler, open_store, read_mean, resolve, write_store
 from dsinga.data.importers.kvfile import RecordProto
 from dsinga.errors import UserError
-from tests.support.data_sources import SOURCES, Source, pair, pixels
+from tests.support.data_sources import SOURCES, pair, pixels
 
 ONES = np.ones((4, 2), np.float32)
 
@@ -73,29 +73,19 @@ class TestResolve:
             resolve(tmp_path / "x.zarr" / "data" / "y")
 
 
-def singa_sources(folder: Path) -> dict[str, tuple[str | None, Source]]:
-    sources = {}
-    for name in ("kvfile", "csv", "lmdb_record", "imagefolder"):
-        (folder / name).mkdir()
-        sources[name] = SOURCES[name](folder / name)
-    return {
-        "kvfile": ("kvfile", sources["kvfile"]),
-        "kvfile by suffix": (None, sources["kvfile"]),
-        "textfile": ("textfile", sources["csv"]),
-        "textfile by suffix": ("", sources["csv"]),
-        "lmdb": ("lmdb", sources["lmdb_record"]),
-        "lmdb by its files": (None, sources["lmdb_record"]),
-        "imagefolder": ("imagefolder", sources["imagefolder"]),
-    }
-
-
-KINDS = ["kvfile", "kvfile by suffix", "textfile", "textfile by suffix", "lmdb", "lmdb by its files", "imagefolder"]
-
-
 class TestSingaFormats:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_they_are_imported_once_into_a_store_beside_them(self, kind: str, tmp_path: Path) -> None:
-        backend, source = singa_sources(tmp_path)[kind]
+    @pytest.mark.parametrize(
+        ("name", "backend"),
+        [
+            *(("kvfile", "kvfile"), ("kvfile", None), ("csv", "textfile"), ("csv", "")),
+            *(("lmdb_record", "lmdb"), ("lmdb_record", None), ("imagefolder", "imagefolder")),
+        ],
+    )
+    def test_they_are_imported_once_into_a_store_beside_them(
+        self, name: str, backend: str | None, tmp_path: Path
+    ) -> None:
+        (tmp_path / name).mkdir()
+        source = SOURCES[name](tmp_path / name)
         store = open_store(source.path, backend)
         data, labels = source.expected[""]
         records, labels_read = store.read(range(len(data)))

@@ -77,7 +77,6 @@ def test_other_sentences_get_the_codes_of_training(tmp_path):
         ({"raw/r.neg": b""}, {}, r"r\.neg has no sentences"),
         ({"raw/r.neg": b"x\n"}, {"encoding": "martian"}, "no encoding 'martian'"),
         ({"raw/r.neg": b"x\n"}, {"min_count": 0}, "min_count is 0"),
-        ({"raw/r.neg": b"x\n"}, {"held_out": 1.0}, "held_out is 1.0"),
         ({"raw/r.neg": b"x\n"}, {"held_out": 0.1}, r"2 sentences: with held_out 0\.1 test_data\.zarr would be empty"),
         ({"raw/reviews.new": b"x\n"}, {"vocabulary": "store"}, "classes neg, new, pos, .* neg, pos"),
     ],

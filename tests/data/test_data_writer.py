@@ -45,25 +45,6 @@ def test_batches_of_any_sizes_give_the_same_store(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "stored_dtype"),
-    [
-        ("uint8", "uint8"),
-        ("bool", "uint8"),
-        ("int32", "int32"),
-        ("int64", "float32"),
-        ("float64", "float32"),
-        (">f4", "float32"),
-        ("int8", "float32"),
-    ],
-)
-def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, dtype: str, stored_dtype: str) -> None:
-    write_store(tmp_path / "x.zarr", [(np.ones((2, 3), dtype), None)])
-    store = RecordStore(tmp_path / "x.zarr")
-    assert store.dtype == stored_dtype
-    assert (store.read([0, 1])[0] == 1).all()
-
-
-@pytest.mark.parametrize(
     ("batches", "message"),
     [
         ([], "there are no records"),
@@ -84,9 +65,7 @@ def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, d
         ([(ONES, [1, 2, 3, 4]), (ONES, [0.5] * 4)], r"record 4: float32 \(\) where the records before are int32"),
         ([(ONES, [0.5] * 4), (ONES, [0, np.nan, 1, 2])], "record 5: its label is NaN or infinite; leave such records"),
         ([(ONES, [[0.5, np.inf]] * 4)], "record 0: its label is NaN or infinite"),
-        ([(ONES, [1e300] * 4)], "labels have values beyond the range of float32"),
         ([(ONES, [1, -(2**40), 3, 4])], "label 1099511627776 does not fit|label -1099511627776 does not fit"),
-        ([(np.array([["a"]]), None)], "records must be numbers, not strings"),
     ],
 )
 def test_batches_that_do_not_fit_are_refused(tmp_path: Path, batches: list[Any], message: str) -> None:
@@ -103,15 +82,16 @@ class TestDestination:
                 write_store(destination, [(ONES, None)], overwrite=True)
         assert (tmp_path / "precious").read_text() == "data"
 
+    def test_a_destination_in_a_file_is_named_and_no_folder_is_left(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(UserError, match=r"x.zarr cannot be written: .*Not a directory"):
+            write_store(tmp_path / "file" / "in" / "x.zarr", [(ONES, None)])
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
     def test_an_empty_folder_is_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "x.zarr").mkdir()
         write_store(tmp_path / "x.zarr", [(ONES, None)])
         assert len(RecordStore(tmp_path / "x.zarr")) == 4
-
-    def test_a_destination_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("x")
-        with pytest.raises(UserError, match=r"file/x.zarr cannot be written: .*file"):
-            write_store(tmp_path / "file" / "x.zarr", [(ONES, None)])
 
     def test_one_of_several_concurrent_writers_succeeds(self, tmp_path: Path) -> None:
         barrier = threading.Barrier(6)

@@ -81,21 +81,12 @@ def test_a_file_is_read_block_by_block(tmp_path: Path, chunks: dict[str, int] | 
         ),
         (dataset()[["y"]], {}, "the data of the Dataset have no usual name; .*; its variables are 'y'"),
         (dataset().x[0, 0, 0], {}, r"xarray DataArray: 'x' is a single number"),
-        (dataset().x[:0], {}, "xarray DataArray has no records: 'x' is empty"),
-        ((dataset().x, dataset().y[:4]), {}, "has 20 records in 'x', but 4 labels in 'y'"),
-        (dataset().x.astype(str), {}, "'x': records must be numbers, not strings"),
         (dataset().x.chunk(lon=2), {}, "'x' has chunks of shape .* which cut its records"),
     ],
 )
 def test_what_is_wrong_is_said(source: Any, options: dict[str, str], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         open_records(source, **options)
-
-
-def test_nan_is_named() -> None:
-    x = dataset().x.where(dataset().x != 100)
-    with pytest.raises(UserError, match=r"xarray DataArray: 'x' has NaN in record 8, index \(1, 0\)"):
-        open_records(x).read([8])
 
 
 def test_labels_along_a_later_dimension_name_it() -> None:

@@ -121,14 +121,6 @@ def test_a_record_store_stays_one(tmp_path: Path) -> None:
         assert (again.has_labels, again.allows_nonfinite, again.classes) == (False, True, ("a", "b"))
 
 
-def test_sharded_arrays(tmp_path: Path) -> None:
-    data = np.arange(600, dtype=np.float32).reshape(100, 6)
-    group = zarr.open_group(tmp_path / "g", mode="w")
-    group.create_array("data", shape=data.shape, dtype=data.dtype, chunks=(5, 6), shards=(50, 6))[:] = data
-    source = open_store(tmp_path / "g")
-    np.testing.assert_array_equal(source.read([99, 0, 50])[0], data[[99, 0, 50]])
-
-
 def test_a_pickle_has_names_only_and_shares_the_cache(tmp_path: Path) -> None:
     data = np.random.default_rng(0).random((50, 1000), np.float32)
     write_group(tmp_path / "g", {"x": data, "y": np.arange(50)}, x={"chunks": (50, 10)})

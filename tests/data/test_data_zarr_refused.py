@@ -45,10 +45,6 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "missing labels": ({"x": ZEROS, "y": LABELS}, {"label": "why"}, "has no array 'why', which label: names"),
     "a group": ({"train/images": ZEROS}, {"data": "train"}, "data: 'train' is a group; name an array in it; its"),
     "strings": ({"x": STRINGS}, {}, "'x': records must be numbers, not strings; give codes of the strings"),
-    "string labels": ({"x": ZEROS, "y": STRINGS}, {}, "'y': labels must be integers or floats, not strings; give"),
-    "complex": ({"x": ZEROS + 1j}, {}, "'x': records must be numbers, not complex64; give the real and the imaginary"),
-    "lengths": ({"x": ZEROS, "y": np.arange(3)}, {}, " has 4 records in 'x', but 3 labels in 'y'; give one label, or"),
-    "empty": ({"x": ZEROS[:0]}, {}, "has no records: 'x' is empty"),
     "no axis": ({"x": np.float32(3)}, {}, "'x' has the shape (), but records need an axis along which they lie; name"),
     "labels of labels": ({"x": ZEROS, "y": ZEROS}, {}, "'y' has the shape (4, 2, 3), but labels need the shape (N,)"),
 }  # fmt: skip

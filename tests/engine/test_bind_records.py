@@ -11,7 +11,6 @@ import pytest
 from scipy.special import softmax
 
 import dsinga
-from dsinga.api import roots
 from dsinga.data import open_records, open_store, write_store
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
@@ -36,12 +35,6 @@ def inputs(job: Job) -> list[tuple[list[Phase], list[Phase], object]]:
     return [
         (layer.include, layer.exclude, layer.store_conf.records) for layer in job.neuralnet.layer if layer.store_conf
     ]
-
-
-def test_a_bound_job_trains_to_the_bits_of_one_with_a_path(job: Job, pathless: Job, stores: Path) -> None:
-    bound = bind_records(pathless, open_store(stores / "train.zarr"))
-    expected = train_in_threads(job.replace(train_steps=3), roots(job, None))
-    assert_same(train_in_threads(bound).params, expected.params)
 
 
 def test_each_phase_reads_its_own_data(pathless: Job, stores: Path) -> None:
@@ -163,12 +156,3 @@ def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
         UserError, match=r"of phase kTest are c63, .* training c0, c1, .*: column 0 is another; give the"
     ):
         train_in_threads(bind_records(job, {"train": (frame, y), "test": (frame[frame.columns[::-1]], y)}))
-
-
-def test_an_address_is_no_client(pathless: Job, stores: Path) -> None:
-    data = open_store(stores / "test.zarr").read(range(150))
-    message = r"takes a Dask client, not 'tcp://host:8786'; give distributed.Client\(address\)"
-    with pytest.raises(UserError, match=message):
-        dsinga.train(pathless, "tcp://host:8786", data=data)
-    with pytest.raises(UserError, match=message):
-        dsinga.evaluate(pathless, {}, "test", "tcp://host:8786", data=data)

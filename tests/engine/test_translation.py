@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.engine.translation import Translator
 from dsinga.errors import UserError
 from dsinga.job import Job, to_text
-from dsinga.training import beam_search, bleu
+from dsinga.training import bleu
 from dsinga.training.beam_search import length_penalty
 from notebooks.book.sample_translations import write_pairs
 
@@ -57,24 +56,6 @@ def test_the_score_of_a_translation_is_its_probability_in_the_whole_net(job: Job
         each = probabilities(job, params, np.array([sentence]), target)[0]
         total = np.log(each[np.arange(len(each)), [*hypothesis.codes, END]]).sum()
         assert hypothesis.score == pytest.approx(total / length_penalty(len(each), 0.6), rel=1e-4)
-
-
-def test_a_wide_beam_finds_the_most_probable_translation(job: Job):
-    params, source = local_net(job)[1], np.array([[3, 5, 4]])
-
-    def next_scores(rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-        return np.log(probabilities(job, params, source[rows], prefixes)[:, -1])
-
-    (found,) = beam_search(next_scores, [3], START, END, beam=100)
-    scores = {}
-    for length in range(4):
-        each = [[START, *words] for words in itertools.product((0, 3, 4), repeat=length)]
-        steps = np.log(probabilities(job, params, source.repeat(len(each), axis=0), np.array(each)))
-        for row, codes in enumerate(each):
-            total = sum(steps[row, step, code] for step, code in enumerate([*codes[1:], END]))
-            scores[tuple(codes[1:])] = total / length_penalty(length + 1, 0.6)
-    assert found.codes == max(scores, key=scores.__getitem__)
-    assert found.score == pytest.approx(max(scores.values()), rel=1e-4)
 
 
 def test_a_beam_of_one_takes_the_most_probable_word_each_time(job: Job):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,97 +30,45 @@ from dsinga.extensions import (
     create_extensions,
 )
 from dsinga.job import Job
-from dsinga.testing import ExtensionContract
+from dsinga.testing import ExtensionContract, SimulatedLoop
+
+CREATE: dict[str, Callable[[Path], Extension]] = {
+    "Display": lambda folder: Display(EverySteps(13) | AtEnd()),
+    "Evaluation": lambda folder: Evaluation(EverySteps(17, 5) | AtEnd(), "test"),
+    "Checkpointing": lambda folder: Checkpointing(EverySteps(9)),
+    "EarlyStopping": lambda folder: EarlyStopping("val/loss", patience=3),
+    "EarlyStopping of training": lambda folder: EarlyStopping("train/accuracy", patience=6, min_delta=0.05),
+    "MetricValues": lambda folder: MetricValues("val/loss"),
+    "MedianStopping": lambda folder: MedianStopping(median_rule(), "val/loss"),
+    "KeepBest": lambda folder: KeepBest("val/loss"),
+    "ReduceOnPlateau": lambda folder: ReduceOnPlateau("val/loss", 0.5, patience=2, cooldown=2, min_factor=0.2),
+    "StopOnTime": lambda folder: StopOnTime("1h"),  # more than there is: each run has its own time
+    "CSV": lambda folder: CSV(folder / "metrics.csv"),
+    "TensorBoard": lambda folder: TensorBoard(folder, histogram_freq=50),
+    "MLflow": lambda folder: MLflow(str(folder / "mlruns")),
+    "function": lambda folder: create_extensions(Job(train_steps=1), [lambda step, metrics: None])[-1],
+    "a user's own": lambda folder: Counting(),
+}
 
 
-class TestDisplay(ExtensionContract):
-    def create(self) -> Extension:
-        return Display(EverySteps(13) | AtEnd())
+def median_rule() -> MedianRule:
+    """Return a rule that ends the run: one that is complete would be among those the next one is compared with."""
+    rule = MedianRule()
+    for number in range(5):
+        rule.add([(step, 1.3 + number / 100) for step in range(55, 200, 5)])
+    return rule
 
 
-class TestEvaluation(ExtensionContract):
-    def create(self) -> Extension:
-        return Evaluation(EverySteps(17, 5) | AtEnd(), "test")
-
-
-class TestCheckpointing(ExtensionContract):
-    def create(self) -> Extension:
-        return Checkpointing(EverySteps(9))
-
-
-class TestEarlyStopping(ExtensionContract):
-    def create(self) -> Extension:
-        return EarlyStopping("val/loss", patience=3)
-
-
-class TestEarlyStoppingOfTraining(ExtensionContract):
-    def create(self) -> Extension:
-        return EarlyStopping("train/accuracy", patience=6, min_delta=0.05)
-
-
-class TestMetricValues(ExtensionContract):
-    def create(self) -> Extension:
-        return MetricValues("val/loss")
-
-
-class TestMedianStopping(ExtensionContract):
-    """Of a run that the rule ends: one that is complete would be among those that the next one is compared with."""
-
-    def create(self) -> Extension:
-        rule = MedianRule()
-        for number in range(5):
-            rule.add([(step, 1.3 + number / 100) for step in range(55, 200, 5)])
-        return MedianStopping(rule, "val/loss")
-
-    def test_the_rule_ends_the_run(self) -> None:
-        loop = self.simulate(self.create())
-        assert loop.step == 60
-        assert "worse than the median 1.32 of 5 complete runs" in loop.stopped
-
-
-class TestKeepBest(ExtensionContract):
-    def create(self) -> Extension:
-        return KeepBest("val/loss")
-
-
-class TestReduceOnPlateau(ExtensionContract):
-    def create(self) -> Extension:
-        return ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=2, min_factor=0.2)
-
-
-class TestStopOnTime(ExtensionContract):
-    """With more time than there is: each run has its own."""
-
-    def create(self) -> Extension:
-        return StopOnTime("1h")
-
-
-class TestCSV(ExtensionContract):
-    @pytest.fixture(autouse=True)
-    def folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path / "metrics.csv"
-
-    def create(self) -> Extension:
-        return CSV(self.path)
-
-
-class TestTensorBoard(ExtensionContract):
-    @pytest.fixture(autouse=True)
-    def folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path
-
-    def create(self) -> Extension:
-        return TensorBoard(self.path, histogram_freq=50)
-
-
-class TestMLflow(ExtensionContract):
-    @pytest.fixture(autouse=True)
-    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestExtension(ExtensionContract):
+    @pytest.fixture(autouse=True, params=CREATE)
+    def kind(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        self.path = tmp_path / "mlruns"
+        self.create = functools.partial(CREATE[request.param], tmp_path)  # type: ignore[method-assign]
 
-    def create(self) -> Extension:
-        return MLflow(str(self.path))
+    def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
+        if not isinstance(extension, MLflow):
+            return super().simulate(extension, checkpoint)
+        return SimulatedLoop([extension], self.metrics_of, checkpoint_freq=70).run(checkpoint)  # a run takes 0.2 s
 
 
 class TestRateSweep(ExtensionContract):
@@ -131,9 +81,10 @@ class TestRateSweep(ExtensionContract):
         return {"loss": 1.05 ** abs(step - 60)}
 
 
-class TestFunction(ExtensionContract):
-    def create(self) -> Extension:
-        return create_extensions(Job(train_steps=1), [lambda step, metrics: None])[-1]
+def test_the_rule_of_the_contract_ends_the_run() -> None:
+    loop = ExtensionContract().simulate(MedianStopping(median_rule(), "val/loss"))
+    assert loop.step == 60
+    assert "worse than the median 1.32 of 5 complete runs" in loop.stopped
 
 
 class Counting(Extension):
@@ -160,11 +111,6 @@ class Counting(Extension):
     def load_state(self, state) -> None:
         if state or self._resets:
             self.count = state.get("count", 0)
-
-
-class TestCounting(ExtensionContract):
-    def create(self) -> Extension:
-        return Counting()
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,6 @@ def visited_steps(trigger: Trigger) -> list[int]:
     return steps
 
 
-@given(freq=STEPS, after=st.integers(0, 70))
-def test_every_steps_is_the_rule_of_singa(freq: int, after: int) -> None:
-    assert due_steps(EverySteps(freq, after)) == [step for step in range(LAST + 1) if now_of_singa(step, freq, after)]
-
-
-@given(freq=STEPS)
-def test_without_after_the_first_step_is_the_frequency(freq: int) -> None:
-    assert due_steps(EverySteps(freq)) == [*range(freq, LAST + 1, freq)]
-
-
 @given(st.lists(st.tuples(STEPS, st.integers(0, 70)), min_size=1, max_size=4), st.booleans())
 def test_a_loop_stops_wherever_a_trigger_is_due_and_nowhere_else(parts: list[tuple[int, int]], at_end: bool) -> None:
     trigger: Trigger = AtEnd() if at_end else EverySteps(*parts[0])
@@ -55,6 +45,7 @@ def test_a_loop_stops_wherever_a_trigger_is_due_and_nowhere_else(parts: list[tup
     expected = {step for step in range(1, LAST + 1) if any(now_of_singa(step, *part) for part in parts)}
     assert visited_steps(trigger) == sorted(expected | {LAST})
     assert {*due_steps(trigger)} - {0} == expected | ({LAST} if at_end else set())
+    assert due_steps(EverySteps(parts[0][0])) == [*range(parts[0][0], LAST + 1, parts[0][0])]  # without after
 
 
 @given(st.integers(1, 30), st.integers(0, 70), st.lists(st.integers(1, 40), min_size=1, max_size=20))

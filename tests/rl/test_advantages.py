@@ -72,24 +72,6 @@ def test_gae_is_the_weighted_sum_of_errors_to_the_end_of_the_episode(steps, envi
     assert advantages.dtype == returns.dtype == np.float32
 
 
-def test_gae_by_hand():
-    # Two steps of one environment, then the third ends it: errors 1 + 0.5 * 2 - 1 = 1, 0 + 0.5 * 4 - 2 = 0, 3 - 4 = -1.
-    column = np.array([[1.0], [0.0], [3.0]])
-    ends = np.array([[False], [False], [True]])
-    advantages, returns = gae(
-        column,
-        np.array([[1.0], [2.0], [4.0]]),
-        ends,
-        np.zeros_like(ends),
-        np.zeros((3, 1)),
-        np.array([100.0]),
-        discount=0.5,
-        decay=0.5,
-    )
-    np.testing.assert_allclose(advantages[:, 0], [1 - 1 / 16, -0.25, -1])
-    np.testing.assert_allclose(returns[:, 0], [2 - 1 / 16, 1.75, 3])
-
-
 @sizes
 def test_discounted_returns_add_up_rewards_to_the_end_of_the_episode(steps, environments, seed, discount):
     rollout = episodes(steps, environments, seed)
@@ -140,12 +122,6 @@ def test_v_trace_by_its_definition(steps, environments, seed, c_clip):
     traced = v_trace(log_ratios, **rollout, discount=discount, rho_clip=rho_clip, c_clip=c_clip)
     np.testing.assert_allclose(traced.targets, targets, atol=1e-4)
     np.testing.assert_allclose(traced.advantages, advantages, atol=1e-4)
-
-
-def test_v_trace_of_equal_policies_is_the_return():
-    rollout = episodes(9, 3, 5)
-    traced = v_trace(np.zeros((9, 3)), **rollout, discount=0.9)
-    np.testing.assert_allclose(traced.targets, n_step_returns(**rollout, discount=0.9, n=9), atol=1e-5)
 
 
 def test_the_callers_arrays_stay_as_they_are():

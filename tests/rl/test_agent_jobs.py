@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga import nn, rl
 from dsinga.checkpoint import directory
-from dsinga.cli import main_group
 from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics
+from tests.support.small_job import assert_same
 
 TEXT = """
 name: "cart"
@@ -61,9 +59,8 @@ def test_an_agent_is_trained_as_any_job(tmp_path: Path) -> None:
         (384, "train"), (384, "test"),
     ]  # fmt: skip
     same = rl.train(job(), progress=False)
-    for name, value in whole.params.items():
-        np.testing.assert_array_equal(same.params[name], value)
-        np.testing.assert_array_equal(whole.agent.algorithm.params[name], value)
+    assert_same(same.params, whole.params)
+    assert_same(whole.agent.algorithm.params, whole.params)
     again = train(job(), workspace=tmp_path, resume=True)
     assert "nothing was left to do: the run has done its 384 train_steps" in repr(again)
 
@@ -75,8 +72,7 @@ def test_an_agent_is_stopped_early_and_keeps_its_best_params(tmp_path: Path) -> 
     assert "test/episode_return has not improved on its best" in result.stopped
     best = max(result.history.phase("test"), key=lambda row: row["episode_return"])
     assert f"after {best['step']} steps" in result.remarks[0]
-    for name, value in result.params.items():
-        np.testing.assert_array_equal(result.agent.algorithm.params[name], value)
+    assert_same(result.agent.algorithm.params, result.params)
     assert result.history == read_metrics(tmp_path / "metrics.jsonl")
     assert train(job(stop), workspace=tmp_path, resume=True).step == 256
 
@@ -94,8 +90,7 @@ def test_the_learning_rate_of_an_agent_is_changed_from_the_next_rollout_on() -> 
     frozen = train(job(), extensions=[Freeze()])
     assert rates == [(128, 0.001), (256, 0.0), (384, 0.0)]
     earlier = train(job("", "train_steps=256"), extensions=[Freeze()])
-    for name, value in earlier.params.items():
-        np.testing.assert_array_equal(frozen.params[name], value)
+    assert_same(frozen.params, earlier.params)
 
 
 def test_agents_are_searched_and_submitted(tmp_path: Path) -> None:
@@ -116,8 +111,7 @@ def test_agents_are_searched_and_submitted(tmp_path: Path) -> None:
     assert isinstance(found.best_result, rl.AgentResult)
     again = dsinga.search(job(), rates, workspace=tmp_path, resume=True, progress=False)
     assert isinstance(again.best_result, rl.AgentResult)
-    for name, value in found.best_result.params.items():
-        np.testing.assert_array_equal(again.best_result.agent.algorithm.params[name], value)
+    assert_same(again.best_result.agent.algorithm.params, found.best_result.params)
 
 
 def test_worker_groups_are_evaluated_and_stopped() -> None:
@@ -176,8 +170,7 @@ def test_params_begin_an_agent_that_learns_from_rollouts(tmp_path: Path) -> None
     earlier = train(job(), workspace=tmp_path)
     frozen = job("", "updater.learning_rate.base_lr=0")
     begun = train(frozen, params=earlier.params)
-    for name, value in earlier.params.items():
-        np.testing.assert_array_equal(begun.params[name], value)
+    assert_same(begun.params, earlier.params)
     x = nn.Input(shape=4, name="observation")
     spaces = rl.make_environments("CartPole-v1", 1).spaces
     dqn = rl.Agent(rl.DQN(rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(x)])), spaces))
@@ -197,33 +190,8 @@ def test_checkpoints_from_before_the_training_loop_are_read(tmp_path: Path) -> N
     resumed = train(job(), workspace=tmp_path / "old", resume=True)
     restored = train(job("", "train_steps=64")).agent
     restored.restore(tmp_path / "old" / "checkpoint" / "step256")
-    for name, value in whole.params.items():
-        np.testing.assert_array_equal(resumed.params[name], value)
-        np.testing.assert_array_equal(restored.algorithm.params[name], checkpoint.params[name])
+    assert_same(resumed.params, whole.params)
+    assert_same(restored.algorithm.params, checkpoint.params)
     saved = whole.agent.save(tmp_path / "saved")
     with pytest.raises(UserError, match="no checkpoint of rl.train; agent.restore reads those of agent.save"):
         train(job(), resume=saved)
-
-
-def test_the_command_searches_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("agent.conf").write_text(TEXT)
-    arguments = ["search", "agent.conf", "--workspace", "found", "--set", "seed=1,2"]
-    result = CliRunner().invoke(main_group, arguments)
-    assert result.exit_code == 0, result.output
-    rows = (tmp_path / "found" / "search.csv").read_text().splitlines()
-    assert len(rows) == 3
-    assert json.loads((tmp_path / "found").glob("*/metrics.jsonl").__next__().read_text().splitlines()[0])["step"] == 64
-
-
-@pytest.mark.parametrize(
-    ("params", "text"),
-    [
-        ({"fc_weight": np.zeros((2, 2), np.float32)}, r"the param 'fc_weight' to start from has the shape \(2, 2\)"),
-        ({"fc_bias": np.full(8, np.nan, np.float32)}, "the param 'fc_bias' to start from has NaN"),
-        ({"fc9_bias": np.zeros(8, np.float32)}, r"none of the given params \(fc9_bias\) is a param of the net"),
-    ],
-)
-def test_params_to_start_from_are_checked_as_those_of_any_job(params: dict[str, np.ndarray], text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        train(job(), params=params)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsinga import UserError, nn, rl
-from dsinga.job import load, loads
+from dsinga.job import loads
 from dsinga.rl.algorithms.ddpg import DDPG
 from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.from_job import agent_of
 from tests.support.executed_pages import ROOT
+from tests.support.rl_cases import transitions
+from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.BoxSpace(np.float32([-2, 0]), np.float32([2, 10]), np.dtype(np.float32)))
 
@@ -30,20 +31,6 @@ def model(critics: int = 1, shared: bool = False) -> rl.Model:
         of_both = nn.Dense(8, activation="tanh", name=f"critic{k}")(both)
         values.append(nn.Dense(1, name=f"value{k}")(of_both))
     return rl.Model(nn.Model(x, [action, *values]))
-
-
-def transitions(count: int = 32, seed: int = 0) -> rl.Transitions:
-    rng = np.random.default_rng(seed)
-    return rl.Transitions(
-        observations=rng.normal(size=(count, 4)).astype(np.float32),
-        actions=rng.uniform([-2, 0], [2, 10], (count, 2)).astype(np.float32),
-        rewards=rng.normal(size=count).astype(np.float32),
-        next_observations=rng.normal(size=(count, 4)).astype(np.float32),
-        terminated=rng.random(count) < 0.3,
-        weights=rng.random(count).astype(np.float32),
-        indices=np.arange(count),
-        discounts=np.full(count, 0.9, np.float32),
-    )
 
 
 def unit(actions: np.ndarray) -> np.ndarray:
@@ -112,7 +99,7 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
     for value in learner.target_params.values():
         value += np.float32(0.1)
     ours, target = tensors(learner.params, requires_grad=True), tensors(learner.target_params)
-    net, followed, batch = TorchNet(ours, shared), TorchNet(target, shared), transitions()
+    net, followed, batch = TorchNet(ours, shared), TorchNet(target, shared), transitions(SPACES)
     x, following = torch.tensor(batch.observations), torch.tensor(batch.next_observations)
 
     values = [followed.value(following, followed.action(following), k) for k in range(algorithm.critics)]
@@ -146,7 +133,7 @@ def test_an_update_is_that_of_pytorch(algorithm: type[DDPG], shared: bool) -> No
 
 def test_actions_are_within_the_bounds_and_random_at_first() -> None:
     learner = DDPG(model(), SPACES, random_steps=500, noise=0.5)
-    rng, x = np.random.default_rng(0), transitions(500).observations
+    rng, x = np.random.default_rng(0), transitions(SPACES, 500).observations
     first = learner.sample(x, rng).actions
     assert first.dtype == np.float32
     for column, (low, high) in enumerate([(-2, 2), (0, 10)]):  # uniform
@@ -181,7 +168,7 @@ def test_correlated_noise_is_an_ornstein_uhlenbeck_process() -> None:
 
 
 def test_noise_without_correlation_keeps_nothing() -> None:
-    learner, x = DDPG(model(), SPACES, random_steps=0, noise=0.5), transitions().observations
+    learner, x = DDPG(model(), SPACES, random_steps=0, noise=0.5), transitions(SPACES).observations
     numbers = np.random.default_rng(3).standard_normal((32, 2), np.float32) * np.float32(0.5)
     np.testing.assert_array_equal(
         learner.sample(x, np.random.default_rng(3)).actions,
@@ -192,7 +179,7 @@ def test_noise_without_correlation_keeps_nothing() -> None:
 
 def test_the_noise_of_targets_is_limited_and_repeats() -> None:
     learner = TD3(model(2), SPACES, target_noise=5.0, target_noise_limit=0.3)
-    x = transitions(200).observations
+    x = transitions(SPACES, 200).observations
     plain = TD3(model(2), SPACES, target_noise=0.0)._target_actions(x)
     noisy = learner._target_actions(x)
     np.testing.assert_array_equal(noisy, learner._target_actions(x))
@@ -205,7 +192,7 @@ def test_the_actor_of_td3_learns_in_every_second_update() -> None:
     for update in range(4):
         before = {name: value.copy() for name, value in learner.params.items()}
         target = {name: value.copy() for name, value in learner.target_params.items()}
-        metrics = learner.learn(transitions(seed=update))
+        metrics = learner.learn(transitions(SPACES, seed=update))
         changed = {name for name, value in learner.params.items() if not np.array_equal(value, before[name])}
         followed = any(not np.array_equal(value, target[name]) for name, value in learner.target_params.items())
         assert {"critic0_weight", "critic1_weight"} <= changed
@@ -218,20 +205,18 @@ def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], corr
     settings = {"random_steps": 0, "noise_correlation": correlation}
     first, second = (algorithm(model(algorithm.critics), SPACES, seed=seed, **settings) for seed in (0, 5))
     second.seed = first.seed  # it determines the noise of TD3's targets
-    first.learn(transitions())
-    first.sample(transitions().observations, np.random.default_rng(0))
+    first.learn(transitions(SPACES))
+    first.sample(transitions(SPACES).observations, np.random.default_rng(0))
     second.restore(first.state())
     assert second.sampled == 32
     for learner in (first, second):
         for seed in range(4):
-            learner.learn(transitions(seed=seed))
-    actions = [
-        learner.sample(transitions().observations, np.random.default_rng(1)).actions for learner in (first, second)
-    ]
+            learner.learn(transitions(SPACES, seed=seed))
+    x = transitions(SPACES).observations
+    actions = [learner.sample(x, np.random.default_rng(1)).actions for learner in (first, second)]
     np.testing.assert_array_equal(*actions)
-    for name in first.params:
-        np.testing.assert_array_equal(first.params[name], second.params[name])
-        np.testing.assert_array_equal(first.target_params[name], second.target_params[name])
+    assert_same(first.params, second.params)
+    assert_same(first.target_params, second.target_params)
 
 
 def test_the_state_of_another_updater_of_the_critic_changes_nothing() -> None:
@@ -283,29 +268,8 @@ def test_a_metric_of_some_updates_has_their_mean() -> None:
 
 
 def test_an_update_after_errors_computes_no_targets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, batch = DDPG(model(), SPACES), transitions()
-    expected = DDPG(model(), SPACES).learn(transitions())
+    algorithm, batch = DDPG(model(), SPACES), transitions(SPACES)
+    expected = DDPG(model(), SPACES).learn(transitions(SPACES))
     algorithm.errors(batch)
     monkeypatch.setattr(DDPG, "targets", None)
     assert algorithm.learn(batch) == expected
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_a_resumed_run_goes_on_with_the_noise(tmp_path: Path, correlation: float) -> None:
-    job = load(ROOT / "datasets" / "pendulum" / "ddpg.conf", [
-        "reinforcement.ddpg_conf.random_steps=0",
-        f"reinforcement.ddpg_conf.noise_correlation={correlation}",
-        "reinforcement.num_environments=2",
-        "reinforcement.evaluation_episodes=0",
-        "reinforcement.replay_conf.learn_after=64",
-        "reinforcement.replay_conf.batch_size=8",
-        "reinforcement.rollout_steps=16",
-        "train_steps=192",
-    ])  # fmt: skip
-    unbroken = rl.train(job, workspace=tmp_path, checkpoint_every=96, progress=False)
-    resumed = rl.train(job, workspace=tmp_path, resume=tmp_path / "checkpoint" / "step96", progress=False)
-    ours, theirs = (result.agent.algorithm for result in (unbroken, resumed))
-    assert theirs.latest_noise.shape == ((2, 1) if correlation else (0, 1))
-    np.testing.assert_array_equal(ours.latest_noise, theirs.latest_noise)
-    for name, value in ours.params.items():
-        np.testing.assert_array_equal(theirs.params[name], value)

@@ -369,9 +369,12 @@ def test_a_reset_that_fails_and_an_observation_of_another_shape():
         make_environments(Wide, 1).reset()
 
 
-class OldReset(Counting):
-    def reset(self, *, seed=None):
-        return super().reset(seed=seed)[0]
+def changed(name, *, reset=None, step=None):
+    """Return a class of environments in which a function changes what a method of Counting returns."""
+    methods = {"reset": lambda self, *, seed=None: reset(Counting.reset(self, seed=seed))} if reset else {}
+    if step:
+        methods["step"] = lambda self, action: step(*Counting.step(self, action))
+    return type(name, (Counting,), methods)
 
 
 class WithoutSeed(Counting):
@@ -379,43 +382,31 @@ class WithoutSeed(Counting):
         return super().reset(seed=0)
 
 
-class OldStep(Counting):
-    def step(self, action):
-        observation, reward, is_end, _, info = super().step(action)
-        return observation, reward, is_end, info
-
-
-class NoReward(Counting):
-    def step(self, action):
-        observation, _, *rest = super().step(action)
-        return observation, None, *rest
-
-
-class ArrayReward(Counting):
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, np.array([reward]), *rest
-
-
-class OneNumber(Counting):
-    def step(self, action):
-        observation, *rest = super().step(action)
-        return observation[:1], *rest
-
-
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (OldReset, "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium"),
+        (
+            changed("OldReset", reset=lambda pair: pair[0]),
+            "reset of the environment 'OldReset' returned a ndarray; return observation, info, as in Gymnasium",
+        ),
         (
             WithoutSeed,
             r"reset of the environment 'WithoutSeed' takes no seed; define reset\(self, \*, seed=None, options",
         ),
-        (OldStep, "step of the environment 'OldStep' returned 4 values; return observation, reward, terminated, trunc"),
-        (NoReward, "step of environment 0 of 'NoReward' returned the reward None; return a number"),
-        (ArrayReward, r"step of environment 0 of 'ArrayReward' returned the reward array\(\[3.\]\); return a number"),
         (
-            OneNumber,
+            changed("OldStep", step=lambda observation, reward, end, _, info: (observation, reward, end, info)),
+            "step of the environment 'OldStep' returned 4 values; return observation, reward, terminated, trunc",
+        ),
+        (
+            changed("NoReward", step=lambda observation, _, *rest: (observation, None, *rest)),
+            "step of environment 0 of 'NoReward' returned the reward None; return a number",
+        ),
+        (
+            changed("ArrayReward", step=lambda observation, reward, *rest: (observation, np.array([reward]), *rest)),
+            r"step of environment 0 of 'ArrayReward' returned the reward array\(\[3.\]\); return a number",
+        ),
+        (
+            changed("OneNumber", step=lambda observation, *rest: (observation[:1], *rest)),
             r"'OneNumber' returned an observation of shape \(1,\), but its observation_space has the shape \(2,\)",
         ),
     ],

@@ -60,35 +60,6 @@ def test_an_evaluation_repeats_by_its_seed():
     assert str(once).startswith(f"mean return {once.mean_return:.4g} (standard deviation")
 
 
-def test_the_agent_of_an_algorithm_can_be_evaluated():
-    class Linear(rl.Algorithm):
-        def predict(self, observations):
-            return np.argmax(self.heads(observations)[0], axis=1)
-
-        def sample(self, observations, rng):
-            return rl.Sampled(self.predict(observations), {})
-
-        def learn(self, batch):
-            return {}
-
-    model = rl.Model(
-        """neuralnet {
-          layer { name: "observation" type: kRecordInput store_conf { batchsize: 1 } }
-          layer { name: "scores" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 2 }
-                  param { init { type: kUniform } } }
-        }"""
-    )
-    spaces = rl.make_environments("CartPole-v1", 1).spaces
-    agent = rl.Agent(Linear(model, spaces))
-    agent.algorithm.params = {
-        name: np.array([[0, 0, -1, -1], [0, 0, 1, 1]], np.float32) if value.ndim == 2 else value * 0
-        for name, value in agent.algorithm.params.items()
-    }
-    assert rl.evaluate(agent, "CartPole-v1", 10).mean_return > 100  # falls slowly: pushes to where the pole falls
-    collector = rl.Collector(rl.make_environments("CartPole-v1", 8))
-    assert collector.rollout(agent.sample, 5).actions.shape == (5, 8)
-
-
 def test_an_episode_without_end_is_refused(monkeypatch):
     class Endless(Lasting):
         def step(self, action):
@@ -119,25 +90,18 @@ class Painted(Lasting):
         return np.full((*self.size, 3), self.steps * 10, np.uint8)
 
 
-def test_a_gif_has_a_frame_of_each_step(tmp_path):
-    episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif")
+@pytest.mark.parametrize(
+    ("most", "size", "expected"),
+    [(rendering.MOST_FRAMES, (20, 40), (21, (40, 20), 100)), (10, (400, 600), (8, (300, 200), 300))],
+)
+def test_a_gif_has_a_frame_of_each_step_or_some_of_a_long_episode(tmp_path, monkeypatch, most, size, expected):
+    """With fewer frames its duration is the same."""
+    monkeypatch.setattr(rendering, "MOST_FRAMES", most)
+    episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif", size=size)
     assert (episode.total_reward, episode.length) == (60, 20)
     with Image.open(tmp_path / "new" / "episode.gif") as image:
-        assert image.n_frames == 21
-        assert image.size == (40, 20)
-        assert image.info["duration"] == 100
-        image.seek(20)
-        assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
-
-
-def test_a_long_episode_keeps_some_of_its_frames_and_its_duration(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendering, "MOST_FRAMES", 10)
-    rl.record_episode(Three(), Painted, tmp_path / "episode.gif", size=(400, 600))
-    with Image.open(tmp_path / "episode.gif") as image:
-        assert image.n_frames == 8
-        assert image.size == (300, 200)
-        assert image.info["duration"] == 300
-        image.seek(7)
+        assert (image.n_frames, image.size, image.info["duration"]) == expected
+        image.seek(image.n_frames - 1)
         assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
 
 

@@ -11,6 +11,8 @@ from dsinga import nn, rl
 from dsinga.errors import UserError
 from dsinga.rl.advantages import discounted_returns, v_trace
 from dsinga.rl.algorithms.es import centred_ranks
+from dsinga.rl.distributions import policy_size
+from tests.support.rl_cases import actor_critic, torch_heads, torch_policy
 
 STEPS, COUNT = 5, 3
 SPACES = {
@@ -18,13 +20,6 @@ SPACES = {
     "continuous": rl.Spaces(rl.box((4,)), rl.box((2,), -1, 1)),
 }
 DISCRETE = SPACES["discrete"]
-
-
-def model(kind: str = "discrete", heads: int = 2) -> rl.Model:
-    x = nn.Input(shape=4, name="observation")
-    hidden = nn.Dense(8, activation="tanh", name="hidden")(x)
-    policy = nn.Dense(3 if kind == "discrete" else 4, name="policy")(hidden)
-    return rl.Model(nn.Model(x, [policy, nn.Dense(1, name="value")(hidden)][:heads]))
 
 
 def rollout(kind: str = "discrete") -> rl.Rollout:
@@ -46,28 +41,16 @@ def rollout(kind: str = "discrete") -> rl.Rollout:
 @pytest.mark.parametrize("kind", SPACES)
 def test_an_update_of_impala_is_that_of_pytorch(kind: str) -> None:
     torch = pytest.importorskip("torch")
-    learner = rl.IMPALA(
-        model(kind), SPACES[kind], entropy_scale=0.01, max_gradient_norm=0, updater=nn.SGD(1.0), rho_clip=0.9, seed=3
-    )
+    settings: dict[str, Any] = {"entropy_scale": 0.01, "max_gradient_norm": 0, "rho_clip": 0.9, "updater": nn.SGD(1.0)}
+    learner = rl.IMPALA(actor_critic(policy_size(SPACES[kind].action)), SPACES[kind], seed=3, **settings)
     batch = rollout(kind)
     before = {name: value.copy() for name, value in learner.params.items()}
     params = {name: torch.tensor(value, requires_grad=True) for name, value in before.items()}
-    policy, value = torch_heads(torch, params, torch.tensor(batch.observations))
-    _, last = torch_heads(torch, params, torch.tensor(batch.last_observations))
+    policy, value = torch_heads(params, torch.tensor(batch.observations))
+    last_policy, last = torch_heads(params, torch.tensor(batch.last_observations))
     actions = torch.tensor(batch.actions)
-    if kind == "discrete":
-        distribution = torch.distributions.Categorical(logits=policy)
-        logs, entropy = distribution.log_prob(actions), distribution.entropy()
-    else:
-        distribution = torch.distributions.Normal(policy[..., :2], policy[..., 2:].exp())
-        logs, entropy = distribution.log_prob(actions).sum(-1), distribution.entropy().sum(-1)
-    # The entropy is of all observations, those after the last step included.
-    last_policy, _ = torch_heads(torch, params, torch.tensor(batch.last_observations))
-    last_entropy = (
-        torch.distributions.Categorical(logits=last_policy).entropy()
-        if kind == "discrete"
-        else torch.distributions.Normal(last_policy[..., :2], last_policy[..., 2:].exp()).entropy().sum(-1)
-    )
+    logs, entropy = torch_policy(policy, actions)
+    _, last_entropy = torch_policy(last_policy, actions[-1])  # the entropy is of all observations, the last ones too
     targets, advantages = v_trace(
         logs.detach().numpy() - batch.extras["log_probability"], batch.rewards, value.detach().numpy(),
         batch.terminated, batch.truncated, batch.bootstrap, last.detach().numpy(), discount=0.99, rho_clip=0.9,
@@ -79,12 +62,6 @@ def test_an_update_of_impala_is_that_of_pytorch(kind: str) -> None:
         np.testing.assert_allclose(before[name] - learner.params[name], param.grad.numpy(), rtol=2e-3, atol=1e-5)
 
 
-def torch_heads(torch: Any, params: dict[str, Any], observations: Any) -> tuple[Any, Any]:
-    hidden = torch.tanh(observations @ params["hidden_weight"].T + params["hidden_bias"])
-    value = hidden @ params["value_weight"].T + params["value_bias"]
-    return hidden @ params["policy_weight"].T + params["policy_bias"], value[..., 0]
-
-
 @pytest.mark.parametrize("heads", [1, 2])
 def test_reinforce_learns_from_the_steps_before_an_end(heads: int) -> None:
     batch = rollout()
@@ -93,7 +70,7 @@ def test_reinforce_learns_from_the_steps_before_an_end(heads: int) -> None:
     )
     complete = [(0, 0), (1, 0), (2, 0), (0, 2), (1, 2)]
     settings: dict[str, Any] = {"normalize_advantages": False, "max_gradient_norm": 0, "updater": nn.SGD(1.0)}
-    learner = rl.REINFORCE(model(heads=heads), DISCRETE, **settings)
+    learner = rl.REINFORCE(actor_critic(3, heads=heads), DISCRETE, **settings)
     values = learner.heads(batch.observations.reshape(-1, 4))[-1].reshape(STEPS, COUNT, -1)[..., 0]
     weights = [returns[at] - (values[at] if heads == 2 else 0) for at in complete]
     before = learner.params["policy_bias"].copy()
@@ -108,7 +85,7 @@ def test_reinforce_learns_from_the_steps_before_an_end(heads: int) -> None:
 def test_reinforce_waits_for_the_end_of_an_episode() -> None:
     batch = rollout()
     batch.terminated[:] = batch.truncated[:] = False
-    learner = rl.REINFORCE(model(), DISCRETE)
+    learner = rl.REINFORCE(actor_critic(3), DISCRETE)
     with pytest.warns(UserWarning, match="no episode ended in a rollout of 5 steps, .* raise rollout_steps above"):
         assert learner.learn(batch) == {}
     assert learner.updater.steps == 0
@@ -120,7 +97,7 @@ def test_ranks_are_centred_and_equal_for_equal_returns() -> None:
 
 
 def test_evolution_strategies_climb_to_a_maximum() -> None:
-    es = rl.ES(model(heads=1), DISCRETE, population=32, deviation=0.1, updater=nn.Adam(0.05), seed=1)
+    es = rl.ES(actor_critic(3, heads=1), DISCRETE, population=32, deviation=0.1, updater=nn.Adam(0.05), seed=1)
 
     def distance(params: dict[str, np.ndarray]) -> float:
         return float(sum(np.square(value - 1).sum() for value in params.values()))
@@ -144,12 +121,12 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         (rl.PPO, {"discount": 1.5}, "discount is 1.5; give a number between 0 and 1"),
     ):
         with pytest.raises(UserError, match=text):
-            cls(model(), DISCRETE, **settings)  # type: ignore[arg-type]
+            cls(actor_critic(3), DISCRETE, **settings)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs one for the value of a state"):
-        rl.PPO(model(heads=1), DISCRETE)
+        rl.PPO(actor_critic(3, heads=1), DISCRETE)
 
 
 def test_reinforce_without_a_value_learns_from_episodes_that_were_cut_off() -> None:
-    learner = rl.REINFORCE(model(heads=1), DISCRETE)
+    learner = rl.REINFORCE(actor_critic(3, heads=1), DISCRETE)
     assert learner.values(np.zeros((3, 4), np.float32)).tolist() == [0, 0, 0]
     assert learner.learn(rollout()).keys() >= {"policy_loss"}

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -20,6 +19,7 @@ from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_learning import RolloutLoop
 from dsinga.rl.remote.actor_pool import ActorPool
+from tests.support.small_job import assert_same
 
 STEPS, COUNT, HIDDEN = 6, 3, 5
 SPACES = rl.Spaces(rl.box((3,)), rl.DiscreteSpace(2))
@@ -234,8 +234,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
     unbroken = trained(PPO, True, 640)
     trained(PPO, True, 320, workspace=tmp_path)
     resumed = trained(PPO, True, 640, workspace=tmp_path, resume=True)
-    for name, value in unbroken.agent.algorithm.params.items():
-        np.testing.assert_array_equal(resumed.agent.algorithm.params[name], value)
+    assert_same(resumed.agent.algorithm.params, unbroken.agent.algorithm.params)
 
 
 def test_remote_actors_carry_hidden_states() -> None:

@@ -26,16 +26,15 @@ from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.replay_loop import RemoteReplayLoop
 from dsinga.rl.remote.rollout_actor import pack_params
 from dsinga.rl.replay_updates import ReplayUpdates
+from tests.support.rl_cases import actor_critic
 from tests.support.scheduler_messages import count_messages
+from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
 
 
 def new_agent() -> rl.Agent:
-    x = nn.Input(shape=4, name="observation")
-    hidden = nn.Dense(8, activation="tanh")(x)
-    model = rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
-    return rl.Agent(PPO(model, SPACES, epochs=1, minibatches=2, updater=nn.Adam(0.01)))
+    return rl.Agent(PPO(actor_critic(), SPACES, epochs=1, minibatches=2, updater=nn.Adam(0.01)))
 
 
 def new_pool(client: Client, agent: rl.Agent, actors: int = 3, environment: Any = "CartPole-v1") -> ActorPool:
@@ -70,11 +69,10 @@ def train(kind: type[Any], client: Client, iterations: int, kill_before: int | N
     return loop
 
 
-def assert_same(first: ActorLoop, second: ActorLoop) -> None:
+def assert_same_loops(first: ActorLoop, second: ActorLoop) -> None:
     assert first.statistics.steps == second.statistics.steps
     assert list(first.statistics.latest) == list(second.statistics.latest)
-    for name, value in first.agent.algorithm.params.items():
-        np.testing.assert_array_equal(second.agent.algorithm.params[name], value)
+    assert_same(second.agent.algorithm.params, first.agent.algorithm.params)
 
 
 @pytest.fixture(scope="module", params=[RolloutLoop, RemoteReplayLoop])
@@ -84,11 +82,11 @@ def unbroken(request: pytest.FixtureRequest) -> ActorLoop:
 
 
 @pytest.mark.process
-def test_processes_and_a_killed_one_give_the_same_bits(unbroken: ActorLoop) -> None:
+def test_processes_and_a_killed_one_give_the_same_bits(forked: None, unbroken: ActorLoop) -> None:
     with connect(workers=2, separate_processes=True) as client:
         loop = train(type(unbroken), client, 6, kill_before=3)
         assert loop.actors.replaced > 0
-        assert_same(loop, unbroken)
+        assert_same_loops(loop, unbroken)
         loop.close()
 
 
@@ -104,7 +102,7 @@ def test_calls_through_the_scheduler_give_the_same_bits(unbroken: ActorLoop) -> 
         assert proxied["proxy"] == 0
         for worker in client.cluster.workers.values():
             worker.handlers["identity"] = refuse
-        assert_same(train(type(unbroken), client, 6), unbroken)
+        assert_same_loops(train(type(unbroken), client, 6), unbroken)
         assert proxied["proxy"] >= 6 * 3
 
 
@@ -119,7 +117,7 @@ def test_a_resumed_run_has_the_same_bits(unbroken: ActorLoop) -> None:
             loop.restore(saved)
             for _ in range(4):
                 loop.advance(16)
-            assert_same(loop, unbroken)
+            assert_same_loops(loop, unbroken)
             loop.close()
 
 
@@ -223,7 +221,7 @@ def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
 
 
 @pytest.mark.process
-def test_actions_are_never_for_the_observations_of_a_lost_actor() -> None:
+def test_actions_are_never_for_the_observations_of_a_lost_actor(forked: None) -> None:
     with connect(workers=2, separate_processes=True) as client:
         agent = new_agent()
         loop = PredictingLoop(agent, new_pool(client, agent))
@@ -243,7 +241,7 @@ def _actors_and_process(dask_worker: Worker) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_rollouts_of_lost_actors_are_computed_elsewhere() -> None:
+def test_rollouts_of_lost_actors_are_computed_elsewhere(forked: None) -> None:
     """A process is killed, then another one; no rollout is learnt twice, and none is too old."""
     with connect(workers=2, separate_processes=True) as client:
         agent = new_agent()
@@ -296,8 +294,7 @@ def test_a_run_with_actors_learns_and_is_resumed(
             *(create(), task), client=client, steps=96, workspace=tmp_path, resume=True, progress=False,
             **settings,
         )  # fmt: skip
-    for name, value in whole.agent.algorithm.params.items():
-        np.testing.assert_array_equal(resumed.agent.algorithm.params[name], value)
+    assert_same(resumed.agent.algorithm.params, whole.agent.algorithm.params)
 
 
 def test_an_environment_that_cannot_be_sent_is_refused() -> None:
@@ -314,23 +311,13 @@ def test_an_environment_that_cannot_be_sent_is_refused() -> None:
         rl.train(new_agent(), make, client=client, steps=10, actors=1, progress=False)
 
 
-class Breaks:
+class Breaks(Counts):
     """An environment whose third step fails."""
 
-    observation_space = SPACES.observation
-    action_space = SPACES.action
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros(4, np.float32), {}
-
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        if self.steps == 3:
+        if self.steps == 2:
             raise ValueError("no third step")
-        return np.zeros(4, np.float32), 0.0, False, False, {}
+        return super().step(action)
 
 
 def test_an_environment_that_fails_ends_the_run_with_its_error() -> None:
@@ -343,20 +330,15 @@ def test_an_environment_that_fails_ends_the_run_with_its_error() -> None:
         loop.close()
 
 
-class Waits:
+class Waits(Counts):
     """An environment whose first step waits until it may end."""
 
-    observation_space = SPACES.observation
-    action_space = SPACES.action
     begun, may_end = threading.Event(), threading.Event()
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros(4, np.float32), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.begun.set()
         assert self.may_end.wait(60)
-        return np.zeros(4, np.float32), 0.0, False, False, {}
+        return super().step(action)
 
 
 def test_actors_at_work_are_not_replaced_when_the_run_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -374,7 +356,7 @@ def test_actors_at_work_are_not_replaced_when_the_run_ends(caplog: pytest.LogCap
 
 @pytest.mark.slow  # a stopped process counts as lost after 7.5 s
 @pytest.mark.process
-def test_an_actor_of_a_stopped_process_is_replaced() -> None:
+def test_an_actor_of_a_stopped_process_is_replaced(forked: None) -> None:
     """Dask's scheduler goes on listing its Dask worker."""
     agent = new_agent()
     with connect(workers=2, separate_processes=True) as client:

@@ -15,6 +15,8 @@ from dsinga import nn, rl
 from dsinga.job import LayerConf, LayerType
 from dsinga.rl.distributions import best_actions, log_probabilities, policy_size, sample_actions
 from dsinga.rl.spaces import space_of
+from tests.support.rl_cases import actor_critic
+from tests.support.small_job import assert_same
 
 SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(3))
 
@@ -63,13 +65,7 @@ def observations(rows: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, 4)).astype(np.float32)
 
 
-def keras_model() -> rl.Model:
-    x = nn.Input(shape=4, name="observation")
-    hidden = nn.Dense(8, activation="relu")(x)
-    return rl.Model(nn.Model(x, [nn.Dense(3, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
-
-
-@pytest.mark.parametrize("model", [rl.Model(TEXT), keras_model()], ids=["text", "nn"])
+@pytest.mark.parametrize("model", [rl.Model(TEXT), actor_critic(3)], ids=["text", "nn"])
 def test_a_model_has_an_input_and_heads(model: rl.Model) -> None:
     assert (model.input, model.heads) == ("observation", ("policy", "value"))
     policy, value = ValueOnly(model).heads(observations(5))
@@ -113,7 +109,7 @@ def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
-    agent = rl.Agent(rl.PPO(keras_model(), SPACES))
+    agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     agent.save(tmp_path)
     wider = rl.Agent(rl.PPO(rl.Model(TEXT.replace("num_output: 8", "num_output: 9")), SPACES))
     before = wider.predict(observations(5))
@@ -121,7 +117,7 @@ def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         wider.restore(tmp_path)
     np.testing.assert_array_equal(wider.predict(observations(5)), before)
     with pytest.raises(dsinga.UserError, match="the saved agent learns by PPO, this one by DQN"):
-        rl.Agent(rl.DQN(keras_model(), SPACES)).restore(tmp_path)
+        rl.Agent(rl.DQN(actor_critic(3), SPACES)).restore(tmp_path)
 
 
 @pytest.mark.parametrize(("saved", "given"), [(nn.Adam(0.01), nn.SGD(0.01)), (nn.SGD(0.01), nn.Adam(0.01))])
@@ -229,7 +225,7 @@ def test_images_whose_axes_are_in_another_order_are_refused() -> None:
 
 
 def test_an_agent_says_which_observations_it_cannot_take() -> None:
-    agent = rl.Agent(rl.DQN(keras_model(), SPACES, first_epsilon=0, last_epsilon=0))
+    agent = rl.Agent(rl.DQN(actor_critic(3), SPACES, first_epsilon=0, last_epsilon=0))
     x = observations(3)
     x[1, 2] = np.nan
     for act in (agent.sample, agent.predict):
@@ -252,7 +248,7 @@ def test_an_agent_of_other_actions_is_refused() -> None:
         observation_space, action_space = SPACES.observation, rl.box((1,), -1, 1)
         reset = step = None
 
-    agent = rl.Agent(rl.PPO(keras_model(), SPACES))
+    agent = rl.Agent(rl.PPO(actor_critic(3), SPACES))
     with pytest.raises(
         dsinga.UserError, match="takes actions that are 3 discrete values, but .* 'CartPole-v1' are 2 disc"
     ):
@@ -278,11 +274,9 @@ def test_a_copy_of_an_agent_goes_on_by_itself() -> None:
     second = pickle.loads(pickle.dumps(first))
     before = {name: value.copy() for name, value in first.algorithm.params.items()}
     second.learn(batch)
-    for name, value in before.items():
-        np.testing.assert_array_equal(first.algorithm.params[name], value)
+    assert_same(first.algorithm.params, before)
     first.learn(batch)
-    for name, value in first.algorithm.params.items():
-        np.testing.assert_array_equal(second.algorithm.params[name], value)
+    assert_same(second.algorithm.params, first.algorithm.params)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3)])

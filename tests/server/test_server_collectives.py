@@ -13,6 +13,8 @@ from dsinga.server.collectives import Collectives
 
 PARTS = [np.array([1e8, 1.0], np.float32), np.array([-1e8, 2.0], np.float32), np.array([1.0, 3.0], np.float32)]
 TOTAL = (PARTS[0] + PARTS[1]) + PARTS[2]
+ROWS = [np.full((count, 2), count) for count in (1, 3, 2)]
+ALL_ROWS = np.concatenate(ROWS)
 
 
 def add(collectives, key, worker, array, contributors=2):
@@ -20,11 +22,14 @@ def add(collectives, key, worker, array, contributors=2):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_the_sum_is_in_the_order_of_the_workers(order):
+@pytest.mark.parametrize(
+    ("method", "parts", "expected"), [("all_reduce", PARTS, TOTAL), ("all_gather", ROWS, ALL_ROWS)]
+)
+def test_sums_and_rows_are_in_the_order_of_the_workers(order, method, parts, expected):
     collectives = Collectives()
-    futures = [add(collectives, "a", worker, PARTS[worker], 3) for worker in order]
+    futures = [collectives.add(method, "a", worker, parts[worker], range(3)) for worker in order]
     for future in futures:
-        np.testing.assert_array_equal(future.result(0), TOTAL)
+        np.testing.assert_array_equal(future.result(0), expected)
         assert not future.result(0).flags.writeable
     assert TOTAL[0] != PARTS[0][0] + (PARTS[1][0] + PARTS[2][0])  # so that the order matters
 
@@ -80,16 +85,6 @@ def test_close_keeps_finished_results():
     collectives.close(RunError("lost"))
     np.testing.assert_array_equal(done.result(0), PARTS[0])
     assert isinstance(add(collectives, "b", 0, PARTS[0]).exception(0), RunError)
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_rows_are_joined_in_the_order_of_the_workers(order):
-    collectives = Collectives()
-    rows = [np.full((count, 2), count) for count in (1, 3, 2)]
-    futures = [collectives.add("all_gather", "a", worker, rows[worker], range(3)) for worker in order]
-    for future in futures:
-        np.testing.assert_array_equal(future.result(0), np.concatenate(rows))
-        assert not future.result(0).flags.writeable
 
 
 def test_each_key_has_its_own_contributors():

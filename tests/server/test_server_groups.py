@@ -9,29 +9,9 @@ import pytest
 
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
-from dsinga.server import GroupStaleness, Push, Shard, Slice, SliceSpec
+from dsinga.server import GroupStaleness, Push, Shard
 from dsinga.training import create_updater
-
-WAIT = 20.0  # seconds; only a failing test waits so long
-SIZE = 50
-
-
-def sgd(rate=1.0, **changes):
-    return create_updater(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": rate}, **changes))
-
-
-def specs(count=3, contributors=(0,), **changes):
-    return [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), contributors=contributors, **changes) for id in range(count)]
-
-
-def make_shard(slice_specs, groups=(0, 1), updater=None, **options):
-    shard = Shard(slice_specs, updater or sgd(), groups, **options)
-    shard.put({spec.slice.id: np.zeros(SIZE, np.float32) for spec in slice_specs})
-    return shard
-
-
-def ones(times=1.0):
-    return np.full(SIZE, times, np.float32)
+from tests.support.shard_network import SIZE, WAIT, make_shard, ones, sgd, specs
 
 
 def value_of(shard, id=0):
@@ -169,7 +149,7 @@ def test_a_group_ahead_of_the_bound_waits_for_the_slowest():
     shard.push(Push(0, 1, 0, 0), {0: ones()})
     assert not ahead.done()
     assert shard.pending() == (
-        "slice p0[0:50]: group 0 waits before step 2 for group 2, which is at step 0, "
+        f"slice p0[0:{SIZE}]: group 0 waits before step 2 for group 2, which is at step 0, "
         "more than the staleness of 1 behind"
     )
     shard.push(Push(0, 2, 0, 0), {0: ones(-1)})
@@ -206,7 +186,7 @@ def test_pending_names_the_group_and_the_missing_workers():
     shard.push(Push(0, 1, 0, 1), {0: ones()})
     shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))
     assert shard.pending() == (
-        "slice p0[0:50] of group 1 at step 0: worker 1 has come, 0 is missing; "
+        f"slice p0[0:{SIZE}] of group 1 at step 0: worker 1 has come, 0 is missing; "
         "collective of group 1 'mean': worker 0 has come, 1 is missing"
     )
 
@@ -251,7 +231,7 @@ def test_a_snapshot_without_a_version_is_between_two_updates(restless_threads):
 
 def test_a_snapshot_waits_for_the_first_values():
     shard = Shard(specs(1), sgd(), (0, 1))
-    with pytest.raises(RunError, match=r"no snapshot within 0.01 s: slice p0\[0:50\]: its first value has not been"):
+    with pytest.raises(RunError, match=r"no snapshot within 0.01 s: slice p0\[0:12\]: its first value has not been"):
         shard.snapshot(None, 0.01)
     assert shard.pending() == "nothing is waited for"
 

@@ -1,7 +1,6 @@
 """A worker group that begins anew: no step counts twice, late messages are refused, other groups do not notice."""
 
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,25 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.errors import RunError
-from dsinga.job import UpdaterConf
-from dsinga.server import Push, Shard, Slice, SliceSpec
-from dsinga.training import create_updater
-from dsinga.training.updaters import SGD
-
-WAIT = 20.0  # seconds; only a failing test waits so long
-SIZE = 6
-
-
-def make_shard(slices=2, contributors=(0, 1), groups=(0, 1), updater=None, **options):
-    specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), contributors=contributors) for id in range(slices)]
-    sgd = UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0})
-    shard = Shard(specs, updater or create_updater(sgd), groups, **options)
-    shard.put({id: ones(0) for id in range(slices)})
-    return shard
-
-
-def ones(times=1.0):
-    return np.full(SIZE, times, np.float32)
+from dsinga.server import Push
+from tests.support.shard_network import WAIT, GatedSGD, make_shard, ones, specs
 
 
 def push(shard, group, step, worker, *ids, generation=0, times=1.0):
@@ -40,7 +22,7 @@ def values(shard):
 
 
 def test_it_begins_at_the_highest_step_without_incomplete_gradients():
-    shard = make_shard(slices=3)
+    shard = make_shard(specs(3, (0, 1)))
     for step in range(2):
         for worker in (0, 1):
             push(shard, 1, step, worker, 0, *[1, 2][: 2 - step], times=0.5)
@@ -57,7 +39,7 @@ def test_it_begins_at_the_highest_step_without_incomplete_gradients():
 
 @pytest.mark.parametrize("generation", [0, 2])
 def test_messages_of_another_generation_are_refused(generation):
-    shard = make_shard()
+    shard = make_shard(specs(2, (0, 1)))
     shard.restart(1, 1)
     refused = f"of group 1 .*is of generation {generation}, but the group is of generation 1"
     with pytest.raises(RunError, match="a push of worker 0 " + refused):
@@ -70,7 +52,7 @@ def test_messages_of_another_generation_are_refused(generation):
 
 
 def test_its_pulls_and_collectives_fail_and_those_of_others_stay():
-    shard = make_shard()
+    shard = make_shard(specs(2, (0, 1)))
     lost = [shard.pull([0], 1, 1), shard.collective("all_reduce", "k", 1, 0, ones(), (0, 1))]
     other = [shard.pull([0], 1, 0), shard.collective("all_reduce", "k", 0, 0, ones(), (0, 1))]
     shard.restart(1, 1)
@@ -88,7 +70,7 @@ def test_its_pulls_and_collectives_fail_and_those_of_others_stay():
 
 
 def test_servers_of_a_group_agree_on_the_step():
-    shards = [make_shard(), make_shard(), make_shard(slices=0)]
+    shards = [make_shard(specs(2, (0, 1))), make_shard(specs(2, (0, 1))), make_shard(specs(0, (0, 1)))]
     for step in range(3):
         for worker in (0, 1):
             push(shards[1], 1, step, worker, 1)
@@ -98,22 +80,9 @@ def test_servers_of_a_group_agree_on_the_step():
     assert all(shard.pull([0, 1][: 2 * (number < 2)], 3, 1).done() for number, shard in enumerate(shards))
 
 
-class Blocking(SGD):
-    """An updater that blocks within an update."""
-
-    def __init__(self):
-        super().__init__(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}))
-        self.started, self.unblocked = threading.Event(), threading.Event()
-
-    def change(self, lr, w, g, slots, t, s):
-        self.started.set()
-        assert self.unblocked.wait(WAIT)
-        super().change(lr, w, g, slots, t, s)
-
-
 def test_an_update_that_is_running_ends_and_counts():
-    updater = Blocking()
-    shard = make_shard(slices=1, contributors=(0,), updater=updater)
+    updater = GatedSGD()
+    shard = make_shard(specs(1, (0,)), updater=updater)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(push, shard, 1, 0, 0, 0)
         assert updater.started.wait(WAIT)
@@ -121,7 +90,7 @@ def test_an_update_that_is_running_ends_and_counts():
         assert shard.restart(1, 1, 5) == 5
         first = shard.pull([0], 5, 1)
         assert not first.done()
-        updater.unblocked.set()
+        updater.gate.set()
         running.result(WAIT)
         assert first.result(WAIT)[0][0] == 1
     push(shard, 1, 5, 0, 0, generation=1)
@@ -129,7 +98,7 @@ def test_an_update_that_is_running_ends_and_counts():
 
 
 def test_others_within_the_staleness_go_on_and_wait_for_the_new_group():
-    shard = make_shard(contributors=(0,), staleness=1)
+    shard = make_shard(specs(2, (0,)), staleness=1)
     for step in range(2):
         push(shard, 0, step, 0, 0, 1)
     push(shard, 1, 0, 0, 0)
@@ -144,7 +113,7 @@ def test_others_within_the_staleness_go_on_and_wait_for_the_new_group():
 
 
 def test_a_group_that_has_left_is_waited_for_again():
-    shard = make_shard(contributors=(0,), staleness=0)
+    shard = make_shard(specs(2, (0,)), staleness=0)
     shard.leave(1)
     shard.restart(1, 1)
     push(shard, 0, 0, 0, 0, 1)
@@ -153,7 +122,7 @@ def test_a_group_that_has_left_is_waited_for_again():
 
 @given(data=st.data())
 def test_no_step_of_a_slice_counts_twice_or_in_part(data):
-    shard, workers = make_shard(slices=3, contributors=(0, 1)), (0, 1)
+    shard, workers = make_shard(specs(3, (0, 1))), (0, 1)
     generation, first = 0, 0
     pushed, steps, updates = {}, {}, [0, 0, 0]
     for _ in range(data.draw(st.integers(0, 40))):
@@ -176,7 +145,7 @@ def test_no_step_of_a_slice_counts_twice_or_in_part(data):
 
 
 def test_a_group_begins_anew_again_and_again_while_others_train(restless_threads):
-    steps, shard = 40, make_shard(contributors=(0, 1), groups=(0, 1, 2), staleness=5)
+    steps, shard = 40, make_shard(specs(2, (0, 1)), groups=(0, 1, 2), staleness=5)
 
     def train(group, worker, generation, start, stop):
         draw = random.Random(10 * group + worker)

@@ -1,7 +1,6 @@
 """A shard gives the bits of a sequential run in any order of arrival, and every wait has an end."""
 
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,10 +13,9 @@ from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
 from dsinga.server.served_slice import ServedSlice
 from dsinga.training import create_updater
-from dsinga.training.updaters import SGD
+from tests.support.shard_network import WAIT, GatedSGD
 
 SIZES = {"w1": 2500, "b1": 7, "w2": 300}
-WAIT = 10.0  # seconds; only a failing test waits so long
 STEPS = 4
 
 
@@ -153,15 +151,6 @@ def test_repeated_pushes_are_dropped():
         for earlier in range(step):
             shard.push(Push(0, 0, earlier, 1), dict(wrong))
     assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(2, STEPS)[0])
-
-
-@pytest.mark.parametrize("generation", [2, 4])
-def test_a_push_of_another_generation_is_refused(generation):
-    all_specs = specs()
-    shard = make_shard(all_specs, generation=3)
-    with pytest.raises(RunError, match=f"step 0 is of generation {generation}, .* of generation 3"):
-        shard.push(Push(generation, 0, 0, 0), gradients(all_specs, 0, 0))
-    assert_same(shard.pull(ids_of(all_specs), 0).result(WAIT), all_specs, initial_values())
 
 
 def test_read_only_gradients_are_not_changed():
@@ -340,14 +329,6 @@ def test_a_copy_without_memory_fails_the_snapshot_only(monkeypatch):
     assert pulled.result(WAIT).keys() == {spec.slice.id for spec in all_specs}
 
 
-def test_a_snapshot_of_a_past_version_is_an_error():
-    all_specs = specs()
-    shard = make_shard(all_specs)
-    shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
-    with pytest.raises(RunError, match="already past version 0"):
-        shard.snapshot(0, WAIT)
-
-
 def test_resuming_from_a_snapshot_gives_the_same_bits():
     all_specs = specs()
     first = make_shard(all_specs)
@@ -367,21 +348,9 @@ def test_the_state_of_another_updater_is_refused(state, names):
         shard.put({0: np.zeros(7, np.float32)}, state)
 
 
-class Blocking(SGD):
-    """An updater that blocks within an update."""
-
-    def __init__(self):
-        super().__init__(UpdaterConf(type="kSGD"))
-        self.started, self.unblocked = threading.Event(), threading.Event()
-
-    def change(self, lr, w, g, slots, t, s):
-        self.started.set()
-        assert self.unblocked.wait(WAIT)
-
-
 def test_an_update_of_one_slice_does_not_block_others():
     all_specs = specs({"b1": 7, "w2": 300}, workers=2)
-    updater = Blocking()
+    updater = GatedSGD()
     shard = make_shard(all_specs, updater=updater)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with ThreadPoolExecutor(1) as pool:
@@ -392,7 +361,7 @@ def test_an_update_of_one_slice_does_not_block_others():
         assert "b1[0:7] at step 0: all workers have come, the update is running" in shard.pending()
         with pytest.raises(RunError, match="already past version 0"):
             shard.snapshot(0, WAIT)
-        updater.unblocked.set()
+        updater.gate.set()
         last.result(WAIT)
     assert shard.pull([0], 1).done()
 

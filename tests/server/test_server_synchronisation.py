@@ -5,8 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsinga.errors import RunError
 from dsinga.server import Push, routes
@@ -44,27 +42,6 @@ class ThreadedNetwork(Network):
 
     def send(self, sender, group, route, ids, arrays):
         return self.pool.submit(self.shards[group].receive, route, dict(zip(ids, arrays, strict=True)), sender)
-
-
-@pytest.mark.parametrize("graph", GRAPHS)
-@given(data=st.data(), frequency=st.integers(1, 3))
-def test_every_update_reaches_every_group_once_in_any_interleaving(graph, data, frequency):
-    network = Network(GRAPHS[graph], frequency)
-    groups = range(len(network.shards))
-    steps, total = [[0, 0] for _ in groups], [0.0, 0.0]
-    for _ in range(data.draw(st.integers(0, 25))):
-        if network.messages and data.draw(st.booleans()):
-            network.deliver(data.draw(st.integers(0, len(network.messages) - 1)))
-            continue
-        group, id = data.draw(st.sampled_from(groups)), data.draw(st.integers(0, 1))
-        change = float(10 ** data.draw(st.integers(0, 5)))
-        network.shards[group].push(Push(0, group, steps[group][id], 0), {id: ones(-change)})
-        steps[group][id] += 1
-        total[id] += change
-    network.flush()
-    for group in groups:
-        for id in (0, 1):
-            np.testing.assert_array_equal(network.value(group, id), ones(total[id]))
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -25,8 +25,8 @@ from dsinga.server import (
 )
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
+from tests.support.shard_network import WAIT, GatedSGD
 
-WAIT = 10.0  # seconds; only a failing test waits so long
 SIZES = {0: 2500, 1: 7, 2: 300}
 STEPS = 4
 SHARING = [BackgroundExecutor, CooperativeExecutor]
@@ -163,22 +163,8 @@ def test_a_closed_shard_is_freed_without_garbage_collection(executor):
         gc.enable()
 
 
-class GatedUpdater(SGD):
-    """Waits before each update until it is allowed to go on."""
-
-    def __init__(self):
-        super().__init__(UpdaterConf(type="kSGD"))
-        self.gate = threading.Event()
-        self.threads = set()
-
-    def change(self, *arguments):
-        self.threads.add(threading.current_thread())
-        assert self.gate.wait(WAIT)
-        super().change(*arguments)
-
-
 def test_the_last_push_returns_before_an_update_in_the_background():
-    updater = GatedUpdater()
+    updater = GatedSGD()
     shard = make_shard(2, BackgroundExecutor, updater)
     pulled = shard.pull([0], 1)
     push(shard, 0, 0, [0])
@@ -194,7 +180,7 @@ def test_the_last_push_returns_before_an_update_in_the_background():
 
 
 def test_the_background_thread_ends_with_the_server():
-    updater = GatedUpdater()
+    updater = GatedSGD()
     shard = make_shard(2, BackgroundExecutor, updater)
     before = set(threading.enumerate())
     push(shard, 0, 0, [0])

@@ -13,4 +13,4 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s"
-        threading.Event().wait(0.02)
+        threading.Event().wait(0.005)

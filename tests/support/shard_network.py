@@ -1,5 +1,6 @@
-"""A network between the shards of several server groups, in which a test delivers each message."""
+"""Updaters of shards, and a network between the shards of server groups, in which a test delivers each message."""
 
+import threading
 from concurrent.futures import Future
 from functools import partial
 
@@ -8,6 +9,7 @@ import numpy as np
 from dsinga.job import UpdaterConf
 from dsinga.server import Shard, Slice, SliceSpec, routes
 from dsinga.training import create_updater
+from dsinga.training.updaters import SGD
 
 WAIT = 20.0  # seconds; only a failing test waits so long
 SIZE = 12
@@ -20,12 +22,37 @@ GRAPHS = {
 }
 
 
-def sgd():
-    return create_updater(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}))
+def sgd(rate=1.0, **changes):
+    return create_updater(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": rate}, **changes))
 
 
 def ones(times=1.0):
     return np.full(SIZE, times, np.float32)
+
+
+def specs(count=3, contributors=(0,), **changes):
+    return [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), contributors=contributors, **changes) for id in range(count)]
+
+
+def make_shard(slice_specs, groups=(0, 1), updater=None, **options):
+    """Return a shard of two worker groups whose values are zeros."""
+    shard = Shard(slice_specs, updater or sgd(), groups, **options)
+    shard.put({spec.slice.id: ones(0) for spec in slice_specs})
+    return shard
+
+
+class GatedSGD(SGD):
+    """Plain SGD that waits before each change until a test opens the gate."""
+
+    def __init__(self):
+        super().__init__(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}))
+        self.started, self.gate, self.threads = threading.Event(), threading.Event(), set()
+
+    def change(self, *arguments):
+        self.threads.add(threading.current_thread())
+        self.started.set()
+        assert self.gate.wait(WAIT)
+        super().change(*arguments)
 
 
 class Network:
@@ -40,8 +67,8 @@ class Network:
 
     def create(self, group, values, start=0):
         worker_groups = range(group * self.worker_groups, (group + 1) * self.worker_groups)
-        specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), **self.changes) for id in self.slices]
-        shard = Shard(specs, sgd(), worker_groups, self.generations[group], start)
+        slice_specs = specs(len(self.slices), **self.changes)
+        shard = Shard(slice_specs, sgd(), worker_groups, self.generations[group], start)
         shard.synchronise(group, self.table, self.frequency, partial(self.send, group), patience=WAIT)
         shard.put(values)
         return shard

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.server import Shard
 from dsinga.server.service import ShardService
@@ -40,20 +42,30 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
     topology = create_topology(job, 1, 1)
     if topology.groups > 1:
         raise (job.cluster or job).error("threads train one worker group; train several on a cluster", "nworker_groups")
-    opened = open_job(job, topology, roots)
-    nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
-    config = configure(
-        job, topology, opened, nets, create_updater(job.updater), run=new_run_name(), timeout=TIMEOUT_SECONDS
-    )
-    values = initial_values(opened.nets[Phase.kTrain].params, job.seed)
-    workers: list[GroupWorker] = []
-    try:
-        shards = _create_servers(config, values)
-        workers += _create_workers(config, values)
-        rounds = [worker.thread.submit(worker.train, 0, job.train_steps) for worker in workers]
-        reports: list[RoundReport] = [round.result() for round in rounds]
+    config, values = prepare(job, topology, roots)
+    with running(config) as workers:
+        shards = create_servers(config, values)
+        workers += create_workers(config, values)
+        reports = train(workers, 0, job.train_steps)
         metrics = [add_metrics(parts) for parts in zip(*(report.metrics for report in reports), strict=True)]
         return ThreadRun(_params(config, shards, workers, job.train_steps), metrics)
+
+
+def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, Arrays]:
+    """Return what the workers of a job need, and the initial params."""
+    opened = open_job(job, topology, roots)
+    nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
+    updater = create_updater(job.updater)
+    config = configure(job, topology, opened, nets, updater, run=new_run_name(), timeout=TIMEOUT_SECONDS)
+    return config, initial_values(opened.nets[Phase.kTrain].params, job.seed)
+
+
+@contextlib.contextmanager
+def running(config: WorkerConfig) -> Iterator[list[GroupWorker]]:
+    """Give a list of workers; end those that are in it, and the servers."""
+    workers: list[GroupWorker] = []
+    try:
+        yield workers
     finally:
         for worker in workers:
             worker.abort("the run has ended")
@@ -62,12 +74,19 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
             worker.close()
 
 
-def _create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
+def train(workers: Sequence[GroupWorker], start: int, stop: int) -> list[RoundReport]:
+    """Let the workers of a group train from one step to another; return their reports."""
+    rounds = [worker.thread.submit(worker.train, start, stop) for worker in workers]
+    return [round.result(TIMEOUT_SECONDS) for round in rounds]
+
+
+def create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
+    """Return the shards of the first server group, which have the initial params."""
     specs, (pieces, _) = slice_specs(config), sliced_values(config, values, None)
     shards = []
     for server in range(config.topology.servers):
         kept = [spec for spec in specs if spec.slice.server == server]
-        shard = Shard(kept, config.updater)
+        shard = Shard(kept, config.updater, range(config.topology.groups))
         shard.put({spec.slice.id: pieces[spec.slice.id].copy() for spec in kept})
         service = ShardService(shard, {spec.slice.id: spec.slice.size for spec in kept}, config.options.codec())
         Endpoint(_server_key(config, server).name, service, to_host=False)
@@ -75,10 +94,15 @@ def _create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
     return shards
 
 
-def _create_workers(config: WorkerConfig, values: Arrays) -> list[GroupWorker]:
+def create_workers(
+    config: WorkerConfig, values: Arrays, group: int = 0, generation: int = 0, step: int = 0
+) -> list[GroupWorker]:
+    """Return the workers of a generation of a group, which begin at a step."""
     servers = {_server_key(config, server): None for server in range(config.topology.servers)}
-    keys = [WorkerKey(config.run, 0, 0, partition, "threads") for partition in range(config.topology.workers)]
-    workers = [GroupWorker(key, config, servers, Processor(1), 0) for key in keys]
+    keys = [
+        WorkerKey(config.run, generation, group, partition, "threads") for partition in range(config.topology.workers)
+    ]
+    workers = [GroupWorker(key, config, servers, Processor(1), step) for key in keys]
     for key, worker in zip(keys, workers, strict=True):
         Endpoint(key.name, worker.peers.mailbox, to_host=False)
     for worker in workers:

@@ -6,12 +6,13 @@ import contextlib
 import fcntl
 import mmap
 import os
+import pickle
 import resource
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_buffer import SIZE_SEALS, create_shared_buffer
 from dsinga.transport.shared_memory import SharedMemoryServer, SharedMemoryTransport, connect_to_host
 from tests.support.echo_service import EchoService
+from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
@@ -74,13 +76,6 @@ def ends(connection: socket.socket) -> bool:
         return connection.recv(1000) == b""
     except ConnectionError:
         return True
-
-
-def wait_until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not ready():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 def descriptors() -> int:
@@ -232,10 +227,34 @@ def test_descriptors_of_packets_that_are_no_messages_are_closed(name: str, packe
         os.close(fd)
 
 
-@pytest.mark.parametrize("values", [[1, "echo"], ["1", "echo", []], [1, 2, []], [1, "echo", "x"], {"a": 1}, None, 7])
-def test_values_that_are_no_call_end_the_connection(name: str, values: object) -> None:
+def message(*parts: object, size: int = 0) -> bytes:
+    return HEAD.pack(MESSAGE, 0, size, 0, 0) + pack(parts)
+
+
+EXPLOIT = pickle.dumps(Path("/"), protocol=5)
+ECHO = [1, "echo", []]
+CALLS = [[1, "echo"], ["1", "echo", []], [1, 2, []], [1, "echo", "x"], {"a": 1}, None, 7]  # none of which is a call
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"x",
+        EXPLOIT,
+        HEAD.pack(MESSAGE, 0, 0, 0, 0) + EXPLOIT,
+        HEAD.pack(7, 0, 0, 0, 0),
+        HEAD.pack(1, 99, 0, 0, 0),
+        message(ECHO, [["O", [1], [0]]], [b"12345678"]),
+        message(ECHO, [["<f4", [10], [0]]], [[64]]),
+        message(ECHO, [["<f4", [10], [0]]], [b"1"]),
+        message(ECHO, [["<f4", [10], [0]]], [0], size=1 << 40),
+        *(message(call, [], []) for call in CALLS),
+    ],
+)
+def test_a_packet_that_is_no_message_ends_its_connection(name: str, packet: bytes) -> None:
+    """In particular, a pickle is never loaded."""
     with proved(name) as client:
-        client.send(HEAD.pack(MESSAGE, 0, 0, 0, 0) + pack([values, [], []]))
+        client.send(packet)
         assert ends(client)
 
 

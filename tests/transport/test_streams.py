@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +20,7 @@ from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.socket_loop import open_connections
 from dsinga.transport.stream import Stream
 from tests.support.echo_service import EchoService
+from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair
 
 WAIT = 20.0
@@ -63,13 +63,6 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Stream, Inbox, Stream
     yield first, inboxes[0], second, inboxes[1]
     first.close()
     second.close()
-
-
-def wait_until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not ready():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.001)
 
 
 def test_large_arrays_cross_each_other(ends: tuple[Stream, Inbox, Stream, Inbox]) -> None:

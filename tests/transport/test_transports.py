@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from dsinga.transport.interface import Transport, wait_for
 from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from tests.support.echo_service import EchoService
+from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair
 
 WAIT = 20.0
@@ -132,28 +132,21 @@ class TestTransport:
 
     def test_a_reply_that_is_done_is_read_without_waiting(self, transport: Transport) -> None:
         reply = transport.call("double", (), [np.ones(2)])
-        deadline = time.monotonic() + WAIT
-        while not reply.done():
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.001)
+        wait_until(reply.done)
         (answer,) = reply.result(0)
         np.testing.assert_array_equal(answer, [2, 2])
 
-    def test_a_later_answer_comes(self, transport: Transport, service: EchoService) -> None:
-        reply = transport.call("later")
+    def test_later_answers_and_errors_come(self, transport: Transport, service: EchoService) -> None:
+        replies = [transport.call("later") for _ in range(2)]
+        wait_until(lambda: len(service.waiting) == 2)
         timer = threading.Timer(0.05, lambda: service.waiting[0].set_result([np.ones(2)]))
         timer.start()
-        (answer,) = reply.result(WAIT)
-        timer.join()
+        (answer,) = replies[0].result(WAIT)
         np.testing.assert_array_equal(answer, [1, 1])
-
-    def test_a_later_error_comes(self, transport: Transport, service: EchoService) -> None:
-        reply = transport.call("later")
-        timer = threading.Timer(0.05, lambda: service.waiting[0].set_exception(RunError("too late")))
-        timer.start()
-        with pytest.raises(RunError, match="too late"):
-            reply.result(WAIT)
         timer.join()
+        service.waiting[1].set_exception(RunError("too late"))
+        with pytest.raises(RunError, match="too late"):
+            replies[1].result(WAIT)
 
 
 def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoService) -> None:

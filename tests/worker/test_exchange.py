@@ -429,15 +429,6 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     endpoint.close("the test is over")
 
 
-def test_a_server_of_this_process_is_found_until_it_is_closed() -> None:
-    key = ServerKey("here", 0, 0, 0)
-    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0, None, False)
-    assert find_service(key.name) is not None
-    close_endpoints(lambda name: name == key.name, "the run has ended")
-    assert find_service(key.name) is None
-    del actor
-
-
 def test_a_released_server_actor_is_not_found() -> None:
     key = ServerKey("released", 0, 0, 0)
     actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0, None, False)

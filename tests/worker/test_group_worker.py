@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import RunError, UserError, cluster
+from dsinga import RunError, cluster
 from dsinga.api import Result, roots, train
 from dsinga.cluster import connect
 from dsinga.cluster.placing.prepare import prepare_run
@@ -73,13 +73,6 @@ def test_a_cut_net_trains_and_tests_as_an_uncut_one(
             np.testing.assert_allclose(actual[:, metric], expected[:, metric], rtol=1e-5)
 
 
-def test_threads_and_processes_train_a_cut_net_to_the_same_bits(
-    stores: Path, threads: Client, processes: Client
-) -> None:
-    job = small(stores, "mixture", 3, 2)
-    assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
-
-
 def test_a_run_resumes_with_another_cut(stores: Path, threads: Client, single: Result, tmp_path: Path) -> None:
     """Checkpoints have whole params, not their parts."""
     train(small(stores, "feature", 3).replace(train_steps=10), threads, workspace=tmp_path, progress=False)
@@ -102,15 +95,15 @@ class TestExchange:
         ids=["deferred pull", "update on the worker", "nothing to gather"],
     )
     def test_options_of_the_exchange_change_nothing(
-        self, stores: Path, client: Client, expected: Result, options: dict[str, Any]
+        self, stores: Path, processes: Client, expected: Result, options: dict[str, Any]
     ) -> None:
-        assert_same(train(small(stores, "hybrid", 2, 2, **options), client, progress=False).params, expected.params)
+        assert_same(train(small(stores, "hybrid", 2, 2, **options), processes, progress=False).params, expected.params)
 
-    def test_without_overlap_nothing_changes(self, stores: Path, client: Client, expected: Result) -> None:
+    def test_without_overlap_nothing_changes(self, stores: Path, processes: Client, expected: Result) -> None:
         with dask.config.set({"dsinga.overlap": False}):
-            with prepare_run(small(stores, "hybrid", 2, 2), client, [str(stores)]) as prepared:
+            with prepare_run(small(stores, "hybrid", 2, 2), processes, [str(stores)]) as prepared:
                 assert not prepared.config.options.overlap
-            assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
+            assert_same(train(small(stores, "hybrid", 2, 2), processes, progress=False).params, expected.params)
 
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
     def test_threads_and_processes_compress_to_the_same_bits(
@@ -150,13 +143,6 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
         assert homes[f"w2@{part}"] == prepared.placement.workers[0][part]
-
-
-def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:
-    job = small(stores, "hybrid", 2)
-    job.neuralnet.layer = [layer for layer in job.neuralnet.layer if layer.name != "loss"]
-    with pytest.raises(UserError, match="no loss layer in phase kTrain: kBP has no gradient to follow; add one"):
-        train(job, threads, progress=False)
 
 
 def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None:

@@ -15,7 +15,6 @@ import pytest
 from dsinga import RunError
 from dsinga.transport.direct import DirectTransport
 from dsinga.transport.endpoints import Endpoint
-from dsinga.transport.interface import Ready
 from dsinga.transport.message import flatten, restore
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker import mailbox as mailbox_module
@@ -53,15 +52,6 @@ def by_socket() -> Iterator[list[GroupPeers]]:
         endpoint.close("the test is over")
 
 
-def test_an_early_array_through_a_socket_is_acknowledged_later(by_socket: list[GroupPeers]) -> None:
-    first, second = by_socket
-    reply = first.transports[1].call("put", [5, "a"], [ARRAY])
-    with pytest.raises(TimeoutError):
-        reply.result(0.1)
-    second.mailbox.begin(4)
-    assert reply.result(10) == []
-
-
 def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers]) -> None:
     first, second = by_socket
     second.mailbox.close("the Dask worker tcp://x was lost")
@@ -70,12 +60,13 @@ def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers])
         first.receive("b")
 
 
-def test_a_lost_peer_is_an_error_at_the_next_receive(by_socket: list[GroupPeers]) -> None:
+@pytest.mark.parametrize("then", ["receive", "finish"])
+def test_a_lost_peer_is_an_error_at_the_next_receive_or_the_end(by_socket: list[GroupPeers], then: str) -> None:
     first, _ = by_socket
     first.transports[1].close()
     first.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="worker 1 was lost while 'a' was sent to it"):
-        first.receive("b")
+        first.receive("b") if then == "receive" else first.finish()
 
 
 def test_an_array_within_a_process_is_not_copied() -> None:
@@ -242,32 +233,6 @@ def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         acknowledged.result(timeout=0)
     with pytest.raises(RunError, match="tcp://x was lost"):
         first.send(1, "a", ARRAY)
-
-
-class Lost(Ready):
-    """The reply of a worker that has died."""
-
-    def result(self, timeout: float | None = None) -> Any:
-        raise OSError("Unable to contact Actor's worker")
-
-
-class ToLost:
-    """The transport to a worker that has died."""
-
-    crosses_process = True
-
-    def call(self, *arguments: Any, **options: Any) -> Lost:
-        return Lost()
-
-
-@pytest.mark.parametrize("then", ["receive", "finish"])
-def test_a_failed_send_is_an_error_at_the_next_receive_or_the_end(then: str) -> None:
-    peers = GroupPeers(20.0, Meter())
-    peers.connect([ToLost(), ToLost()])
-    peers.begin("step 0")
-    peers.send(1, "fc6", ARRAY)
-    with pytest.raises(RunError, match="worker 1 was lost while 'fc6' was sent to it: Unable to contact"):
-        peers.receive("back") if then == "receive" else peers.finish()
 
 
 @pytest.mark.parametrize(
