@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
