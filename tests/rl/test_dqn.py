@@ -150,9 +150,9 @@ def test_the_targets_of_errors_are_those_of_the_update_after_them(monkeypatch: p
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ({"target_every": 0}, "target_every is 0; give a whole number of at least 1"),
-        ({"first_epsilon": 2}, "first_epsilon is 2; give a number between 0 and 1"),
-        ({"target_share": "all"}, "target_share is 'all'; give a number between 0 and 1"),
+        ({"target_every": 0}, "DQN: target_every must be at least 1, not 0"),
+        ({"first_epsilon": 2}, r"DQN: first_epsilon must be in \[0, 1\], not 2"),
+        ({"target_share": "all"}, "DQN: target_share takes a number, not 'all'"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(setting: dict[str, Any], text: str) -> None:

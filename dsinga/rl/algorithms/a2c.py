@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -61,14 +61,15 @@ class A2C(ActorCritic):
         discount: float = 0.99,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        settings = self.settings
+        chosen = self.settings
         loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
         super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, settings.value_scale, settings.entropy_scale)),
+            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
             discount=discount,
-            decay=settings.decay,
-            max_gradient_norm=settings.max_gradient_norm,
+            decay=chosen.decay,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or rmsprop(7e-4, rho=0.99, epsilon=1e-5),
             seed=seed,
         )

@@ -80,6 +80,7 @@ class DDPG(Algorithm):
         *,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         self.low, self.high = self._bounds(spaces)
         action = model.head(0, "actions")

@@ -70,6 +70,7 @@ class DQN(Algorithm):
         *,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         if not isinstance(spaces.action, DiscreteSpace):
             raise UserError(
@@ -100,10 +101,9 @@ class DQN(Algorithm):
     @property
     def epsilon(self) -> float:
         """The share of random actions at present."""
+        first, last = self.settings.first_epsilon, self.settings.last_epsilon
         done = min(1.0, self.sampled / max(1, self.settings.epsilon_steps))
-        return (
-            self.settings.first_epsilon + done * (self.settings.last_epsilon - self.settings.first_epsilon)
-        ) ** self._exponent
+        return (first + done * (last - first)) ** self._exponent
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
         """Let this copy be that of a remote actor: epsilon to the power of 1 + actor_spread·actor/(actors - 1).

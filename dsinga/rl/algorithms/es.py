@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class ES(Algorithm):
         *,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         if self.settings.population % 2:
             raise UserError(f"population is {self.settings.population}; give an even number of at least 2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,28 +71,29 @@ class IMPALA(ActorCritic):
         discount: float = 0.99,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        settings = self.settings
+        chosen = self.settings
         policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
         super().__init__(
             *(model, spaces, []),
             inputs=(),
             discount=discount,
-            max_gradient_norm=settings.max_gradient_norm,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or rmsprop(6e-4, rho=0.99, epsilon=0.01),
             seed=seed,
         )
         conf = VTraceLossConf(
             distribution=distribution_of(spaces.action),
-            rho_clip=settings.rho_clip,
-            c_clip=settings.c_clip,
-            value_scale=settings.value_scale,
+            rho_clip=chosen.rho_clip,
+            c_clip=chosen.c_clip,
+            value_scale=chosen.value_scale,
         )
         sources = [policy, value, *INPUTS]
         loss = LayerConf(name=POLICY_LOSS, type=LayerType.kVTraceLoss, srclayers=sources, vtraceloss_conf=conf)
         self._losses = [loss]
-        if settings.entropy_scale:
-            self._losses.append(entropy_loss(policy, settings.entropy_scale, spaces.action, per_step=True))
+        if chosen.entropy_scale:
+            self._losses.append(entropy_loss(policy, chosen.entropy_scale, spaces.action, per_step=True))
         self._learners: dict[int, LocalNet] = {}  # by the steps of a rollout
 
     def learn(self, batch: Rollout) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -67,20 +67,21 @@ class PPO(ActorCritic):
         discount: float = 0.99,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        settings = self.settings
+        chosen = self.settings
         loss = LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
             srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
-            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=settings.clip),
+            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=chosen.clip),
         )
         super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, settings.value_scale, settings.entropy_scale)),
+            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
             inputs=(ADVANTAGE, RETURN, LOG_PROBABILITY),
             discount=discount,
-            decay=settings.decay,
-            max_gradient_norm=settings.max_gradient_norm,
+            decay=chosen.decay,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or adam(3e-4, epsilon=1e-5),
             seed=seed,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -61,18 +62,19 @@ class REINFORCE(ActorCritic):
         discount: float = 0.99,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        settings = self.settings
+        chosen = self.settings
         policy = model.head(0, "the policy")
         loss = policy_gradient_loss(policy, spaces.action)
-        losses = [loss, entropy_loss(policy, settings.entropy_scale, spaces.action)]
+        losses = [loss, entropy_loss(policy, chosen.entropy_scale, spaces.action)]
         if len(model.heads) > 1:
-            losses = actor_critic_losses(model, spaces, loss, settings.value_scale, settings.entropy_scale)
+            losses = actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)
         super().__init__(
             *(model, spaces, losses),
             inputs=(ADVANTAGE, RETURN)[: len(model.heads)],
             discount=discount,
-            max_gradient_norm=settings.max_gradient_norm,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or adam(0.01),
             seed=seed,
         )
