@@ -36,6 +36,7 @@ ROOMS = {
     "importer": "dsinga.data.importers",
     "extension": "dsinga.extensions",
     "environment": "dsinga.rl.environments",
+    "learning_algorithm": "dsinga.rl.algorithms",
 }
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in ROOMS}
 _numbers: dict[str, dict[str, int]] = {kind: {} for kind in ROOMS}

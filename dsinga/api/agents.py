@@ -19,7 +19,7 @@ from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments import Environment, make_environments
-from dsinga.rl.from_job import agent_of, kind_of, reinforcement_of
+from dsinga.rl.from_job import agent_of, algorithm_fields, reinforcement_of
 from dsinga.rl.settings import name_of, with_settings
 from dsinga.rl.training import AgentTask
 from dsinga.training import check_params
@@ -131,5 +131,5 @@ def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) ->
 
 def _job_of(agent: Agent, environment: Environment) -> Job:
     """Return the job that describes an agent in an environment as far as a job can."""
-    conf = ReinforcementConf(environment=name_of(environment), algorithm=kind_of(agent.algorithm))
+    conf = ReinforcementConf(environment=name_of(environment), **algorithm_fields(agent.algorithm))
     return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

@@ -21,7 +21,7 @@ from dsinga.job.writer import redact_job, to_text
 def __getattr__(name: str) -> Any:
     """Return the settings class of a component, as LRNConf of kLRN, which its own class declares."""
     if name.endswith("Conf"):
-        for kind in ("layer", "updater", "schedule", "initialiser", "algorithm", "extension"):
+        for kind in ("layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm"):
             for _, conf in component_settings(kind):
                 if conf.__name__ == name:
                     return conf

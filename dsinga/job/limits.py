@@ -54,6 +54,7 @@ NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
 Share = Annotated[float, Range(0, 1, open_high=True)]  # a fraction or a decay, less than 1
 Fraction = Annotated[float, Range(0, 1, open_low=True)]  # more than 0
+Limit = Annotated[float, Range(0, infinite=True)]  # 0 and infinity limit nothing
 Unit = Annotated[float, Range(0, 1)]  # a fraction or a factor, at most 1
 Bound = Annotated[float, Range(-math.inf, infinite=True)]  # any number; infinity bounds nothing
 Axis = Annotated[int, Range(0, 3)]  # of a batch of images (N, C, H, W)

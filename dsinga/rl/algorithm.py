@@ -16,7 +16,8 @@ from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
-from dsinga.rl.checks import check_model_and_spaces, check_settings
+from dsinga.job.component import Settings
+from dsinga.rl.checks import check_model_and_spaces, check_settings, take_settings
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
@@ -30,6 +31,9 @@ class Algorithm(ABC):
     learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
     With ``corrects_older_actions`` older params may have chosen the actions of a rollout. With ``learns_sequences`` the
     recurrent layers of the model may ``carry`` their hidden states from step to step of an environment.
+
+    A subclass may declare settings in a class ``Conf`` of its own: its constructor takes them by name, as does a job
+    that names the algorithm, and ``self.settings`` has them.
 
     Args:
         model: the net.
@@ -52,14 +56,18 @@ class Algorithm(ABC):
     Raises UserError where the net does not fit the spaces.
     """
 
+    Conf: ClassVar[type[Settings]]
+    settings: Any = None
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
     sampled: int = 0
     learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Check the model, the spaces and the names of the settings that the algorithm is made with."""
+        """Let the constructor take and check the settings, and check the model, the spaces and all names."""
         super().__init_subclass__(**keywords)
+        if "Conf" in vars(cls):
+            take_settings(cls)
         check_settings(cls, check_model_and_spaces)
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 from dsinga import arguments
 from dsinga.arguments import check_whole
 from dsinga.errors import UserError
+from dsinga.job.component import docs, setting_parameters
+from dsinga.job.limits import out_of_range
+from dsinga.job.message import JobError, field_types
 from dsinga.rl.model import KerasModel, Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 
@@ -59,6 +63,40 @@ INSTEAD = {
 
 # Refuses unknown settings of a class, with the nearest name or what to write.
 check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
+
+
+def take_settings(cls: type[Any]) -> None:
+    """Let the constructor of an algorithm take the settings that its ``Conf`` declares, as keyword arguments.
+
+    They are checked, and are ``self.settings`` before the constructor itself begins. The signature and the docstring of
+    the class have them, too.
+    """
+    constructor, conf = getattr(cls.__init__, "_constructor", cls.__init__), cls.Conf
+
+    @functools.wraps(constructor)
+    def create(self: Any, *args: Any, **given: Any) -> None:
+        settings = {name: given.pop(name) for name in field_types(conf) if name in given}
+        before = vars(self).get("settings")  # of a subclass with further settings, whose constructor calls this one
+        try:
+            self.settings = before.replace(**settings) if isinstance(before, conf) else conf(**settings)
+        except JobError as error:
+            raise UserError(str(error).replace(f"{conf.__name__}.", f"{cls.__name__}: ")) from None
+        for field, _, value, allowed in out_of_range(self.settings):
+            raise UserError(f"{cls.__name__}: {field} {allowed.fault(value)}")
+        constructor(self, *args, **given)
+
+    parameters = inspect.signature(constructor).parameters.values()
+    own = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    place = next((n for n, parameter in enumerate(own) if parameter.kind is parameter.KEYWORD_ONLY), len(own))
+    own[place:place] = setting_parameters(conf)
+    create.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    create._constructor = constructor  # type: ignore[attr-defined]
+    cls.__init__ = create
+    head, args, rest = (cls.__doc__ or "").partition("    Args:\n")
+    if args:
+        settings, end, after = rest.partition("\n\n")
+        meanings = "".join(f"\n        {name}: {doc}." for name, doc in docs(conf).items())
+        cls.__doc__ = f"{head}{args}{settings.rstrip()}{meanings}{end}{after}"
 
 
 def check_whole_fields(settings: Any, **least: int) -> None:

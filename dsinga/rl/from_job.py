@@ -7,38 +7,26 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError
+from dsinga.job.component import component_settings
 from dsinga.job.message import defaults, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
+from dsinga.registry import entries
 from dsinga.rl.agent import Agent
-from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import ActorCritic
-from dsinga.rl.algorithms.ddpg import DDPG
-from dsinga.rl.algorithms.dqn import DQN
-from dsinga.rl.algorithms.es import ES
-from dsinga.rl.algorithms.impala import IMPALA
-from dsinga.rl.algorithms.ppo import PPO
-from dsinga.rl.algorithms.reinforce import REINFORCE
-from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.environments import make_environments
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import Spaces
+from dsinga.training.resolve import resolve
 
-# The class of each algorithm, and the field of ``reinforcement`` that has its settings.
-ALGORITHMS: dict[LearningAlgorithm, tuple[type[Any], str]] = {
-    LearningAlgorithm.kPPO: (PPO, "ppo_conf"),
-    LearningAlgorithm.kA2C: (A2C, "a2c_conf"),
-    LearningAlgorithm.kREINFORCE: (REINFORCE, "reinforce_conf"),
-    LearningAlgorithm.kIMPALA: (IMPALA, "impala_conf"),
-    LearningAlgorithm.kES: (ES, "es_conf"),
-    LearningAlgorithm.kDQN: (DQN, "dqn_conf"),
-    LearningAlgorithm.kDDPG: (DDPG, "ddpg_conf"),
-    LearningAlgorithm.kTD3: (TD3, "td3_conf"),
-}
+KIND = ReinforcementConf.kind
 
 
-def kind_of(algorithm: Any) -> LearningAlgorithm | None:
-    """Return the name of an algorithm in a job, None for one that jobs do not have."""
-    return next((kind for kind, (cls, _) in ALGORITHMS.items() if type(algorithm) is cls), None)
+def algorithm_fields(algorithm: Any) -> dict[str, Any]:
+    """Return the fields of ``reinforcement`` that name an algorithm; none for one that is not registered."""
+    name = next((name for name, cls in entries(KIND).items() if cls is type(algorithm)), None)
+    if name is None:
+        return {}
+    return {"algorithm": name} if name in LearningAlgorithm else {"user_algorithm": name}
 
 
 def reinforcement_of(job: Job) -> ReinforcementConf:
@@ -51,16 +39,16 @@ def reinforcement_of(job: Job) -> ReinforcementConf:
 def agent_of(job: Job, spaces: Spaces) -> Agent:
     """Return the agent that a job describes, for environments with these spaces. Raises UserError for a fault in it."""
     conf = reinforcement_of(job)
-    if conf.algorithm is None:
+    if not conf.type_name:
         raise conf.error("ReinforcementConf needs the field 'algorithm'")
-    cls, field = ALGORITHMS[conf.algorithm]
-    for _, other in ALGORITHMS.values():
-        if other != field and getattr(conf, other) is not None:
-            raise conf.error(f"{other} has no effect on {conf.algorithm.name}; leave it out", other)
+    cls = resolve(conf)
+    own = getattr(cls, "Conf", None)
+    for _, other in component_settings(KIND):
+        if other is not own and getattr(conf, other.field) is not None:
+            raise conf.error(f"{other.field} has no effect on {conf.type_name}; leave it out", other.field)
     if cls.on_policy and conf.replay_conf is not None:
-        raise conf.error(f"replay_conf has no effect on {conf.algorithm.name}; leave it out", "replay_conf")
-    message = getattr(conf, field)
-    settings = {} if message is None else set_fields(message)
+        raise conf.error(f"replay_conf has no effect on {conf.type_name}; leave it out", "replay_conf")
+    settings = {} if own is None else set_fields(conf.settings_of(own))
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount
     try:

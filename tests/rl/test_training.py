@@ -19,9 +19,8 @@ import dsinga
 from dsinga import nn, rl
 from dsinga.cli import main_group
 from dsinga.errors import UserError
-from dsinga.job.message import defaults, item_type
-from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
-from dsinga.rl.from_job import ALGORITHMS
+from dsinga.job import Settings, setting
+from dsinga.job.limits import NonNegative
 from dsinga.rl.from_job import agent_of as agent_of_job
 from tests.support.rl_cases import actor_critic
 
@@ -146,13 +145,43 @@ def test_a_checkpoint_is_evaluated_and_a_net_shown_by_commands(tmp_path: Path, m
     assert "learns from an environment, not from records: use dsinga.train(job)" in str(refused.exception)
 
 
-def test_a_job_says_the_same_as_the_classes(tmp_path: Path) -> None:
-    """The defaults of each algorithm's settings in a job are those of its class."""
-    assert set(ALGORITHMS) == set(LearningAlgorithm)
-    for cls, field in ALGORITHMS.values():
-        parameters = inspect.signature(cls).parameters
-        conf, _ = item_type(ReinforcementConf._types[field])
-        assert {name: parameters[name].default for name in defaults(conf)} == defaults(conf)
+@dsinga.register("learning_algorithm", "Greedy")
+class Greedy(rl.Algorithm):
+    """Takes the best action of a head that it never learns."""
+
+    class Conf(Settings):
+        """Settings of Greedy."""
+
+        bonus: NonNegative = setting(0.5, "what is added to the loss that it reports")
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        return self.heads(observations)[0].argmax(axis=1)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> rl.Sampled:
+        return rl.Sampled(self.predict(observations), {})
+
+    def learn(self, batch: rl.Rollout) -> dict[str, float]:
+        return {"loss": self.settings.bonus}
+
+
+def test_a_users_algorithm_has_typed_settings_in_python_and_in_jobs() -> None:
+    def job(settings: str) -> dsinga.Job:
+        text = JOB.read_text(encoding="utf-8").replace("algorithm: kPPO", f'user_algorithm: "Greedy"\n{settings}')
+        return dsinga.loads(text.replace("ppo_conf { epochs: 5 }", ""))
+
+    assert agent_of(Greedy, bonus=2).algorithm.settings.bonus == 2
+    assert inspect.signature(Greedy).parameters["bonus"].default == 0.5
+    with pytest.raises(UserError, match="Greedy: bonus must be at least 0, not -1"):
+        agent_of(Greedy, bonus=-1)
+    with pytest.raises(UserError, match="Greedy has no argument 'bonuss'; did you mean 'bonus'"):
+        agent_of(Greedy, bonuss=1)
+    assert agent_of_job(job("greedy_conf { bonus: 3 }"), SPACES).algorithm.settings.bonus == 3
+    with pytest.raises(UserError, match=r"<string>:\d+: GreedyConf has no field 'bonis'; did you mean 'bonus'"):
+        job("greedy_conf { bonis: 3 }")
+    with pytest.raises(UserError, match=r"ppo_conf has no effect on Greedy"):
+        agent_of_job(job("ppo_conf { clip: 0.1 }"), SPACES)
+    result = dsinga.train(job("greedy_conf { bonus: 3 }").replace(train_steps=2048, test_freq=0), progress=False)
+    assert {row["loss"] for row in result.history if "loss" in row} == {3}
 
 
 def refused(text: str, **settings: Any) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Limit, NonNegative, Unit
+from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -23,6 +26,7 @@ from dsinga.rl.spaces import Space, Spaces
 from dsinga.rl.updaters import rmsprop
 
 
+@register("learning_algorithm", kA2C=1)
 class A2C(ActorCritic):
     """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and for boxes of numbers.
 
@@ -30,14 +34,22 @@ class A2C(ActorCritic):
         model: the net; its heads are the policy and the value.
         spaces: the spaces of the environment.
         discount: factor of the next step's reward, gamma.
-        decay: weight of later errors in an advantage, lambda; 1 for the returns of the rollout, as in the paper.
-        value_scale: factor of the squared error of the value.
-        entropy_scale: factor of the entropy of the policy.
-        normalize_advantages: whether those of a rollout get mean 0 and standard deviation 1.
-        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
         updater: the updater; by default RMSProp at a rate of 0.0007.
         seed: determines the initial params.
     """
+
+    class Conf(Settings):
+        """Settings of kA2C."""
+
+        decay: Unit = setting(
+            1.0, "weight of later errors in an advantage, lambda; 1 for the returns of the rollout, as in the paper"
+        )
+        value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
+        entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
+        normalize_advantages: bool = setting(False, "whether those of a rollout get mean 0 and standard deviation 1")
+        max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
+
+    settings: Conf
 
     learns_sequences: ClassVar[bool] = True
 
@@ -47,21 +59,17 @@ class A2C(ActorCritic):
         spaces: Spaces,
         *,
         discount: float = 0.99,
-        decay: float = 1.0,
-        value_scale: float = 0.5,
-        entropy_scale: float = 0.0,
-        normalize_advantages: bool = False,
-        max_gradient_norm: float = 0.5,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        self.normalize_advantages = normalize_advantages
+        chosen = self.settings
         loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
         super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)),
+            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
             discount=discount,
-            decay=decay,
-            max_gradient_norm=max_gradient_norm,
+            decay=chosen.decay,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or rmsprop(7e-4, rho=0.99, epsilon=1e-5),
             seed=seed,
         )
@@ -69,7 +77,7 @@ class A2C(ActorCritic):
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
         """Yield all steps of a rollout as the batch of one update."""
         advantages, returns = self.estimate(rollout)
-        if self.normalize_advantages:
+        if self.settings.normalize_advantages:
             advantages = normalized(advantages, self.mean)
         yield self.rows(rollout, advantages, returns)
 

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.arguments import check_range, check_whole
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural, NonNegative, Unit
+from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
@@ -25,6 +27,7 @@ from dsinga.training.target_params import copy_params, follow
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"
 
 
+@register("learning_algorithm", kDDPG=6)
 class DDPG(Algorithm):
     """Learns a policy without randomness, the actor, by the values that a critic gives its actions.
 
@@ -39,18 +42,33 @@ class DDPG(Algorithm):
     Args:
         model: the net.
         spaces: the spaces of the environment; actions are a box with bounds.
-        noise: standard deviation of the noise that ``sample`` adds to actions, of which the bounds are -1 and 1.
-        noise_correlation: correlation of the noise of an environment's step with that of the step before. Above 0 it is
-            an Ornstein-Uhlenbeck process, exp(-theta·dt), which pushes one way for about 1/(1 - correlation) steps,
-            across episodes, too.
-        random_steps: steps of environments at first, whose actions are random.
-        target_share: how far the target params move towards the params in an update, from 0 to 1.
         updater: the actor's updater, by default Adam with a learning rate of 0.001.
-        critic_updater: the critic's updater, by default Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
     Raises UserError for actions that are no box with bounds, and for a net that does not fit them.
     """
+
+    class Conf(Settings):
+        """Settings of kDDPG."""
+
+        noise: NonNegative = setting(
+            0.1, "standard deviation of the noise that sample adds to actions, of which the bounds are -1 and 1"
+        )
+        noise_correlation: Unit = setting(
+            0.0,
+            "correlation of the noise of an environment's step with that of the step before. Above 0 it is an "
+            "Ornstein-Uhlenbeck process, exp(-theta·dt), which pushes one way for about 1/(1 - correlation) steps, "
+            "across episodes, too",
+        )
+        random_steps: Natural = setting(1000, "steps of environments at first, whose actions are random")
+        target_share: Unit = setting(
+            0.005, "how far the target params move towards the params in an update, from 0 to 1"
+        )
+        critic_updater: UpdaterConf | None = setting(
+            None, "the critic's updater, by default Adam with a learning rate of 0.001"
+        )
+
+    settings: Conf
 
     on_policy: ClassVar[bool] = False
     critics: ClassVar[int] = 1
@@ -60,26 +78,16 @@ class DDPG(Algorithm):
         model: Model,
         spaces: Spaces,
         *,
-        noise: float = 0.1,
-        noise_correlation: float = 0.0,
-        random_steps: int = 1000,
-        target_share: float = 0.005,
         updater: UpdaterConf | None = None,
-        critic_updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         self.low, self.high = self._bounds(spaces)
-        check_range("noise", noise, 0)
-        check_range("noise_correlation", noise_correlation, 0, 1)
-        check_range("target_share", target_share, 0, 1)
-        check_whole("random_steps", random_steps, 0)
-        self.noise, self.noise_correlation = noise, noise_correlation
-        self.random_steps, self.target_share = random_steps, target_share
         action = model.head(0, "actions")
         self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
         critic = critic_of(model, action, self._values)
         self.critic_net = LocalNet(
-            critic.job(self._critic_losses(), critic_updater or adam(1e-3), seed),
+            critic.job(self._critic_losses(), self.settings.critic_updater or adam(1e-3), seed),
             self._critic_examples(model, spaces),
             threads=1,
             is_small=True,
@@ -139,7 +147,7 @@ class DDPG(Algorithm):
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
         """Return the actor's actions with noise, at first random ones."""
         shape = (len(observations), *self.spaces.action.shape)
-        if self.sampled < self.random_steps:
+        if self.sampled < self.settings.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
         else:
             actions = self._actions(self.params, observations).reshape(shape) + self._draw_noise(shape, rng)
@@ -153,10 +161,10 @@ class DDPG(Algorithm):
 
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Return the noise of the next step of N environments, (N, ...); another N begins the process anew."""
-        noise = rng.standard_normal(shape, np.float32) * np.float32(self.noise)
-        if self.noise_correlation:
+        noise = rng.standard_normal(shape, np.float32) * np.float32(self.settings.noise)
+        if self.settings.noise_correlation:
             if self.latest_noise.shape == shape:
-                correlation = np.float32(self.noise_correlation)
+                correlation = np.float32(self.settings.noise_correlation)
                 noise = correlation * self.latest_noise + np.sqrt(1 - correlation**2) * noise
             self.latest_noise = noise
         return noise
@@ -185,7 +193,7 @@ class DDPG(Algorithm):
         """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""
         metrics = self._learn_critic(batch)
         value = self._learn_actor(batch)
-        follow(self.target_params, self.params, self.target_share)
+        follow(self.target_params, self.params, self.settings.target_share)
         return {"loss": metrics["loss"], "value": value}
 
     def _learn_critic(self, batch: Transitions) -> Means:

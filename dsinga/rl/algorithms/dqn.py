@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, Natural, NonNegative, Unit
+from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
@@ -21,6 +23,7 @@ from dsinga.training.target_params import copy_params, follow
 ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
 
 
+@register("learning_algorithm", kDQN=5)
 class DQN(Algorithm):
     """Learns the value Q of each discrete action, by the temporal differences of transitions from a replay memory.
 
@@ -36,19 +39,27 @@ class DQN(Algorithm):
     Args:
         model: the net; its first head has a value for each action.
         spaces: the spaces of the environment; actions are discrete.
-        double: whether Q chooses the action that Q' values.
-        delta: the error beyond which the loss is linear (Huber), 0 for none.
-        target_every: updates after which Q' follows Q.
-        target_share: how far Q' then moves towards Q, from 0 to 1; 1 copies.
-        first_epsilon: the share of random actions at first.
-        last_epsilon: the share from ``epsilon_steps`` on; it falls linearly.
-        epsilon_steps: steps of environments.
-        actor_spread: how far the exploration of remote actors differs; with 0 all explore alike.
         updater: by default Adam with a learning rate of 0.001.
         seed: determines the initial params.
 
     Raises UserError for actions that are not discrete, and for a head of another size.
     """
+
+    class Conf(Settings):
+        """Settings of kDQN."""
+
+        double: bool = setting(False, "whether Q chooses the action that Q' values")
+        delta: NonNegative = setting(1.0, "the error beyond which the loss is linear (Huber), 0 for none")
+        target_every: Count = setting(250, "updates after which Q' follows Q")
+        target_share: Unit = setting(1.0, "how far Q' then moves towards Q, from 0 to 1; 1 copies")
+        first_epsilon: Unit = setting(1.0, "the share of random actions at first")
+        last_epsilon: Unit = setting(0.05, "the share from epsilon_steps on; it falls linearly")
+        epsilon_steps: Natural = setting(10_000, "steps of environments until the share is last_epsilon")
+        actor_spread: NonNegative = setting(
+            7.0, "how far the exploration of remote actors differs; with 0 all explore alike"
+        )
+
+    settings: Conf
 
     on_policy: ClassVar[bool] = False
 
@@ -57,35 +68,20 @@ class DQN(Algorithm):
         model: Model,
         spaces: Spaces,
         *,
-        double: bool = False,
-        delta: float = 1.0,
-        target_every: int = 250,
-        target_share: float = 1.0,
-        first_epsilon: float = 1.0,
-        last_epsilon: float = 0.05,
-        epsilon_steps: int = 10_000,
-        actor_spread: float = 7.0,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         if not isinstance(spaces.action, DiscreteSpace):
             raise UserError(
                 f"DQN takes discrete actions, but those of the environment are {spaces.action}; use DDPG or TD3"
             )
-        check_whole("target_every", target_every, 1)
-        check_whole("epsilon_steps", epsilon_steps, 0)
-        check_range("actor_spread", actor_spread, 0)
-        shares = {"target_share": target_share, "first_epsilon": first_epsilon, "last_epsilon": last_epsilon}
-        for name, share in shares.items():
-            check_range(name, share, 0, 1)
-        self.double, self.target_every, self.target_share = double, target_every, target_share
-        self.first_epsilon, self.last_epsilon, self.epsilon_steps = first_epsilon, last_epsilon, epsilon_steps
         values = model.head(0, "the values of actions")
         loss = LayerConf(
             name=LOSS,
             type=LayerType.kTDLoss,
             srclayers=[values, ACTION, TARGET, WEIGHT],
-            tdloss_conf=TDLossConf(delta=delta),
+            tdloss_conf=TDLossConf(delta=self.settings.delta),
         )
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}
@@ -93,7 +89,7 @@ class DQN(Algorithm):
             model, spaces, layers=layers, examples=examples, updater=updater or adam(learning_rate=1e-3), seed=seed
         )
         self.target_params = copy_params(self.params)
-        self.actor_spread, self.sampled = actor_spread, 0
+        self.sampled = 0
         self._exponent = 1.0  # of the share of random actions
 
     def check_heads(self) -> None:
@@ -105,8 +101,9 @@ class DQN(Algorithm):
     @property
     def epsilon(self) -> float:
         """The share of random actions at present."""
-        done = min(1.0, self.sampled / max(1, self.epsilon_steps))
-        return (self.first_epsilon + done * (self.last_epsilon - self.first_epsilon)) ** self._exponent
+        first, last = self.settings.first_epsilon, self.settings.last_epsilon
+        done = min(1.0, self.sampled / max(1, self.settings.epsilon_steps))
+        return (first + done * (last - first)) ** self._exponent
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
         """Let this copy be that of a remote actor: epsilon to the power of 1 + actor_spread·actor/(actors - 1).
@@ -114,7 +111,7 @@ class DQN(Algorithm):
         Errors are those by the params alone, which stand for the target params, too.
         """
         super().act_as(actor, actors, params, sampled)
-        self.target_params, self._exponent = params, 1 + self.actor_spread * actor / max(1, actors - 1)
+        self.target_params, self._exponent = params, 1 + self.settings.actor_spread * actor / max(1, actors - 1)
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the action of the largest value for each of N observations."""
@@ -133,7 +130,7 @@ class DQN(Algorithm):
     def targets(self, batch: Transitions) -> np.ndarray:
         """Return the targets (B,) of the values of a batch's actions, float32."""
         values = self.heads(batch.next_observations, self.target_params)[0]
-        best = self.predict(batch.next_observations) if self.double else values.argmax(axis=1)
+        best = self.predict(batch.next_observations) if self.settings.double else values.argmax(axis=1)
         following = values[np.arange(len(values)), best]
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
 
@@ -158,8 +155,8 @@ class DQN(Algorithm):
                 WEIGHT: batch.weights.reshape(-1, 1),
             }
         )
-        if self.updater.steps % self.target_every == 0:
-            follow(self.target_params, self.params, self.target_share)
+        if self.updater.steps % self.settings.target_every == 0:
+            follow(self.target_params, self.params, self.settings.target_share)
         return {"loss": metrics["loss"], "value": metrics["value"]}
 
     def state(self) -> dict[str, Any]:

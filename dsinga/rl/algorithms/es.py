@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Positive, Range
+from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size
 from dsinga.rl.experience import Sampled
@@ -17,6 +21,7 @@ from dsinga.rl.updaters import adam
 from dsinga.worker.param_slices import Arrays
 
 
+@register("learning_algorithm", kES=4)
 class ES(Algorithm):
     """Evolution strategies of Salimans et al. (2017), "Evolution Strategies as a Scalable Alternative".
 
@@ -27,28 +32,30 @@ class ES(Algorithm):
     Args:
         model: the net; its first head is the policy, of which the best actions are taken.
         spaces: the spaces of the environment.
-        population: candidates of a generation, an even number.
-        deviation: standard deviation of the noise.
         updater: the updater; by default Adam at a rate of 0.01.
         seed: determines the initial params and the noise.
     """
+
+    class Conf(Settings):
+        """Settings of kES."""
+
+        population: Annotated[int, Range(2)] = setting(32, "candidates of a generation, an even number")
+        deviation: Positive = setting(0.05, "standard deviation of the noise")
+
+    settings: Conf
 
     def __init__(
         self,
         model: Model,
         spaces: Spaces,
         *,
-        population: int = 32,
-        deviation: float = 0.05,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        if not deviation > 0:
-            raise UserError(f"deviation is {deviation}; give a number above 0")
-        if population < 2 or population % 2:
-            raise UserError(f"population is {population}; give an even number of at least 2")
+        if self.settings.population % 2:
+            raise UserError(f"population is {self.settings.population}; give an even number of at least 2")
         super().__init__(model, spaces, updater=updater or adam(0.01), seed=seed)
-        self.population, self.deviation = population, deviation
         self._evolving = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
 
     def check_heads(self) -> None:
@@ -72,9 +79,9 @@ class ES(Algorithm):
 
     def candidates(self) -> Iterator[Arrays]:
         """Yield the params of each candidate of this generation."""
-        for pair in range(self.population // 2):
+        for pair in range(self.settings.population // 2):
             noise = self._noise(pair)
-            for sign in (self.deviation, -self.deviation):
+            for sign in (self.settings.deviation, -self.settings.deviation):
                 changed = {name: self.params[name] + np.float32(sign) * noise[name] for name in noise}
                 yield {**self.params, **changed}
 
@@ -89,7 +96,7 @@ class ES(Algorithm):
         sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
         for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
             for name, noise in self._noise(pair).items():
-                sums[name] -= np.float32(weight / (self.population * self.deviation)) * noise
+                sums[name] -= np.float32(weight / (self.settings.population * self.settings.deviation)) * noise
         self.updater.step(self.params, sums)
         return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
 

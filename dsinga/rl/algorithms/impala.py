@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, NetConf, UpdaterConf, VTraceLossConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Limit, NonNegative, Positive
+from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     LOG_PROBABILITY,
@@ -28,6 +31,7 @@ REWARD, DISCOUNT = "rl_reward", "rl_discount"
 INPUTS = ACTION, LOG_PROBABILITY, REWARD, DISCOUNT
 
 
+@register("learning_algorithm", kIMPALA=3)
 class IMPALA(ActorCritic):
     """The learner of IMPALA (Espeholt et al. 2018): one update by each rollout, by the loss kVTraceLoss.
 
@@ -37,16 +41,25 @@ class IMPALA(ActorCritic):
     Args:
         model: the net; its heads are the policy and the value.
         spaces: the spaces of the environment.
-        rho_clip: largest ratio of probabilities in the errors of values.
-        c_clip: largest ratio in the factors that carry later errors back.
         discount: factor of the next step's reward, gamma.
-        value_scale: factor of half of the squared error of the value.
-        entropy_scale: factor of the entropy of the policy.
-        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit. The loss is the mean over
-            environments of the sum over steps.
         updater: the updater; by default RMSProp at a rate of 0.0006, as in the paper.
         seed: determines the initial params.
     """
+
+    class Conf(Settings):
+        """Settings of kIMPALA."""
+
+        rho_clip: Positive = setting(1.0, "largest ratio of probabilities in the errors of values")
+        c_clip: Positive = setting(1.0, "largest ratio in the factors that carry later errors back")
+        value_scale: NonNegative = setting(0.5, "factor of half of the squared error of the value")
+        entropy_scale: NonNegative = setting(0.01, "factor of the entropy of the policy")
+        max_gradient_norm: Limit = setting(
+            40.0,
+            "the gradient of the mean over environments of the sum over steps is scaled down to this Euclidean norm; "
+            "0 for no limit",
+        )
+
+    settings: Conf
 
     corrects_older_actions: ClassVar[bool] = True
 
@@ -55,32 +68,32 @@ class IMPALA(ActorCritic):
         model: Model,
         spaces: Spaces,
         *,
-        rho_clip: float = 1.0,
-        c_clip: float = 1.0,
         discount: float = 0.99,
-        value_scale: float = 0.5,
-        entropy_scale: float = 0.01,
-        max_gradient_norm: float = 40.0,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
+        chosen = self.settings
         policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
         super().__init__(
             *(model, spaces, []),
             inputs=(),
             discount=discount,
-            max_gradient_norm=max_gradient_norm,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or rmsprop(6e-4, rho=0.99, epsilon=0.01),
             seed=seed,
         )
         conf = VTraceLossConf(
-            distribution=distribution_of(spaces.action), rho_clip=rho_clip, c_clip=c_clip, value_scale=value_scale
+            distribution=distribution_of(spaces.action),
+            rho_clip=chosen.rho_clip,
+            c_clip=chosen.c_clip,
+            value_scale=chosen.value_scale,
         )
         sources = [policy, value, *INPUTS]
         loss = LayerConf(name=POLICY_LOSS, type=LayerType.kVTraceLoss, srclayers=sources, vtraceloss_conf=conf)
         self._losses = [loss]
-        if entropy_scale:
-            self._losses.append(entropy_loss(policy, entropy_scale, spaces.action, per_step=True))
+        if chosen.entropy_scale:
+            self._losses.append(entropy_loss(policy, chosen.entropy_scale, spaces.action, per_step=True))
         self._learners: dict[int, LocalNet] = {}  # by the steps of a rollout
 
     def learn(self, batch: Rollout) -> dict[str, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.arguments import check_range, check_whole
 from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, Limit, NonNegative, Positive, Unit
+from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -26,6 +28,7 @@ from dsinga.rl.spaces import Spaces
 from dsinga.rl.updaters import adam
 
 
+@register("learning_algorithm", kPPO=0)
 class PPO(ActorCritic):
     """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
 
@@ -35,18 +38,24 @@ class PPO(ActorCritic):
     Args:
         model: the net; its heads are the policy and the value.
         spaces: the spaces of the environment.
-        clip: by how much the probability of an action may change before its gradient ends, epsilon.
-        epochs: passes over a rollout.
-        minibatches: updates in a pass.
         discount: factor of the next step's reward, gamma.
-        decay: weight of later errors in an advantage, lambda.
-        value_scale: factor of the squared error of the value.
-        entropy_scale: factor of the entropy of the policy.
-        normalize_advantages: whether those of a minibatch get mean 0 and standard deviation 1.
-        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
         updater: the updater; by default Adam at a rate of 0.0003.
         seed: determines the initial params and the order of the rows.
     """
+
+    class Conf(Settings):
+        """Settings of kPPO."""
+
+        clip: Positive = setting(0.2, "by how much the probability of an action may change before its gradient ends")
+        epochs: Count = setting(4, "passes over a rollout")
+        minibatches: Count = setting(4, "updates in a pass")
+        decay: Unit = setting(0.95, "weight of later errors in an advantage, lambda")
+        value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
+        entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
+        normalize_advantages: bool = setting(True, "whether those of a minibatch get mean 0 and standard deviation 1")
+        max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
+
+    settings: Conf
 
     learns_sequences: ClassVar[bool] = True
 
@@ -55,35 +64,24 @@ class PPO(ActorCritic):
         model: Model,
         spaces: Spaces,
         *,
-        clip: float = 0.2,
-        epochs: int = 4,
-        minibatches: int = 4,
         discount: float = 0.99,
-        decay: float = 0.95,
-        value_scale: float = 0.5,
-        entropy_scale: float = 0.0,
-        normalize_advantages: bool = True,
-        max_gradient_norm: float = 0.5,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        check_range("clip", clip, 0)
-        check_whole("epochs", epochs, 1)
-        check_whole("minibatches", minibatches, 1)
-        self.epochs, self.minibatches = epochs, minibatches
-        self.normalize_advantages = normalize_advantages
+        chosen = self.settings
         loss = LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
             srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
-            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=clip),
+            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=chosen.clip),
         )
         super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)),
+            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
             inputs=(ADVANTAGE, RETURN, LOG_PROBABILITY),
             discount=discount,
-            decay=decay,
-            max_gradient_norm=max_gradient_norm,
+            decay=chosen.decay,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or adam(3e-4, epsilon=1e-5),
             seed=seed,
         )
@@ -95,14 +93,14 @@ class PPO(ActorCritic):
         rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]
         rng = np.random.default_rng((self.seed, self.updater.steps))
         length = 1 if self.recurrence is None else len(rollout.rewards)  # of what an update takes as a whole
-        size = -(-rollout.steps // length // self.minibatches) * length
-        for _ in range(self.epochs):
+        size = -(-rollout.steps // length // self.settings.minibatches) * length
+        for _ in range(self.settings.epochs):
             order = rng.permutation(rollout.steps // length)
             if length > 1:
                 order = (order[:, np.newaxis] * length + np.arange(length)).reshape(-1)
             shuffled = {name: array[order] for name, array in rows.items()}
             for start in range(0, rollout.steps, size):
                 part = {name: array[start : start + size] for name, array in shuffled.items()}
-                if self.normalize_advantages:
+                if self.settings.normalize_advantages:
                     part[ADVANTAGE] = normalized(part[ADVANTAGE], self.mean)
                 yield part

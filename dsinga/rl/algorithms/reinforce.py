@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import UpdaterConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Limit, NonNegative
+from dsinga.registry import register
 from dsinga.rl.advantages import discounted_returns
 from dsinga.rl.algorithms.a2c import policy_gradient_loss
 from dsinga.rl.algorithms.actor_critic import (
@@ -24,6 +28,7 @@ from dsinga.rl.spaces import Spaces
 from dsinga.rl.updaters import adam
 
 
+@register("learning_algorithm", kREINFORCE=2)
 class REINFORCE(ActorCritic):
     """The policy gradient of Williams (1992), one update by each rollout.
 
@@ -35,13 +40,19 @@ class REINFORCE(ActorCritic):
         model: the net; its heads are the policy and, if wanted, the value.
         spaces: the spaces of the environment.
         discount: factor of the next step's reward, gamma.
-        value_scale: factor of the squared error of the value.
-        entropy_scale: factor of the entropy of the policy.
-        normalize_advantages: whether those of an update get mean 0 and standard deviation 1.
-        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
         updater: the updater; by default Adam at a rate of 0.01.
         seed: determines the initial params.
     """
+
+    class Conf(Settings):
+        """Settings of kREINFORCE."""
+
+        value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
+        entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
+        normalize_advantages: bool = setting(True, "whether those of an update get mean 0 and standard deviation 1")
+        max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
+
+    settings: Conf
 
     def __init__(
         self,
@@ -49,24 +60,21 @@ class REINFORCE(ActorCritic):
         spaces: Spaces,
         *,
         discount: float = 0.99,
-        value_scale: float = 0.5,
-        entropy_scale: float = 0.0,
-        normalize_advantages: bool = True,
-        max_gradient_norm: float = 0.5,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
-        self.normalize_advantages = normalize_advantages
+        chosen = self.settings
         policy = model.head(0, "the policy")
         loss = policy_gradient_loss(policy, spaces.action)
-        losses = [loss, entropy_loss(policy, entropy_scale, spaces.action)]
+        losses = [loss, entropy_loss(policy, chosen.entropy_scale, spaces.action)]
         if len(model.heads) > 1:
-            losses = actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)
+            losses = actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)
         super().__init__(
             *(model, spaces, losses),
             inputs=(ADVANTAGE, RETURN)[: len(model.heads)],
             discount=discount,
-            max_gradient_norm=max_gradient_norm,
+            max_gradient_norm=chosen.max_gradient_norm,
             updater=updater or adam(0.01),
             seed=seed,
         )
@@ -88,6 +96,6 @@ class REINFORCE(ActorCritic):
         advantages = returns - self.values_of(batch)[:-1] if len(self.model.heads) > 1 else returns
         rows = self.rows(batch, advantages, returns)
         rows = {name: rows[name][is_complete] for name in self.net.net.inputs}
-        if self.normalize_advantages:
+        if self.settings.normalize_advantages:
             rows[ADVANTAGE] = normalized(rows[ADVANTAGE])
         return mean_metrics([self.update(rows)])

@@ -137,11 +137,12 @@ def _job_of(algorithm: ActorCritic, settings: GroupSettings, steps: int) -> tupl
     rows, updates = count * settings.rollout_steps, 1
     batch = count if isinstance(algorithm, IMPALA) else rows  # its records are sequences
     if isinstance(algorithm, PPO):
-        updates = algorithm.epochs * algorithm.minibatches
-        batch, rest = divmod(rows, algorithm.minibatches)
+        minibatches = algorithm.settings.minibatches
+        updates = algorithm.settings.epochs * minibatches
+        batch, rest = divmod(rows, minibatches)
         if rest:
             raise UserError(
-                f"a rollout of {rows} steps cannot be divided into {algorithm.minibatches} equal minibatches; change "
+                f"a rollout of {rows} steps cannot be divided into {minibatches} equal minibatches; change "
                 "minibatches, environments or rollout_steps"
             )
     job, examples = algorithm.learning_net(settings.rollout_steps)
