@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
-from dsinga.job.limits import Axis, Count, Natural, Padding, Parts, Positive
+from dsinga.job.limits import Count, Natural, Padding, Positive
 from dsinga.job.message import Message
 
 
@@ -111,26 +111,6 @@ class DummyConf(Message):
     input: bool = False
     output: bool = False
     shape: list[Count] = field(default_factory=list)
-
-
-class ConcateConf(Message):
-    """Settings of kConcate: the axis on which its sources are joined."""
-
-    concate_dim: Axis = 0
-    num_concates: Parts = 1
-
-
-class SliceConf(Message):
-    """Settings of kSlice: the axis on which its source is cut, and the number of slices."""
-
-    slice_dim: Axis = 0
-    num_slices: Parts = 1
-
-
-class SplitConf(Message):
-    """Settings of kSplit: the number of destinations that get the whole feature."""
-
-    num_splits: Parts = 1
 
 
 class RNNDummyConf(Message):

@@ -5,35 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from dsinga.job.enums import (
-    ActivationType,
-    AttentionScore,
     CellActivation,
-    DropoutUnit,
     PoolMethod,
     StepPoolMethod,
 )
-from dsinga.job.limits import Count, Fraction, NonNegative, Padding, Pixels, Positive, Range, Share, Steps
+from dsinga.job.limits import Count, Padding, Pixels, Range, Steps
 from dsinga.job.message import Message
-
-
-class ActivationConf(Message):
-    """Settings of kActivation: its function."""
-
-    type: ActivationType = ActivationType.RELU
-
-
-class AttentionConf(Message):
-    """Settings of kAttention: its heads, how it scores keys, and whether a query sees no later keys."""
-
-    num_heads: Count = 1
-    score: AttentionScore = AttentionScore.kScaledDot
-    causal: bool = False
-
-
-class PositionalEncodingConf(Message):
-    """Settings of kPositionalEncoding: the factor of its source."""
-
-    scale: Positive = 1.0
 
 
 class WindowConf(Message):
@@ -96,19 +73,6 @@ class Pooling1DConf(Message):
     stride: Steps | None = None
 
 
-class CosineSimilarityConf(Message):
-    """Settings of kCosineSimilarity: a factor of the cosine."""
-
-    scale: Positive = 1.0
-
-
-class DropoutConf(Message):
-    """Settings of kDropout: the fraction of units set to zero. Beyond SINGA: the kind of ``unit``."""
-
-    dropout_ratio: Share = 0.5
-    unit: DropoutUnit = DropoutUnit.kNumber
-
-
 class InnerProductConf(Message):
     """Settings of kInnerProduct: its weight is (num_output, inputs), or (inputs, num_output) if ``transpose``."""
 
@@ -124,18 +88,6 @@ class RBMConf(Message):
     bias_term: bool = True
     gaussian: bool = False
     persistent: bool = False
-
-
-class ReLUConf(Message):
-    """Settings of kReLU: the slope for negative inputs."""
-
-    negative_slope: NonNegative = 0.0
-
-
-class SoftmaxConf(Message):
-    """Settings of kSoftmax: into how many groups a row is divided."""
-
-    num_softmax_per_instance: Count = 1
 
 
 class RecurrentConf(Message):
@@ -181,16 +133,6 @@ class EmbeddingConf(Message):
     vocab_size: Count = 0
     feature_dim: Count = 100
     dense_gradient: bool = False
-
-
-class BMConf(Message):
-    """Settings of kBM. Beyond SINGA: ``momentum`` is the weight of the newest batch, as in PyTorch.
-
-    ``use_global_stats``, as in Caffe, normalises with the running statistics in training, too, and keeps them.
-    """
-
-    momentum: Fraction = 0.1
-    use_global_stats: bool = False
 
 
 class LearnedVectorConf(Message):
