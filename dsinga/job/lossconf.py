@@ -100,9 +100,3 @@ class MeanLossConf(Message):
     """Settings of kMeanLoss: a factor of the loss."""
 
     scale: float = 1.0
-
-
-class ArgSortConf(Message):
-    """Settings of kArgSort and kAccuracy: how many of the largest predictions count."""
-
-    topk: Count = 1
