@@ -9,7 +9,6 @@ from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.html_table import job_html  # which also sets how notebooks show a Job
 from dsinga.job.inputconf import *
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
-from dsinga.job.lossconf import *
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, CDConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dsinga.job import inputconf, lossconf
+from dsinga.job import inputconf
 from dsinga.job.component import Component
 from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
@@ -82,18 +82,6 @@ class LayerConf(Component):
     store_conf: inputconf.StoreConf | None = None
     lmdbdata_conf: inputconf.DataConf | None = None
     sharddata_conf: inputconf.DataConf | None = None
-    softmaxloss_conf: lossconf.SoftmaxLossConf | None = None
-    classsoftmaxloss_conf: lossconf.ClassSoftmaxLossConf | None = None
-    sampledloss_conf: lossconf.SampledLossConf | None = None
-    policygradientloss_conf: lossconf.PolicyGradientLossConf | None = None
-    ppoloss_conf: lossconf.PPOLossConf | None = None
-    entropyloss_conf: lossconf.EntropyLossConf | None = None
-    tdloss_conf: lossconf.TDLossConf | None = None
-    meanloss_conf: lossconf.MeanLossConf | None = None
-    vtraceloss_conf: lossconf.VTraceLossConf | None = None
-    euclideanloss_conf: lossconf.EuclideanLossConf | None = None
-    sigmoidcrossentropyloss_conf: lossconf.SigmoidCrossEntropyLossConf | None = None
-    hingeloss_conf: lossconf.HingeLossConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
 

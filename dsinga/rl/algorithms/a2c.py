@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -76,8 +76,9 @@ class A2C(ActorCritic):
 
 def policy_gradient_loss(policy: str, space: Space) -> LayerConf:
     """Return the loss layer of the policy gradient."""
-    conf = PolicyGradientLossConf(distribution=distribution_of(space))
-    sources = [policy, ACTION, ADVANTAGE]
     return LayerConf(
-        name=POLICY_LOSS, type=LayerType.kPolicyGradientLoss, srclayers=sources, policygradientloss_conf=conf
+        name=POLICY_LOSS,
+        type=LayerType.kPolicyGradientLoss,
+        srclayers=[policy, ACTION, ADVANTAGE],
+        policygradientloss_conf={"distribution": distribution_of(space)},
     )

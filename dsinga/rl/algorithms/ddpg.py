@@ -13,7 +13,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
@@ -260,6 +260,4 @@ class DDPG(Algorithm):
 
 def _actor_loss(value: str) -> LayerConf:
     """Return the loss layer that raises the mean of a value."""
-    return LayerConf(
-        name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf=MeanLossConf(scale=-1.0)
-    )
+    return LayerConf(name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf={"scale": -1.0})

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, input_layer
@@ -85,7 +85,7 @@ class DQN(Algorithm):
             name=LOSS,
             type=LayerType.kTDLoss,
             srclayers=[values, ACTION, TARGET, WEIGHT],
-            tdloss_conf=TDLossConf(delta=delta),
+            tdloss_conf={"delta": delta},
         )
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dsinga.arguments import check_range, check_whole
-from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -76,7 +76,7 @@ class PPO(ActorCritic):
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
             srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
-            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=clip),
+            ppoloss_conf={"distribution": distribution_of(spaces.action), "clip": clip},
         )
         super().__init__(
             *(model, spaces, actor_critic_losses(model, spaces, loss, value_scale, entropy_scale)),
