@@ -12,8 +12,9 @@ from dsinga.data import open_text, resolve
 from dsinga.data.vocabulary import decode, encode, has_words, read_vocabulary
 from dsinga.engine.predictor import ONE_CORE, Predictor
 from dsinga.errors import UserError
-from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, NetConf, OnehotConf, Phase, RecurrentConf
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
+from dsinga.layers.recurrent import RecurrentConf
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array
 from dsinga.training import check_params
@@ -68,9 +69,9 @@ def _one_step(layer: LayerConf, codes: int) -> LayerConf:
     """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state."""
     layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[], per_step=False)
     if layer.type in READERS:
-        return layer.replace(type=LayerType.kCharRNN, srclayers=[], char_rnn_conf=CharRNNConf(unroll_len=1))
+        return layer.replace(type=LayerType.kCharRNN, srclayers=[], char_rnn_conf={"unroll_len": 1})
     if layer.type is LayerType.kOneHot and not (layer.onehot_conf and layer.onehot_conf.vocab_size):
-        return layer.replace(onehot_conf=OnehotConf(vocab_size=codes))  # as in SINGA's sample.conf
+        return layer.replace(onehot_conf={"vocab_size": codes})  # as in SINGA's sample.conf
     for field, value in vars(layer).items():
         if isinstance(value, RecurrentConf):
             if value.bidirectional:

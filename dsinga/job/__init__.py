@@ -9,9 +9,7 @@ from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.html_table import job_html  # which also sets how notebooks show a Job
 from dsinga.job.inputconf import *
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
-from dsinga.job.lossconf import *
 from dsinga.job.message import JobError, Message, Where
-from dsinga.job.neuronconf import *
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, CDConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import *
@@ -19,10 +17,11 @@ from dsinga.job.writer import redact_job, to_text
 
 
 def __getattr__(name: str) -> Any:
-    """Return the settings class of a component, as LRNConf of kLRN, which its own class declares."""
+    """Return a class of settings by name, as LRNConf of kLRN, or one from which such a class derives."""
     if name.endswith("Conf"):
         for kind in ("layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm"):
             for _, conf in component_settings(kind):
-                if conf.__name__ == name:
-                    return conf
+                for cls in conf.__mro__:
+                    if cls.__name__ == name:
+                        return cls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -92,7 +92,7 @@ def _check_definition(cls: type[Settings]) -> None:
                     "are int, float, bool, str, an Enum, another Settings, or a list of these"
                 )
         value = default.get(name)
-        for number in value if repeated and value else [value]:
+        for number in (value or []) if repeated else [value]:
             if name in allowed and number is not None and number not in allowed.get(name, NUMBER):
                 raise UserError(f"{cls.__name__}: the default of {name!r} {allowed[name].fault(number)}")
 
@@ -185,6 +185,11 @@ class Component(Message):
         member = getattr(self, self.type_field)
         return (getattr(self, self.user_field) or "") if member.is_user else str(member)
 
+    @property
+    def title(self) -> str:
+        """The words by which errors name the component."""
+        return self.type_name
+
     def needed_fields(self) -> tuple[str, ...]:
         """Return the fields that must be given for the type of this message, as far as it is registered."""
         if not self.type_name:
@@ -206,7 +211,8 @@ class Component(Message):
             return settings
         given: S | None = getattr(self, conf.field)
         if given is None and conf.needed:
-            raise self.error(f"{self.type_name} needs {conf.field} {{ ... }}")
+            must = [f"{name}: ..." for name in field_types(conf) if name in conf._required]
+            raise self.error(f"{self.title} needs {conf.field} {{ {' '.join(must) or '...'} }}")
         return conf() if given is None else given
 
 
@@ -227,16 +233,4 @@ NEEDS = {
     "kRecordOutput": ("store_conf",),
     "kLMDBData": ("lmdbdata_conf",),
     "kShardData": ("sharddata_conf",),
-    "kCharRNN": ("char_rnn_conf",),
-    "kCharRNNOutput": ("char_rnn_conf",),
-    "kConvolution": ("convolution_conf",),
-    "kCConvolution": ("convolution_conf",),
-    "kCudnnConv": ("convolution_conf",),
-    "kInnerProduct": ("innerproduct_conf",),
-    "kRBMVis": ("rbm_conf",),
-    "kRBMHid": ("rbm_conf",),
-    "kGRU": ("gru_conf",),
-    "kLSTM": ("lstm_conf",),
-    "kRNN": ("rnn_conf",),
-    "kEmbedding": ("embedding_conf",),
 }

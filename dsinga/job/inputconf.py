@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
-from dsinga.job.limits import Axis, Count, Natural, Padding, Parts, Positive
+from dsinga.job.limits import Count, Natural, Positive
 from dsinga.job.message import Message
 
 
@@ -61,83 +61,3 @@ class DataConf(Message):
     path: str
     batchsize: Count
     random_skip: Natural = 0
-
-
-class MnistConf(Message):
-    """Settings of kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation is not in its source."""
-
-    norm_a: Positive = 1.0
-    norm_b: float = 0.0
-    kernel: int = 0
-    sigma: float = 0.0
-    alpha: float = 0.0
-    beta: float = 0.0
-    gamma: float = 0.0
-    resize: int = 0
-    elastic_freq: int = 0
-
-
-class RGBImageConf(Message):
-    """Settings of kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image.
-
-    Beyond SINGA: ``pad`` adds pixels of zeros on every side before the crop.
-    """
-
-    scale: Positive = 1.0
-    cropsize: Natural = 0
-    mirror: bool = False
-    meanfile: str = ""
-    pad: Padding = 0
-
-
-class CharRNNConf(Message):
-    """Settings of kCharRNN: a text, its vocabulary, the number of streams and of time steps."""
-
-    path: str | None = None
-    vocab_path: str | None = None
-    unroll_len: Count = 50
-    batchsize: Count = 1
-
-
-class OnehotConf(Message):
-    """Settings of kOneHot: the number of different codes."""
-
-    vocab_size: Count = 0
-
-
-class DummyConf(Message):
-    """Settings of kDummy: it is a source of random numbers (``input``), an end (``output``), or passes data on."""
-
-    input: bool = False
-    output: bool = False
-    shape: list[Count] = field(default_factory=list)
-
-
-class ConcateConf(Message):
-    """Settings of kConcate: the axis on which its sources are joined."""
-
-    concate_dim: Axis = 0
-    num_concates: Parts = 1
-
-
-class SliceConf(Message):
-    """Settings of kSlice: the axis on which its source is cut, and the number of slices."""
-
-    slice_dim: Axis = 0
-    num_slices: Parts = 1
-
-
-class SplitConf(Message):
-    """Settings of kSplit: the number of destinations that get the whole feature."""
-
-    num_splits: Parts = 1
-
-
-class RNNDummyConf(Message):
-    """Settings of kRNNDummy, which gives random numbers in place of a source, or passes its source on."""
-
-    dynamic_srclayer: str | None = None
-    shape: list[Count] = field(default_factory=list)
-    integer: bool = False
-    low: float = 0.0
-    high: float = 0.0

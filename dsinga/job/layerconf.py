@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from dsinga.job import inputconf, lossconf, neuronconf
+from dsinga.job import inputconf
 from dsinga.job.component import Component
 from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
@@ -81,50 +81,18 @@ class LayerConf(Component):
     location: Natural | None = None
     store_conf: inputconf.StoreConf | None = None
     lmdbdata_conf: inputconf.DataConf | None = None
-    mnist_conf: inputconf.MnistConf | None = None
-    rgbimage_conf: inputconf.RGBImageConf | None = None
     sharddata_conf: inputconf.DataConf | None = None
-    char_rnn_conf: inputconf.CharRNNConf | None = None
-    onehot_conf: inputconf.OnehotConf | None = None
-    activation_conf: neuronconf.ActivationConf | None = None
-    convolution_conf: neuronconf.ConvolutionConf | None = None
-    dropout_conf: neuronconf.DropoutConf | None = None
-    dummy_conf: inputconf.DummyConf | None = None
-    innerproduct_conf: neuronconf.InnerProductConf | None = None
-    pooling_conf: neuronconf.PoolingConf | None = None
-    rbm_conf: neuronconf.RBMConf | None = None
-    relu_conf: neuronconf.ReLUConf | None = None
-    softmax_conf: neuronconf.SoftmaxConf | None = None
-    gru_conf: neuronconf.GRUConf | None = None
-    lstm_conf: neuronconf.LSTMConf | None = None
-    rnn_conf: neuronconf.RNNConf | None = None
-    attention_conf: neuronconf.AttentionConf | None = None
-    positionalencoding_conf: neuronconf.PositionalEncodingConf | None = None
-    embedding_conf: neuronconf.EmbeddingConf | None = None
-    bm_conf: neuronconf.BMConf | None = None
-    convolution1d_conf: neuronconf.Convolution1DConf | None = None
-    pooling1d_conf: neuronconf.Pooling1DConf | None = None
-    cosinesimilarity_conf: neuronconf.CosineSimilarityConf | None = None
-    softmaxloss_conf: lossconf.SoftmaxLossConf | None = None
-    classsoftmaxloss_conf: lossconf.ClassSoftmaxLossConf | None = None
-    sampledloss_conf: lossconf.SampledLossConf | None = None
-    policygradientloss_conf: lossconf.PolicyGradientLossConf | None = None
-    ppoloss_conf: lossconf.PPOLossConf | None = None
-    entropyloss_conf: lossconf.EntropyLossConf | None = None
-    tdloss_conf: lossconf.TDLossConf | None = None
-    meanloss_conf: lossconf.MeanLossConf | None = None
-    vtraceloss_conf: lossconf.VTraceLossConf | None = None
-    learnedvector_conf: neuronconf.LearnedVectorConf | None = None
-    euclideanloss_conf: lossconf.EuclideanLossConf | None = None
-    sigmoidcrossentropyloss_conf: lossconf.SigmoidCrossEntropyLossConf | None = None
-    hingeloss_conf: lossconf.HingeLossConf | None = None
-    argsort_conf: lossconf.ArgSortConf | None = None
-    concate_conf: inputconf.ConcateConf | None = None
-    slice_conf: inputconf.SliceConf | None = None
-    split_conf: inputconf.SplitConf | None = None
-    rnn_dummy_conf: inputconf.RNNDummyConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
+
+    if TYPE_CHECKING:  # the settings of each type are fields, too
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    @property
+    def title(self) -> str:
+        """The words by which errors name the layer."""
+        return f"layer {self.name!r}: {self.type_name}"
 
     def in_phase(self, phase: Phase) -> bool:
         """Whether the layer belongs to the net of ``phase``."""

@@ -10,7 +10,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from dsinga.job import ActivationConf, ActivationType, DropoutConf, DropoutUnit, LayerConf, ReLUConf, SoftmaxConf
+from dsinga.job import ActivationType, DropoutUnit, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, NonNegative, Share
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
@@ -51,9 +53,16 @@ class ElementwiseFunction(Layer):
 class ReLU(ElementwiseFunction):
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault."""
 
+    class Conf(Settings):
+        """Settings of kReLU."""
+
+        negative_slope: NonNegative = setting(0.0, "the slope for negative inputs")
+
+    settings: Conf
+
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.slope = (conf.relu_conf or ReLUConf()).negative_slope
+        self.slope = self.settings.negative_slope
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.relu(x, self.slope)
@@ -122,9 +131,16 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
 class Activation(ElementwiseFunction):
     """The activation function that ``activation_conf.type`` names, RELU by default."""
 
+    class Conf(Settings):
+        """Settings of kActivation."""
+
+        type: ActivationType = setting(ActivationType.RELU, "its function")
+
+    settings: Conf
+
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        function = FUNCTIONS[(conf.activation_conf or ActivationConf()).type]
+        function = FUNCTIONS[self.settings.type]
         self.function = function(conf, source_shapes, info)
 
     def forward(self, x: Array, ops: Ops) -> Array:
@@ -143,19 +159,24 @@ class Activation(ElementwiseFunction):
 class Softmax(Layer):
     """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
 
+    class Conf(Settings):
+        """Settings of kSoftmax."""
+
+        num_softmax_per_instance: Count = setting(1, "into how many groups a row is divided")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "normalises over all features of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        softmax = conf.softmax_conf or SoftmaxConf()
         self.shape = self.source_shapes[0]
-        self.parts, columns = softmax.num_softmax_per_instance, math.prod(self.shape[1:])
+        self.parts, columns = self.settings.num_softmax_per_instance, math.prod(self.shape[1:])
         if self.parts < 1 or columns % self.parts:
             raise self.fail(
                 f"cannot cut rows of {columns} into {self.parts} equal parts; "
                 f"give a num_softmax_per_instance that divides {columns}",
-                softmax,
+                self.settings,
                 "num_softmax_per_instance",
             )
         self.width = columns // self.parts
@@ -192,13 +213,19 @@ class Dropout(Layer):
     global row, not on the worker.
     """
 
+    class Conf(Settings):
+        """Settings of kDropout."""
+
+        dropout_ratio: Share = setting(0.5, "the fraction of units set to zero")
+        unit: DropoutUnit = setting(DropoutUnit.kNumber, "the kind of unit; beyond SINGA")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        dropout = conf.dropout_conf or DropoutConf()
-        self.ratio, self.unit = dropout.dropout_ratio, dropout.unit
+        self.ratio, self.unit = self.settings.dropout_ratio, self.settings.unit
         self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import AttentionConf, AttentionScore, LayerConf, PositionalEncodingConf
+from dsinga.job import AttentionScore, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, Positive
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.label import check_ends, integer_labels
@@ -26,6 +28,14 @@ class AttentionLayer(Layer):
     gets zeros.
     """
 
+    class Conf(Settings, name="AttentionConf"):
+        """Settings of kAttention and kAttentionWeights."""
+
+        num_heads: Count = setting(1, "the number of heads")
+        score: AttentionScore = setting(AttentionScore.kScaledDot, "how keys are scored")
+        causal: bool = setting(False, "whether a query sees no later keys")
+
+    settings: Conf
     over_steps: ClassVar[bool] = True
     feature_axis: int = 2
     gathered_because = "needs all features of a head"
@@ -37,7 +47,6 @@ class AttentionLayer(Layer):
         if len(source_shapes) == count + 1:
             self.label_source = count
         super().__init__(conf, source_shapes, info)
-        self.settings = conf.attention_conf or AttentionConf()
         self._check_sources(count)
         (rows, self.queries, columns), (_, self.keys, _) = self.source_shapes[:2]
         heads = self.heads = self.settings.num_heads
@@ -198,6 +207,12 @@ class PositionalEncoding(Layer):
     paper multiplies embeddings by ``scale`` √n.
     """
 
+    class Conf(Settings):
+        """Settings of kPositionalEncoding."""
+
+        scale: Positive = setting(1.0, "the factor of its source")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
     over_steps: ClassVar[bool] = True
@@ -212,7 +227,7 @@ class PositionalEncoding(Layer):
                 "a kEmbedding layer between, if these are words",
                 field="srclayers",
             )
-        self.scale = (conf.positionalencoding_conf or PositionalEncodingConf()).scale
+        self.scale = self.settings.scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import BMConf, LayerConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Fraction
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.registry import register
@@ -38,6 +40,15 @@ class BatchNorm(Layer):
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
 
+    class Conf(Settings, name="BMConf"):
+        """Settings of kBM."""
+
+        momentum: Fraction = setting(0.1, "the weight of the newest batch in the running statistics, as in PyTorch")
+        use_global_stats: bool = setting(
+            False, "whether training, too, normalises with the running statistics and keeps them, as in Caffe"
+        )
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
 
@@ -46,8 +57,7 @@ class BatchNorm(Layer):
         self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
-        settings = conf.bm_conf or BMConf()
-        self.momentum, self.use_global_stats = settings.momentum, settings.use_global_stats
+        self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
         channels = self.shape[1:2]
         self.params = (
             ParamSpec("scale", channels, initial=1.0),

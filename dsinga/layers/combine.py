@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
-from dsinga.job import CosineSimilarityConf, LayerConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Positive
 from dsinga.layers.base import (
     Array,
     Arrays,
@@ -82,12 +84,18 @@ class CosineSimilarity(Layer):
     The similarity is from -``scale`` to ``scale``; that of a row of zeros is 0.
     """
 
+    class Conf(Settings):
+        """Settings of kCosineSimilarity."""
+
+        scale: Positive = setting(1.0, "the factor of the cosine")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 2
     gathered_because = "compares the features of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.scale = (conf.cosinesimilarity_conf or CosineSimilarityConf()).scale
+        self.scale = self.settings.scale
         first, second = self.source_shapes
         if first != second:
             raise self.fail(

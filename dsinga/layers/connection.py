@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Axis, Parts
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Rows
 from dsinga.ops import Ops
@@ -23,6 +25,12 @@ from dsinga.registry import register
 class Split(Layer):
     """Give the source's feature to each of ``num_splits`` destinations, and the source the sum of their gradients."""
 
+    class Conf(Settings):
+        """Settings of kSplit."""
+
+        num_splits: Parts = setting(1, "the number of destinations that get the whole feature")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     hands_parts: ClassVar[bool] = True
     connection = Connection.kOneToOne
@@ -30,7 +38,7 @@ class Split(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.shape = self.source_shapes[0]
-        self.part_shapes = (self.shape,) * (conf.split_conf or SplitConf()).num_splits
+        self.part_shapes = (self.shape,) * self.settings.num_splits
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output((sources[0],) * len(self.part_shapes))
@@ -53,12 +61,19 @@ class SliceLayer(Layer):
     equal.) On axis 0 the parts are rows of the global batch: a worker that has some rows passes on those in each part.
     """
 
+    class Conf(Settings, name="SliceConf"):
+        """Settings of kSlice."""
+
+        slice_dim: Axis = setting(0, "the axis on which its source is cut")
+        num_slices: Parts = setting(1, "the number of slices")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     hands_parts: ClassVar[bool] = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.slice_conf or SliceConf()
+        settings = self.settings
         self.shape, self.axis, parts = self.source_shapes[0], settings.slice_dim, settings.num_slices
         check_axis(self, self.axis, settings, "slice_dim")
         length = self.shape[self.axis]
@@ -79,8 +94,7 @@ class SliceLayer(Layer):
 
         On axis 0, ``bounds`` are rows of the global batch, and may leave out rows that the worker never has.
         """
-        settings = SliceConf(slice_dim=axis)
-        layer = cls(conf.replace(slice_conf=settings), [shape])
+        layer = cls(conf.replace(slice_conf={"slice_dim": axis}), [shape])
         layer._set_bounds(bounds)
         return layer
 
@@ -123,9 +137,17 @@ class Concate(Layer):
     the first source, then those of the second, and so on.
     """
 
+    class Conf(Settings):
+        """Settings of kConcate."""
+
+        concate_dim: Axis = setting(0, "the axis on which its sources are joined")
+        num_concates: Parts = setting(1, "the number of sources; 1 for as many as there are")
+
+    settings: Conf
+
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.concate_conf or ConcateConf()
+        settings = self.settings
         if not self.source_shapes:
             raise self.fail("takes at least 1 source layer; correct its srclayers", field="srclayers")
         sources, self.axis = len(self.source_shapes), settings.concate_dim
@@ -194,7 +216,7 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     return rows.transpose(0, 3, 1, 2)
 
 
-def check_axis(layer: Layer, axis: int, conf: SliceConf | ConcateConf, field: str) -> None:
+def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:
     """Raise UserError unless the first source has the axis ``axis``, which ``field`` of ``conf`` names."""
     shape = layer.source_shapes[0]
     if not 0 <= axis < len(shape):

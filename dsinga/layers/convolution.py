@@ -5,12 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from dsinga.job import ConvolutionConf, LayerConf, PoolingConf, PoolMethod, WindowConf
+from dsinga.job import LayerConf, PoolMethod
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.ops import Pair
 from dsinga.registry import register
+
+
+class WindowConf(Settings):
+    """Settings shared by convolution and pooling: a window, for both directions or each."""
+
+    kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it and the next two")
+    pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it and the next two")
+    stride: Pixels | None = setting(None, "by how many pixels the window moves")
+    kernel_x: Pixels | None = setting(None, "the width of the window")
+    kernel_y: Pixels | None = setting(None, "the height of the window")
+    pad_x: Padding | None = setting(None, "how many pixels of zeros are left and right of an image")
+    pad_y: Padding | None = setting(None, "how many pixels of zeros are above and below an image")
+    stride_x: Pixels | None = setting(None, "by how many pixels the window moves to the right")
+    stride_y: Pixels | None = setting(None, "by how many pixels the window moves down")
+
+    def pair(self, field: str, default: int) -> Pair:
+        """Return (vertical, horizontal) of "kernel", "pad" or "stride"."""
+        both = getattr(self, field)
+        if both is not None:
+            return both, both
+        sides = (getattr(self, f"{field}_y"), getattr(self, f"{field}_x"))
+        return tuple(default if side is None else side for side in sides)  # type: ignore[return-value]
 
 
 class Window(NamedTuple):
@@ -22,15 +46,13 @@ class Window(NamedTuple):
     outputs: Pair
 
 
-def sliding_window(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Window:
+def sliding_window(layer: Layer, conf: WindowConf, stride: int) -> Window:
     """Return the window of ``conf`` over the images of ``layer``, with a default ``stride``.
 
     H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
     up). Raises UserError where the window is larger than the padded image.
     """
     _, height, width = layer.image_shape()
-    if isinstance(conf, PoolingConf) and conf.global_pooling:
-        return _whole_image(layer, conf, (height, width))
     kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
     room = (height + 2 * pad[0], width + 2 * pad[1])
     if kernel[0] > room[0] or kernel[1] > room[1]:
@@ -44,7 +66,9 @@ def sliding_window(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: in
     return Window(kernel, step, pad, outputs)
 
 
-def _whole_image(layer: Layer, conf: PoolingConf, size: Pair) -> Window:
+def whole_image(layer: Layer, conf: WindowConf) -> Window:
+    """Return the window that is the whole image of ``layer``; raise UserError where ``conf`` gives another one."""
+    size = layer.image_shape()[1:]
     fields = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
     if fields:
         raise layer.fail(
@@ -68,14 +92,20 @@ class Convolution(Layer):
     (num_filters,), unless ``bias_term`` is false.
     """
 
+    class Conf(WindowConf):
+        """Settings of kConvolution; kernel 3, pad 0, stride 1 by default."""
+
+        num_filters: Count = required("the number of filters")
+        bias_term: bool = setting(True, "whether a bias is added; beyond SINGA")
+        workspace_byte_limit: int = setting(512, "the memory for workspace; has no effect")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToAll
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.convolution_conf
-        if settings is None:
-            raise self.fail("needs convolution_conf { num_filters: ... kernel: ... }")
+        settings = self.settings
         filters, channels = settings.num_filters, self.image_shape()[0]
         self.window = sliding_window(self, settings, stride=1)
         height, width = self.window.kernel
@@ -87,8 +117,7 @@ class Convolution(Layer):
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        assert self.conf.convolution_conf is not None, self.name
-        part = self.conf.convolution_conf.replace(num_filters=columns.stop - columns.start)
+        part = self.settings.replace(num_filters=columns.stop - columns.start)
         return self.conf.replace(convolution_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -117,15 +146,23 @@ class Pooling(Layer):
     window is the whole image and the feature (B, C, 1, 1).
     """
 
+    class Conf(WindowConf):
+        """Settings of kPooling; kernel 3, pad 0, stride 2 by default."""
+
+        pool: PoolMethod = setting(PoolMethod.MAX, "the kind of pooling")
+        global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection: Connection | None = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.pooling_conf or PoolingConf()
+        settings = self.settings
         if len(self.source_shapes[0]) == 3:
             self.connection, self.gathered_because = None, "takes images (height, width) of a single channel"
-        self.window = window = sliding_window(self, settings, stride=2)
+        window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
+        self.window = window
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:
             raise self.fail(
                 f"a kernel of {as_text(window.kernel)} would cover nothing but padding of {as_text(window.pad)}; "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from dsinga.job import Convolution1DConf, LayerConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count, Range, Steps
 from dsinga.layers.base import Array, Arrays, Gradients, Output, ParamSpec, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.steps import StepWindows, WindowLayer
@@ -36,16 +38,29 @@ class Convolution1D(WindowLayer):
     (num_filters,), unless ``bias_term`` is false.
     """
 
+    class Conf(Settings):
+        """Settings of kConvolution1D: filters, and the windows of steps that they take."""
+
+        num_filters: Count = required("the number of filters")
+        kernel: Steps = setting(3, "how many steps a window has")
+        stride: Steps = setting(1, "by how many steps the window moves")
+        pad: Annotated[int, Range(0, 100_000)] = setting(0, "the number of zero steps before and after each sequence")
+        same: bool = setting(
+            False,
+            "whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if "
+            "kernel is even",
+        )
+        bias_term: bool = setting(True, "whether a bias is added")
+
+    settings: Conf
     gathered_because = "has steps where others have features"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.convolution1d_conf
-        if settings is None:
-            raise self.fail("needs convolution1d_conf { num_filters: ... kernel: ... }")
+        settings = self.settings
         rows, steps, features = self.source_shapes[0]
         kernel = settings.kernel
-        windows = StepWindows(kernel, settings.stride, *self._padding(settings))
+        windows = StepWindows(kernel, settings.stride, *self._padding())
         if steps + windows.before + windows.after < kernel:
             raise self.fail(
                 f"a kernel of {kernel} does not fit {steps} steps padded by {settings.pad}; make kernel smaller, or "
@@ -59,8 +74,9 @@ class Convolution1D(WindowLayer):
             self.params += (ParamSpec("bias", (settings.num_filters,)),)
         self.shape = (rows, self.set_windows(windows), settings.num_filters)
 
-    def _padding(self, settings: Convolution1DConf) -> tuple[int, int]:
+    def _padding(self) -> tuple[int, int]:
         """Return the number of zero steps before and after a sequence."""
+        settings = self.settings
         if not settings.same:
             return settings.pad, settings.pad
         if settings.pad:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import EmbeddingConf, LayerConf, Message, OnehotConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.ops import SparseRows
@@ -57,12 +59,6 @@ class CodesLayer(Layer):
             )
         return ctx.ops.asarray(codes)
 
-    def vocabulary_size(self, settings: Message, size: int) -> int:
-        """Return ``size``, the ``vocab_size`` of ``settings``; raise UserError where the job has none."""
-        if size < 1:
-            raise self.fail("needs vocab_size, the number of different characters or words", settings, "vocab_size")
-        return size
-
 
 @register("layer", kOneHot=197)
 class OneHot(CodesLayer):
@@ -71,12 +67,20 @@ class OneHot(CodesLayer):
     The vectors of steps after the end of a sequence (code -1) are 0.
     """
 
+    class Conf(Settings, name="OnehotConf"):
+        """Settings of kOneHot."""
+
+        vocab_size: Count | None = setting(None, "the number of different codes")
+
+    settings: Conf
     gathered_because = "makes all columns from one code"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.onehot_conf or OnehotConf()
-        self.size = self.vocabulary_size(settings, settings.vocab_size)
+        if self.settings.vocab_size is None:
+            text = "needs vocab_size, the number of different characters or words"
+            raise self.fail(text, self.settings, "vocab_size")
+        self.size = self.settings.vocab_size
         self.shape = (*self.codes_shape, self.size)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -93,12 +97,22 @@ class Embedding(CodesLayer):
     weight by columns.
     """
 
+    class Conf(Settings):
+        """Settings of kEmbedding."""
+
+        vocab_size: Count = required("the number of different codes")
+        feature_dim: Count = setting(100, "the width of the vectors")
+        dense_gradient: bool = setting(
+            False, "whether the gradient is a whole array, so that updaters move all rows in each step"
+        )
+
+    settings: Conf
     gathered_because = "has steps where others have features"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.embedding_conf or EmbeddingConf()
-        self.size = self.vocabulary_size(settings, settings.vocab_size)
+        settings = self.settings
+        self.size = settings.vocab_size
         self.dense_gradient = settings.dense_gradient
         sparse = not self.dense_gradient
         self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
@@ -107,8 +121,8 @@ class Embedding(CodesLayer):
             self.connection = Connection.kOneToAll
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        settings = self.conf.embedding_conf or EmbeddingConf()
-        return self.conf.replace(embedding_conf=settings.replace(feature_dim=columns.stop - columns.start))
+        part = self.settings.replace(feature_dim=columns.stop - columns.start)
+        return self.conf.replace(embedding_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = self.codes(sources[0], ctx)

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import HingeLossConf, HingeNorm, LayerConf
+from dsinga.job import HingeNorm, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
@@ -25,6 +27,15 @@ class HingeLoss(Layer):
     (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
     """
 
+    class Conf(Settings):
+        """Settings of kHingeLoss."""
+
+        norm: HingeNorm = setting(HingeNorm.L1, "whether violations of the margin are summed, or their squares")
+        margin: Positive = setting(1.0, "by how much the label's score should be above the others")
+        topk: Count = setting(1, "a prediction is right if the label is among so many of the largest")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     takes_one_label: ClassVar[bool] = True
@@ -34,7 +45,7 @@ class HingeLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.hingeloss_conf or HingeLossConf()
+        settings = self.settings
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
         self.topk = check_topk(self, settings.topk, self.classes, settings)
         self.squared, self.margin, self.scale = settings.norm is HingeNorm.L2, settings.margin, settings.scale

@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, MnistConf, RGBImageConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural, Padding, Positive
 from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
@@ -27,14 +29,24 @@ class ImagePreprocess(Layer):
     ignores ``meanfile``; both are faults.)
     """
 
+    class Conf(Settings, name="RGBImageConf"):
+        """Settings of kImagePreprocess and kRGBImage."""
+
+        scale: Positive = setting(1.0, "the factor of the pixels")
+        cropsize: Natural = setting(0, "the height and width of the crop, in pixels; 0 keeps the whole image")
+        mirror: bool = setting(False, "whether half of the images are mirrored in training, at random")
+        meanfile: str = setting("", "not read: name it as mean_file of the input layer's store_conf")
+        pad: Padding = setting(0, "how many pixels of zeros are added on every side before the crop; beyond SINGA")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "crops and mirrors whole images"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        image = conf.rgbimage_conf or RGBImageConf()
+        image = self.settings
         channels, height, width = self.image_shape()
-        mean = self._mean(image, info, (channels, height, width))
+        mean = self._mean(info, (channels, height, width))
         self.pad = image.pad
         height, width = height + 2 * image.pad, width + 2 * image.pad
         self.crop = (image.cropsize, image.cropsize) if image.cropsize else (height, width)
@@ -79,8 +91,9 @@ class ImagePreprocess(Layer):
         """Return by how many pixels the crop can move, down and to the right."""
         return images.shape[2] + 2 * self.pad - self.crop[0], images.shape[3] + 2 * self.pad - self.crop[1]
 
-    def _mean(self, image: RGBImageConf, info: RecordInfo | None, shape: Shape) -> Any:
+    def _mean(self, info: RecordInfo | None, shape: Shape) -> Any:
         """Return the mean image, or None if the job has none."""
+        image = self.settings
         mean = None if info is None else info.mean
         if mean is None:
             if image.meanfile:
@@ -106,13 +119,26 @@ class Mnist(Layer):
     The settings of the elastic distortion in SINGA's documentation have no effect: it was never in SINGA's source.
     """
 
+    class Conf(Settings):
+        """Settings of kMnist: x/norm_a - norm_b."""
+
+        norm_a: Positive = setting(1.0, "what pixels are divided by")
+        norm_b: float = setting(0.0, "what is subtracted then")
+        kernel: int = setting(0, "of the elastic distortion; has no effect")
+        sigma: float = setting(0.0, "of the elastic distortion; has no effect")
+        alpha: float = setting(0.0, "of the elastic distortion; has no effect")
+        beta: float = setting(0.0, "of the elastic distortion; has no effect")
+        gamma: float = setting(0.0, "of the elastic distortion; has no effect")
+        resize: int = setting(0, "of the elastic distortion; has no effect")
+        elastic_freq: int = setting(0, "of the elastic distortion; has no effect")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        mnist = conf.mnist_conf or MnistConf()
-        self.norm_a, self.norm_b = mnist.norm_a, mnist.norm_b
+        self.norm_a, self.norm_b = self.settings.norm_a, self.settings.norm_b
         self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

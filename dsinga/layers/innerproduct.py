@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.registry import register
@@ -23,15 +25,21 @@ class InnerProduct(Layer):
     *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
     """
 
+    class Conf(Settings):
+        """Settings of kInnerProduct."""
+
+        num_output: Count = required("how many numbers it gives a row")
+        bias_term: bool = setting(True, "whether a bias is added")
+        transpose: bool = setting(False, "whether its weight is (inputs, num_output), not (num_output, inputs)")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToAll
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.innerproduct_conf
-        if settings is None:
-            raise self.fail("needs innerproduct_conf { num_output: ... }")
+        settings = self.settings
         outputs, inputs = settings.num_output, math.prod(self.source_shapes[0][1:])
         self.transpose, self.bias = settings.transpose, settings.bias_term
         weight = (inputs, outputs) if self.transpose else (outputs, inputs)
@@ -41,8 +49,7 @@ class InnerProduct(Layer):
         self.shape = (self.source_shapes[0][0], outputs)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        assert self.conf.innerproduct_conf is not None, self.name
-        part = self.conf.innerproduct_conf.replace(num_output=columns.stop - columns.start)
+        part = self.settings.replace(num_output=columns.stop - columns.start)
         return self.conf.replace(innerproduct_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -74,16 +81,19 @@ class LearnedVector(Layer):
     It may be the logs of standard deviations of a Gaussian policy that do not depend on the situation.
     """
 
+    class Conf(Settings):
+        """Settings of kLearnedVector."""
+
+        num_output: Count = required("how many numbers it has")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "takes nothing from its source but the number of rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.learnedvector_conf
-        if settings is None:
-            raise self.fail("needs learnedvector_conf { num_output: ... }")
-        self.shape = (self.source_shapes[0][0], settings.num_output)
-        self.params = (ParamSpec("vector", (settings.num_output,)),)
+        self.shape = (self.source_shapes[0][0], self.settings.num_output)
+        self.params = (ParamSpec("vector", self.shape[1:]),)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         rows = ctx.ops.xp.zeros((len(sources[0]), *self.shape[1:]), params[0].dtype)

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import DummyConf, LayerConf, StoreConf
+from dsinga.job import LayerConf, StoreConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo, Records
 from dsinga.ops import AsyncCopy, Ops
@@ -104,11 +106,19 @@ class Dummy(Layer):
     in training.) The random numbers depend on seed, step, layer and global row.
     """
 
+    class Conf(Settings):
+        """Settings of kDummy, which without ``input`` and ``output`` passes data on."""
+
+        input: bool = setting(False, "whether it is a source of random numbers")
+        output: bool = setting(False, "whether it is an end of the net")
+        shape: list[Count] = setting([], "the shape of the random numbers, the batch first")
+
+    settings: Conf
     connection: Connection | None = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        dummy = conf.dummy_conf or DummyConf()
+        dummy = self.settings
         self.makes_numbers, self.is_output = dummy.input, dummy.output
         if dummy.input:
             self.expect_sources(0)
@@ -120,11 +130,10 @@ class Dummy(Layer):
             self.shape = self.source_shapes[0]
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        dummy = self.conf.dummy_conf
-        if dummy is None or not dummy.input:
+        if not self.makes_numbers:
             return self.conf
-        rows, _, *rest = dummy.shape
-        return self.conf.replace(dummy_conf=dummy.replace(shape=[rows, columns.stop - columns.start, *rest]))
+        rows, _, *rest = self.shape
+        return self.conf.replace(dummy_conf=self.settings.replace(shape=[rows, columns.stop - columns.start, *rest]))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         if not self.makes_numbers:

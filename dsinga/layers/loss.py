@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import EuclideanLossConf, LayerConf, SigmoidCrossEntropyLossConf, SoftmaxLossConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, NonNegative, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
@@ -44,6 +46,14 @@ class SoftmaxLoss(Layer):
     Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
     """
 
+    class Conf(Settings):
+        """Settings of kSoftmaxLoss."""
+
+        topk: Count = setting(1, "a prediction is right if the label is among so many of the largest")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        label_smoothing: Share = setting(0.0, "the share of the target that is spread over all classes; beyond SINGA")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 2
     optional_sources: ClassVar[int] = 1
     label_source: int | None = 1
@@ -54,7 +64,7 @@ class SoftmaxLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.softmaxloss_conf or SoftmaxLossConf()
+        settings = self.settings
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
         check_weights(self, WEIGHTS)
         self.topk = check_topk(self, settings.topk, self.classes, settings)
@@ -138,9 +148,16 @@ class EuclideanLoss(PairLoss):
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
+    class Conf(Settings):
+        """Settings of kEuclideanLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.scale = (conf.euclideanloss_conf or EuclideanLossConf()).scale
+        self.scale = self.settings.scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
@@ -179,11 +196,17 @@ class SigmoidCrossEntropyLoss(PairLoss):
     B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
 
+    class Conf(Settings):
+        """Settings of kSigmoidCrossEntropyLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.scale = (conf.sigmoidcrossentropyloss_conf or SigmoidCrossEntropyLossConf()).scale
+        self.scale = self.settings.scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])

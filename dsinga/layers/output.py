@@ -8,10 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from dsinga.job import ArgSortConf, LayerConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
+from dsinga.layers.text import CharRNNConf
 from dsinga.registry import register
 
 
@@ -19,15 +22,20 @@ from dsinga.registry import register
 class ArgSort(Layer):
     """Indices (B, topk), int64, of the largest numbers of each row of (B, ...), largest first, ties by index."""
 
+    class Conf(Settings):
+        """Settings of kArgSort and kAccuracy."""
+
+        topk: Count = setting(1, "how many of the largest predictions count")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     is_output = True
     gathered_because = "ranks all classes of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.argsort_conf or ArgSortConf()
         self.classes = math.prod(self.source_shapes[0][1:])
-        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.topk = check_topk(self, self.settings.topk, self.classes, self.settings)
         self.shape = (self.source_shapes[0][0], self.topk)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -67,6 +75,7 @@ class Accuracy(ArgSort):
 class CharRNNOutput(Layer):
     """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
 
+    Conf: ClassVar = CharRNNConf
     source_count: ClassVar[int | None] = 1
     is_output = True
     gathered_because = "writes whole records"

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import EntropyLossConf, LayerConf, PolicyGradientLossConf, PPOLossConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
 from dsinga.job.enums import PolicyDistribution
+from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
@@ -116,12 +118,19 @@ def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int 
         )
 
 
+class PolicyConf(Settings):
+    """Settings shared by losses of policies."""
+
+    distribution: PolicyDistribution = setting(PolicyDistribution.kCategorical, "the distribution of its policy")
+
+
 class PolicyLoss(Layer):
     """Base of losses of a policy: the feature is (B, 1), a number for each row.
 
     A subclass returns, in ``row_losses``, the loss of each row (B,) and its derivatives by the policy.
     """
 
+    settings: Any
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     gathered_because = "compares all numbers of a policy"
@@ -129,18 +138,12 @@ class PolicyLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings: Any = self.settings(conf)
-        self.distribution: PolicyDistribution = settings.distribution
-        self.scale: float = settings.scale
-        numbers = check_policy(self, self.distribution, settings)
+        self.distribution: PolicyDistribution = self.settings.distribution
+        self.scale: float = self.settings.scale
+        numbers = check_policy(self, self.distribution, self.settings)
         for index, what in enumerate(self.sources_after_policy, start=1):
             check_rows(self, index, numbers if what == "actions" else 1, what)
         self.shape = (self.source_shapes[0][0], 1)
-
-    @staticmethod
-    def settings(conf: LayerConf) -> Any:
-        """Return the part of the configuration that is this layer's."""
-        raise NotImplementedError
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         """Return the loss of each row (B,), its derivatives by the policy, and sums of metrics by name."""
@@ -173,11 +176,12 @@ class PolicyGradientLoss(PolicyLoss):
     Sources: policy, action, advantage (B, 1), which is the return less a baseline. Metric: "loss".
     """
 
-    source_count: ClassVar[int | None] = 3
+    class Conf(PolicyConf):
+        """Settings of kPolicyGradientLoss."""
 
-    @staticmethod
-    def settings(conf: LayerConf) -> PolicyGradientLossConf:
-        return conf.policygradientloss_conf or PolicyGradientLossConf()
+        scale: NonNegative = setting(1.0, "the factor of the loss")
+
+    source_count: ClassVar[int | None] = 3
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         logs, derivative = self.chosen(sources, ctx)
@@ -195,17 +199,20 @@ class PPOLoss(PolicyLoss):
     with |r - 1| > ε.
     """
 
+    class Conf(PolicyConf):
+        """Settings of kPPOLoss."""
+
+        clip: Positive = setting(0.2, "the largest change of a probability, as a share of it")
+        scale: NonNegative = setting(1.0, "the factor of the loss")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 4
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "kl", "clip_fraction")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages", "log probabilities")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.clip = self.settings(conf).clip
-
-    @staticmethod
-    def settings(conf: LayerConf) -> PPOLossConf:
-        return conf.ppoloss_conf or PPOLossConf()
+        self.clip = self.settings.clip
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         xp = ctx.ops.xp
@@ -230,13 +237,14 @@ class EntropyLoss(PolicyLoss):
     Source: the policy. Metrics: "loss", and "entropy" in nats.
     """
 
+    class Conf(PolicyConf):
+        """Settings of kEntropyLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss")
+
     source_count: ClassVar[int | None] = 1
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ()
-
-    @staticmethod
-    def settings(conf: LayerConf) -> EntropyLossConf:
-        return conf.entropyloss_conf or EntropyLossConf()
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         entropy, derivative = entropies(self.distribution, sources[0], ctx.ops)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job import LayerConf, Pooling1DConf, StepPoolMethod
+from dsinga.job import LayerConf, StepPoolMethod
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Steps
 from dsinga.layers.base import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.steps import StepWindows, WindowLayer
@@ -24,11 +26,19 @@ class Pooling1D(WindowLayer):
     empty sequence. A sequence shorter than ``kernel`` has one window.
     """
 
+    class Conf(Settings):
+        """Settings of kPooling1D."""
+
+        pool: StepPoolMethod = setting(StepPoolMethod.MAX, "the kind of pooling")
+        kernel: Steps | None = setting(None, "how many steps are pooled together; all without it")
+        stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")
+
+    settings: Conf
     gathered_because = "has steps where others have features"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.pooling1d_conf or Pooling1DConf()
+        settings = self.settings
         rows, steps, features = self.source_shapes[0]
         self.method = settings.pool
         self.over_all = settings.kernel is None

@@ -17,6 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
@@ -26,14 +28,21 @@ from dsinga.registry import register
 class RBMSide(Layer):
     """Base of the two sides of a restricted Boltzmann machine: a weight (hidden, visible), and the side's bias."""
 
+    class Conf(Settings, name="RBMConf"):
+        """Settings of kRBMVis and kRBMHid."""
+
+        hdim: Count = required("the number of hidden units")
+        bias_term: bool = setting(True, "whether the side has a bias")
+        gaussian: bool = setting(False, "whether the units of the side are real numbers of variance 1, not 0 or 1")
+        persistent: bool = setting(False, "whether the Gibbs chains of a hidden layer are persistent; beyond SINGA")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "samples whole rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.rbm_conf
-        if settings is None:
-            raise self.fail("needs rbm_conf { hdim: ... }")
+        settings = self.settings
         self.rows, self.inputs = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
         self.hdim, self.gaussian, self.persistent = settings.hdim, settings.gaussian, settings.persistent
         self.bias = settings.bias_term

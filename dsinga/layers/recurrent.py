@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from dsinga.job import GRUConf, LayerConf, LSTMConf, RecurrentConf
+from dsinga.job import CellActivation, LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import step_lengths
 from dsinga.ops.types import CellActivations
 from dsinga.registry import register
+
+
+class RecurrentConf(Settings):
+    """Settings shared by recurrent layers."""
+
+    dim_hidden: Count = required("the width of the hidden state")
+    bias_term: bool = setting(True, "whether a bias is added")
+    bidirectional: bool = setting(False, "whether a second direction begins with the last step; beyond SINGA")
+    carry: bool | None = setting(
+        None,
+        "whether a batch begins with the last state of the batch before; without it, where batches continue the same "
+        "texts (kCharRNN) in a job with one worker group; beyond SINGA",
+    )
+    initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
 
 
 class Recurrent(Layer):
@@ -31,25 +47,24 @@ class Recurrent(Layer):
     other direction follow, called ``back_<role>``; the last is ``state`` (B, S), with ``carry``.
     """
 
+    Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
+    settings: RecurrentConf
     over_steps: ClassVar[bool] = True
     is_recurrent: ClassVar[bool] = True
     gathered_because = "computes each unit of a step from all of the step before"
     cell: ClassVar[str]
-    conf_field: ClassVar[str]
     one_step: ClassVar[bool] = True
     state_parts: ClassVar[int] = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         shape = source_shapes[0] if source_shapes else ()
         self.sequences = len(shape) == 3
-        settings: RecurrentConf | None = getattr(conf, self.conf_field)
-        self.state_source = len(source_shapes) - 1 if settings and settings.initial_state else None
+        settings = conf.settings_of(self.Conf)
+        self.state_source = len(source_shapes) - 1 if settings.initial_state else None
         if self.sequences:
             self.label_source = next((k for k in range(1, len(source_shapes)) if k != self.state_source), None)
         super().__init__(conf, source_shapes, info)
-        if settings is None:
-            raise self.fail(f"needs {self.conf_field} {{ dim_hidden: ... }}")
-        self.settings, self.size = settings, settings.dim_hidden
+        self.size = settings.dim_hidden
         self.activations = cell_activations(settings)
         self._check_sources()
         self._check_settings(settings)
@@ -182,9 +197,9 @@ class Recurrent(Layer):
 def cell_activations(settings: RecurrentConf) -> CellActivations:
     """Return the activations that these settings name; those of a simple recurrent layer cannot be chosen."""
     chosen = {}
-    if isinstance(settings, GRUConf | LSTMConf):
+    if isinstance(settings, GRU.Conf | LSTM.Conf):
         chosen = {"gate": settings.gate_activation, "candidate": settings.candidate_activation}
-    if isinstance(settings, LSTMConf):
+    if isinstance(settings, LSTM.Conf):
         chosen["cell"] = settings.cell_activation
     return CellActivations(**{part: activation.name.lower() for part, activation in chosen.items()})
 
@@ -198,7 +213,13 @@ class GRU(Recurrent):
     SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b, r_b, c_b.
     """
 
-    cell, conf_field = "gru", "gru_conf"
+    class Conf(RecurrentConf):
+        """Settings of kGRU; the activations are as in PaddlePaddle."""
+
+        gate_activation: CellActivation = setting(CellActivation.SIGMOID, "the activation of the gates z and r")
+        candidate_activation: CellActivation = setting(CellActivation.TANH, "the activation of the candidate c")
+
+    cell = "gru"
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
         """Return the role and the shape of each param of one direction."""
@@ -230,11 +251,21 @@ class LSTM(_StackedGates):
     The state is h, then c.
     """
 
-    cell, conf_field, one_step, state_parts, gates = "lstm", "lstm_conf", False, 2, 4
+    class Conf(RecurrentConf):
+        """Settings of kLSTM."""
+
+        gate_activation: CellActivation = setting(CellActivation.SIGMOID, "the activation of the gates i, f and o")
+        candidate_activation: CellActivation = setting(CellActivation.TANH, "the activation of the candidate g")
+        cell_activation: CellActivation = setting(CellActivation.TANH, "the activation of the cell state c'")
+
+    cell, one_step, state_parts, gates = "lstm", False, 2, 4
 
 
 @register("layer", kRNN=711)
 class RNN(_StackedGates):
     """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false."""
 
-    cell, conf_field = "rnn", "rnn_conf"
+    class Conf(RecurrentConf):
+        """Settings of kRNN."""
+
+    cell = "rnn"

@@ -7,10 +7,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, RNNDummyConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Records
 from dsinga.registry import register
+
+
+class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
+    """Settings of kCharRNN, and of kCharRNNOutput, which writes a text."""
+
+    path: str | None = setting(None, "the text")
+    vocab_path: str | None = setting(None, "the vocabulary of the text")
+    unroll_len: Count = setting(50, "the number of time steps")
+    batchsize: Count = setting(1, "the number of streams of the text, each with a row of the batch")
 
 
 @register("layer", kCharRNN=195)
@@ -20,6 +31,7 @@ class CharRNN(Layer):
     From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA.
     """
 
+    Conf: ClassVar = CharRNNConf
     source_count: ClassVar[int | None] = 0
     is_input: ClassVar[bool] = True
     gathered_because = "reads whole sequences"
@@ -76,11 +88,20 @@ class RNNDummy(Layer):
     step before replaces them when a text is generated.
     """
 
+    class Conf(Settings, field="rnn_dummy_conf"):
+        """Settings of kRNNDummy."""
+
+        dynamic_srclayer: str | None = setting(None, "the layer whose feature replaces the numbers in generation")
+        shape: list[Count] = setting([], "the shape of the numbers, the batch first")
+        integer: bool = setting(False, "whether the numbers are rounded down")
+        low: float = setting(0.0, "the lowest number")
+        high: float = setting(0.0, "what all numbers are below")
+
+    settings: Conf
     gathered_because = "has the shape that the job gives it"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.settings = conf.rnn_dummy_conf or RNNDummyConf()
         if self.source_shapes:
             self.expect_sources(1)
             self.shape = self.source_shapes[0]

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, MeanLossConf, TDLossConf
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.policy_loss import check_actions, check_rows
@@ -26,6 +28,13 @@ class TDLoss(Layer):
     gradient. Metrics: "loss", and "value", the mean of Q[action].
     """
 
+    class Conf(Settings):
+        """Settings of kTDLoss."""
+
+        delta: NonNegative = setting(1.0, "the error beyond which the loss is linear; 0 for none")
+        scale: NonNegative = setting(1.0, "the factor of the loss")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 3
     optional_sources: ClassVar[int] = 1
     is_loss: ClassVar[bool] = True
@@ -34,8 +43,7 @@ class TDLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.tdloss_conf or TDLossConf()
-        self.delta, self.scale = settings.delta, settings.scale
+        self.delta, self.scale = self.settings.delta, self.settings.scale
         values = self.source_shapes[0]
         if len(values) != 2:
             raise self.fail(
@@ -82,6 +90,12 @@ class MeanLoss(Layer):
     deterministic policy gradient (Silver et al. 2014). With weights it carries any gradient of x. Metric: "loss".
     """
 
+    class Conf(Settings):
+        """Settings of kMeanLoss."""
+
+        scale: float = setting(1.0, "the factor of the loss")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 1
     optional_sources: ClassVar[int] = 1
     is_loss: ClassVar[bool] = True
@@ -90,7 +104,7 @@ class MeanLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.scale = (conf.meanloss_conf or MeanLossConf()).scale
+        self.scale = self.settings.scale
         self.shape = (self.source_shapes[0][0], math.prod(self.source_shapes[0][1:]))
         if len(self.source_shapes) > 1:
             check_rows(self, 1, self.shape[1], "weights")

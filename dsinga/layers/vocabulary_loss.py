@@ -8,7 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import LayerConf, SampledLossConf, SamplingMethod
+from dsinga.job import LayerConf, SamplingMethod
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count, Members, Natural, NonNegative
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import class_labels, integer_labels
@@ -63,6 +65,13 @@ class ClassSoftmaxLoss(Layer):
     exponential is the perplexity.
     """
 
+    class Conf(Settings):
+        """Settings of kClassSoftmaxLoss."""
+
+        vocab_size: Count = required("the number of words")
+        class_start: list[Natural] = setting([], "the first word of each class, from 0 on")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_loss: ClassVar[bool] = True
@@ -72,9 +81,7 @@ class ClassSoftmaxLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.classsoftmaxloss_conf
-        if settings is None:
-            raise self.fail("needs classsoftmaxloss_conf { vocab_size: ... class_start: [0, ...] }")
+        settings = self.settings
         starts, self.classes = settings.class_start or [0], settings.vocab_size
         if starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= self.classes:
             raise self.fail(
@@ -152,6 +159,16 @@ class SampledLoss(Layer):
     them to compute the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
     """
 
+    class Conf(Settings):
+        """Settings of kSampledLoss."""
+
+        vocab_size: Count = required("the number of words")
+        num_samples: Members = setting(5, "how many random words each word is told from")
+        method: SamplingMethod = setting(SamplingMethod.kNegativeSampling, "how a word is told from random ones")
+        counts: list[Natural] = setting([], "how often each word occurs; without it, Zipf's law")
+        power: NonNegative = setting(0.75, "the exponent of the counts in the probability of a random word")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_loss: ClassVar[bool] = True
@@ -161,9 +178,7 @@ class SampledLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.sampledloss_conf
-        if settings is None:
-            raise self.fail("needs sampledloss_conf { vocab_size: ... }")
+        settings = self.settings
         self.classes, self.samples = settings.vocab_size, settings.num_samples
         self.is_nce = settings.method is SamplingMethod.kNCE
         noise = noise_probabilities(self, settings)
@@ -226,7 +241,7 @@ class SampledLoss(Layer):
         return words, np.ones_like(counted) if self.is_nce else counted
 
 
-def noise_probabilities(layer: Layer, settings: SampledLossConf) -> np.ndarray:
+def noise_probabilities(layer: Layer, settings: SampledLoss.Conf) -> np.ndarray:
     """Return the probability q of each word as a random word, (V,) float64, by ``counts`` or by Zipf's law.
 
     Raises UserError for another number of counts than words, and for counts without any above 0.

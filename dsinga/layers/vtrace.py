@@ -8,11 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import LayerConf, VTraceLossConf
+from dsinga.job import LayerConf
+from dsinga.job.component import setting
 from dsinga.job.enums import PolicyDistribution
+from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.policy_loss import check_actions, chosen_actions
+from dsinga.layers.policy_loss import PolicyConf, check_actions, chosen_actions
 from dsinga.registry import register
 
 
@@ -39,6 +41,14 @@ class VTraceLoss(Layer):
     ``value_scale``, as means over steps; "ratio", the mean of r.
     """
 
+    class Conf(PolicyConf):
+        """Settings of kVTraceLoss."""
+
+        rho_clip: Positive = setting(1.0, "the largest ratio of probabilities that weighs a step")
+        c_clip: Positive = setting(1.0, "the largest ratio by which the steps after it count")
+        value_scale: NonNegative = setting(0.5, "the factor of the loss of the values")
+
+    settings: Conf
     source_count: ClassVar[int | None] = 6
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "policy_loss", "value_loss", "ratio")
@@ -47,7 +57,7 @@ class VTraceLoss(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = conf.vtraceloss_conf or VTraceLossConf()
+        settings = self.settings
         self.distribution, self.value_scale = settings.distribution, settings.value_scale
         self.rho_clip, self.c_clip = settings.rho_clip, settings.c_clip
         policy, value, action, *others = self.source_shapes

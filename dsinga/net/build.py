@@ -6,11 +6,12 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
-from dsinga.job import JobError, LayerConf, NetConf, Phase, RecurrentConf
+from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.embedding import CodesLayer
+from dsinga.layers.recurrent import RecurrentConf
 from dsinga.layers.timedistributed import MustUnroll
 from dsinga.net.dataflow import insert_splits
 from dsinga.net.labels import check_labels, describe_labels, labels_shape

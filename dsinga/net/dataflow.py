@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from dsinga.job import LayerConf, LayerType, SplitConf
+from dsinga.job import LayerConf, LayerType
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Rows
 from dsinga.net.node import Node
@@ -185,6 +185,6 @@ def split_layer(layer: Layer, count: int) -> Layer:
         srclayers=[layer.name],
         partition_dim=layer.conf.partition_dim,
         location=layer.conf.location,
-        split_conf=SplitConf(num_splits=count),
+        split_conf={"num_splits": count},
     )
     return lookup("layer", conf.type_name)(conf, [layer.shape])

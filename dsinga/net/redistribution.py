@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.job import ConcateConf, LayerConf, LayerType, SliceConf, SplitConf
+from dsinga.job import LayerConf, LayerType
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, SliceLayer, Split
@@ -113,10 +113,10 @@ def _cut_for_destinations(
         return {destinations[0]: (output, shape)}
     layer: Layer
     if target.dim == WHOLE_LAYER:
-        settings = SplitConf(num_splits=len(destinations))
+        settings = Split.Conf(num_splits=len(destinations))
         layer = Split(_conf(LayerType.kSplit, feature, target, split_conf=settings), [shape])
     else:
-        slice_conf = SliceConf(slice_dim=target.dim, num_slices=len(destinations))
+        slice_conf = SliceLayer.Conf(slice_dim=target.dim, num_slices=len(destinations))
         conf = _conf(LayerType.kSlice, feature, target, slice_conf=slice_conf)
         layer = SliceLayer.of(conf, shape, target.dim, graph.bounds(feature.shape, target.dim))
     node = graph.add(layer, Place(location, feature.name), [output], rows=_rows(graph, feature, feature.dim, location))
@@ -151,7 +151,7 @@ def _join(
     """Return the part that arrived at a worker, after a kConcate layer if there are several."""
     if len(parts) == 1:
         return parts[0][0]
-    settings = ConcateConf(concate_dim=feature.dim, num_concates=len(parts))
+    settings = Concate.Conf(concate_dim=feature.dim, num_concates=len(parts))
     conf = _conf(LayerType.kConcate, feature, target, concate_conf=settings)
     layer = Concate(conf, [shape for _, shape in parts])
     rows = _rows(graph, feature, target.dim, destination)

@@ -222,7 +222,7 @@ def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> 
     user = isinstance(type, str) and type not in LayerType.__members__
     kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
     set_values = {key: value for key, value in fields.items() if value is not None}
-    return LayerConf(name=name, **kind, srclayers=list(srclayers), **set_values)  # type: ignore[arg-type]
+    return LayerConf(name=name, **kind, srclayers=list(srclayers), **set_values)
 
 
 def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:

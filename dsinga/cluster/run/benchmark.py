@@ -16,7 +16,8 @@ from distributed import Client
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
-from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
+from dsinga.job import Job, LayerConf, LayerType, Phase
+from dsinga.layers.text import CharRNNConf
 from dsinga.net import input_layers
 from dsinga.planner.profile import profile
 
@@ -104,10 +105,10 @@ def without_tests(job: Job, steps: int) -> Job:
 
 def with_synthetic_records(job: Job, folder: Path) -> Job:
     """Write random records of the shapes that a job gives to stores in ``folder``; return the job with these stores."""
-    sizes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
+    confs = [conf for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
     synthetic = {
         layer.name: (
-            _with_synthetic_text(layer, folder, min(sizes, default=2))
+            _with_synthetic_text(layer, folder, min((conf.vocab_size for conf in confs if conf.vocab_size), default=2))
             if layer.type is LayerType.kCharRNN
             else _with_synthetic_images(layer, folder)
         )
@@ -136,7 +137,7 @@ def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
 
 def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
     """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
-    conf = layer.char_rnn_conf or CharRNNConf()
+    conf = layer.settings_of(CharRNNConf)
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"
     write_store(str(path), [(np.random.default_rng(0).integers(0, codes, count).astype(np.int32), None)])

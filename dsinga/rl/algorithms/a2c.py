@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Unit
 from dsinga.registry import register
@@ -84,8 +84,9 @@ class A2C(ActorCritic):
 
 def policy_gradient_loss(policy: str, space: Space) -> LayerConf:
     """Return the loss layer of the policy gradient."""
-    conf = PolicyGradientLossConf(distribution=distribution_of(space))
-    sources = [policy, ACTION, ADVANTAGE]
     return LayerConf(
-        name=POLICY_LOSS, type=LayerType.kPolicyGradientLoss, srclayers=sources, policygradientloss_conf=conf
+        name=POLICY_LOSS,
+        type=LayerType.kPolicyGradientLoss,
+        srclayers=[policy, ACTION, ADVANTAGE],
+        policygradientloss_conf={"distribution": distribution_of(space)},
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.arguments import check_range
 from dsinga.engine.local_results import Means
-from dsinga.job import EntropyLossConf, EuclideanLossConf, Job, LayerConf, LayerType, UpdaterConf
+from dsinga.job import Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
@@ -204,7 +204,7 @@ def actor_critic_losses(
 
 def value_loss(value: str, scale: float) -> LayerConf:
     """Return the squared error of a value head, as a loss layer."""
-    conf = EuclideanLossConf(scale=scale)
+    conf = {"scale": scale}
     return LayerConf(name=VALUE_LOSS, type=LayerType.kEuclideanLoss, srclayers=[value, RETURN], euclideanloss_conf=conf)
 
 
@@ -214,7 +214,7 @@ def entropy_loss(policy: str, scale: float, space: Space, per_step: bool = False
         name=ENTROPY_LOSS,
         type=LayerType.kEntropyLoss,
         srclayers=[policy],
-        entropyloss_conf=EntropyLossConf(distribution=distribution_of(space), scale=scale),
+        entropyloss_conf={"distribution": distribution_of(space), "scale": scale},
         per_step=per_step,
     )
 

@@ -12,7 +12,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Unit
 from dsinga.registry import register
@@ -266,6 +266,4 @@ class DDPG(Algorithm):
 
 def _actor_loss(value: str) -> LayerConf:
     """Return the loss layer that raises the mean of a value."""
-    return LayerConf(
-        name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf=MeanLossConf(scale=-1.0)
-    )
+    return LayerConf(name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf={"scale": -1.0})

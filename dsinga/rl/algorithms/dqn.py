@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Unit
 from dsinga.registry import register
@@ -81,7 +81,7 @@ class DQN(Algorithm):
             name=LOSS,
             type=LayerType.kTDLoss,
             srclayers=[values, ACTION, TARGET, WEIGHT],
-            tdloss_conf=TDLossConf(delta=self.settings.delta),
+            tdloss_conf={"delta": self.settings.delta},
         )
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.job import Job, LayerConf, LayerType, NetConf, UpdaterConf, VTraceLossConf
+from dsinga.job import Job, LayerConf, LayerType, NetConf, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Positive
 from dsinga.registry import register
@@ -83,12 +83,8 @@ class IMPALA(ActorCritic):
             updater=updater or rmsprop(6e-4, rho=0.99, epsilon=0.01),
             seed=seed,
         )
-        conf = VTraceLossConf(
-            distribution=distribution_of(spaces.action),
-            rho_clip=chosen.rho_clip,
-            c_clip=chosen.c_clip,
-            value_scale=chosen.value_scale,
-        )
+        clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
+        conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
         sources = [policy, value, *INPUTS]
         loss = LayerConf(name=POLICY_LOSS, type=LayerType.kVTraceLoss, srclayers=sources, vtraceloss_conf=conf)
         self._losses = [loss]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
+from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Limit, NonNegative, Positive, Unit
 from dsinga.registry import register
@@ -74,7 +74,7 @@ class PPO(ActorCritic):
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
             srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
-            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=chosen.clip),
+            ppoloss_conf={"distribution": distribution_of(spaces.action), "clip": chosen.clip},
         )
         super().__init__(
             *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
