@@ -13,7 +13,7 @@ from dsinga.job.lossconf import *
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.neuronconf import *
 from dsinga.job.reader import load, loads
-from dsinga.job.schema import AlgConf, CDConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
+from dsinga.job.schema import AlgConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import *
 from dsinga.job.writer import redact_job, to_text
 

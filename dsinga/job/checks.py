@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
-from dsinga.job.component import Component
+from dsinga.job.component import Component, Settings, component_settings
 from dsinga.job.enums import (
     AlgType,
     LayerType,
@@ -19,7 +19,7 @@ from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
 from dsinga.job.schema import Job
-from dsinga.job.updaterconf import FixedStepConf, LRGenConf
+from dsinga.job.updaterconf import LRGenConf
 
 # Fields of a job that have no meaning for an agent, and what has.
 INSTEAD_OF_FIELDS = {
@@ -82,9 +82,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     for layer, message in iterate_messages(job):
         check_numbers(layer, message)
         check_type(layer, message)
-        if isinstance(message, FixedStepConf):
-            check_fixed_steps(message)
-        elif isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
+        check_settings(layer, message)
+        if isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
             raise error_in(
                 layer,
                 message,
@@ -200,6 +199,16 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         raise error_in(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
 
 
+def check_settings(layer: LayerConf | None, message: Message) -> None:
+    """Raise JobError for settings of a component that contradict each other."""
+    settings = message if isinstance(message, Settings) else None
+    if isinstance(message, Component) and message.flat:
+        conf = dict(component_settings(message.kind)).get(message.type_name)
+        settings = message.settings_of(conf) if conf else None
+    for text, field, item in settings.faults() if settings else ():
+        raise error_in(layer, message, text, field, item)
+
+
 def check_layer(layer: LayerConf) -> None:
     """Raise JobError for fields of one layer that contradict each other."""
     if layer.include and layer.exclude:
@@ -207,8 +216,6 @@ def check_layer(layer: LayerConf) -> None:
     store = layer.store_conf
     if store is not None and not store.batchsize and layer.type in (LayerType.kRecordInput, LayerType.kCSVInput):
         raise error_in(layer, store, "store_conf needs a batchsize, as in batchsize: 64")
-    if layer.lrn_conf is not None and layer.lrn_conf.local_size % 2 == 0:
-        raise error_in(layer, layer.lrn_conf, f"local_size must be odd, not {layer.lrn_conf.local_size}", "local_size")
     for field in ("unroll_conn_type", "shift"):
         count = len(getattr(layer, field))
         if count not in (0, len(layer.srclayers)):
@@ -222,13 +229,3 @@ def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
         return
     if any(layer.in_phase(phase) for phase in phases):
         raise error_in(layer, store, 'store_conf needs a path: "...", or in Python data=, the arrays of the phase')
-
-
-def check_fixed_steps(conf: FixedStepConf) -> None:
-    """Raise JobError for fixedstep_conf with different numbers of step and step_lr, or steps that do not rise."""
-    if not conf.step or len(conf.step) != len(conf.step_lr):
-        counts = f"{len(conf.step)} step and {len(conf.step_lr)} step_lr"
-        raise conf.error(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")
-    for item, (before, after) in enumerate(zip(conf.step, conf.step[1:], strict=False), start=1):
-        if after <= before:
-            raise conf.error(f"the steps of fixedstep_conf must rise; {after} follows {before}", "step", item)

@@ -6,10 +6,10 @@ import copy
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from dsinga.errors import UserError
-from dsinga.job.limits import NUMBER, ranges
+from dsinga.job.limits import NUMBER, out_of_range, ranges
 from dsinga.job.message import Message, default_values, field_types, is_message, item_type
 from dsinga.registry import entries, version
 
@@ -26,6 +26,14 @@ def setting(default: Any, doc: str) -> Any:
 def required(doc: str) -> Any:
     """Return the field of a setting that has no default."""
     return dataclasses.field(metadata={"doc": doc})
+
+
+class Fault(NamedTuple):
+    """What is wrong with settings: a sentence, and the field, and the item of a list, whose line it names."""
+
+    text: str
+    field: str | None = None
+    item: int = 0
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(setting, required))
@@ -57,6 +65,13 @@ class Settings(Message):
         cls.needed = needed or bool(cls._required)
         _check_definition(cls)
 
+    def faults(self) -> Iterator[Fault]:
+        """Yield what is wrong with settings whose numbers are in their ranges: those that contradict each other.
+
+        The first is an error before training starts, with its file and line.
+        """
+        return iter(())
+
 
 def _check_annotations(cls: type[Settings]) -> None:
     for name in vars(cls).get("__annotations__", {}):
@@ -82,7 +97,7 @@ def _check_definition(cls: type[Settings]) -> None:
                     "are int, float, bool, str, an Enum, another Settings, or a list of these"
                 )
         value = default.get(name)
-        for number in value if repeated and value else [value]:
+        for number in (value or []) if repeated else [value]:
             if name in allowed and number is not None and number not in allowed.get(name, NUMBER):
                 raise UserError(f"{cls.__name__}: the default of {name!r} {allowed[name].fault(number)}")
 
@@ -180,18 +195,33 @@ class Component(Message):
             return settings
         given: S | None = getattr(self, conf.field)
         if given is None and conf.needed:
-            raise self.error(f"{self.type_name} needs {conf.field} {{ ... }}")
+            raise self.error(f"{self.kind} {self.type_name} needs {conf.field} {{ ... }}", self.type_field)
         return conf() if given is None else given
 
 
+class Configured:
+    """Base of components that are made from the message that names them.
+
+    Attributes:
+        Conf: declares the settings of the component, None for none.
+        conf: the message.
+        settings: those that the message has, else their defaults.
+    """
+
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
+
+    def __init__(self, conf: Any):
+        self.conf = conf
+        if self.Conf is not None:
+            self.settings = conf.settings_of(self.Conf)
+            for field, item, value, allowed in out_of_range(self.settings):
+                raise self.settings.error(f"{field} {allowed.fault(value)}", field, item)
+            for fault in self.settings.faults():
+                raise self.settings.error(*fault)
+
+
 NEEDS = {
-    "kRMSProp": ("rmsprop_conf",),
-    "kInverseT": ("inverset_conf",),
-    "kInverse": ("inverse_conf",),
-    "kExponential": ("exponential_conf",),
-    "kLinear": ("linear_conf",),
-    "kStep": ("step_conf",),
-    "kFixedStep": ("fixedstep_conf",),
     "kEarlyStopping": ("monitor",),
     "kKeepBest": ("monitor",),
     "kReduceOnPlateau": ("monitor",),
