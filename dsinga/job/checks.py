@@ -17,7 +17,7 @@ from dsinga.job.enums import (
 from dsinga.job.extensionconf import ExtensionConf, check_extension
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
-from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
+from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import Job
 from dsinga.job.updaterconf import LRGenConf
 
@@ -189,12 +189,16 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_}"
         raise error_in(layer, message, f"{text}; write {field}: {type_.user}, or leave {field} out", user_field)
     for needed in message.needed_fields():
-        if getattr(message, needed):
+        if getattr(message, needed) not in (None, "", []):
             continue
         if needed != user_field or field in set_fields(message):
-            is_text = item_type(field_types(type(message))[needed])[0] is str
-            remedy = f'{needed}: "..."' if is_text else f"{needed} {{ ... }}"
-            raise error_in(layer, message, f"{field} {type_} needs {remedy}", field)
+            kind = item_type(field_types(type(message))[needed])[0]
+            remedy = f"{needed} {{ ... }}" if is_message(kind) else f"{needed}: " + ('"..."' if kind is str else "...")
+            is_user = type_.is_user and needed != user_field
+            name, field = (
+                (f"{user_field} {message.type_name!r}", user_field) if is_user else (f"{field} {type_}", field)
+            )
+            raise error_in(layer, message, f"{name} needs {remedy}", field)
         known = ", ".join([*dict.fromkeys(type(type_).__members__.values())][:3])
         raise error_in(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
 

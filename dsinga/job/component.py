@@ -155,6 +155,9 @@ class Component(Message):
         types: dict[str, Any] = {}
         for name, conf in component_settings(cls.kind):
             for field, hint in field_types(conf).items() if cls.flat else [(conf.field, conf)]:
+                if cls._types.get(field, hint | None) != hint | None:
+                    text = f"{cls.kind} {name!r} has the setting {field!r}, which each {cls.kind} has"
+                    raise UserError(f"{text} with another type; give it another name")
                 if types.setdefault(field, hint | None) != hint | None:
                     raise UserError(
                         f"{cls.kind} {name!r} has the setting {field!r}, and so has another {cls.kind}, with another "
