@@ -116,6 +116,8 @@ def check_reinforcement(job: Job) -> None:
         check_numbers(layer, message)
         if isinstance(message, ExtensionConf):
             check_extension(message)
+            check_type(layer, message)
+            check_settings(layer, message)
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)

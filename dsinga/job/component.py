@@ -225,9 +225,6 @@ class Configured:
 
 
 NEEDS = {
-    "kEarlyStopping": ("monitor",),
-    "kKeepBest": ("monitor",),
-    "kReduceOnPlateau": ("monitor",),
     "kRecordInput": ("store_conf",),
     "kCSVInput": ("store_conf",),
     "kCSVOutput": ("store_conf",),

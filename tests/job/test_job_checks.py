@@ -57,7 +57,7 @@ def test_a_sound_job_passes():
             "extension { patience: 3 }",
             "ExtensionConf needs its type (kEarlyStopping, kKeepBest, kReduceOnPlateau, ...)",
         ),
-        ("extension { type: kEarlyStopping patience: 3 }", 'type kEarlyStopping needs monitor: "..."'),
+        ("extension { type: kReduceOnPlateau patience: 3 }", 'type kReduceOnPlateau needs monitor: "..."'),
         (
             'extension { type: kKeepBest monitor: "val/loss" patience: 3 }',
             "extension kKeepBest has no field 'patience'",
