@@ -13,7 +13,7 @@ from dsinga.api.training import train
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
-from dsinga.job import ChangeMethod, FixedStepConf, Job, LRGenConf, Phase
+from dsinga.job import ChangeMethod, Job, LRGenConf, Phase
 from dsinga.monitor import RateSearch, has_diverged
 from dsinga.training import Metrics
 
@@ -79,9 +79,8 @@ def find_learning_rate(
 
 def sweep_job(job: Job, rates: list[float]) -> Job:
     """Return the job that trains a step with each rate, and does nothing else."""
-    schedule = LRGenConf(
-        type=ChangeMethod.kFixedStep, fixedstep_conf=FixedStepConf(step=list(range(len(rates))), step_lr=rates)
-    )
+    fields: dict[str, Any] = {"fixedstep_conf": {"step": range(len(rates)), "step_lr": rates}}
+    schedule = LRGenConf(type=ChangeMethod.kFixedStep, **fields)
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
     one_group = {"nworker_groups": 1, "nserver_groups": 1, "sync_edge": [], "staleness": None}
     cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)

@@ -10,9 +10,9 @@ from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.standard import FunctionExtension, create_standard
 from dsinga.extensions.triggers import EverySteps, Trigger
-from dsinga.job import ExtensionConf, ExtensionType, Job
-from dsinga.job.extensionconf import FIELDS
-from dsinga.job.message import JobError
+from dsinga.job import ExtensionConf, Job
+from dsinga.job.component import Settings
+from dsinga.job.message import JobError, field_types
 from dsinga.training.resolve import error_note, resolve
 
 # What dsinga.train takes as an extension.
@@ -42,12 +42,10 @@ def create_extensions(
 def create_extension(conf: ExtensionConf) -> Extension:
     """Return the extension that a message of a job describes; raise JobError where it does not describe one."""
     entry = resolve(conf)
+    settings = getattr(entry, "Conf", None)
     try:
-        if conf.type is ExtensionType.kUserExtension:
-            with error_note(f"in extension {conf.user_type!r}, made before training"):
-                extension = entry(conf)
-        else:
-            extension = entry(**_arguments(conf))
+        with error_note(f"in extension {conf.user_type or conf.type.name!r}, made before training"):
+            extension = entry(conf) if settings is None else entry(**_given(conf, settings))
     except JobError:
         raise
     except UserError as error:
@@ -60,15 +58,10 @@ def create_extension(conf: ExtensionConf) -> Extension:
     return _check_trigger(extension)
 
 
-def _arguments(conf: ExtensionConf) -> dict[str, Any]:
-    """Return the arguments of a built-in extension's class: the fields that are given."""
-    fields = {name: getattr(conf, name) for name in FIELDS[conf.type]}
-    if fields.get("mode") is not None:
-        fields["mode"] = fields["mode"].name
-    if "seconds" in fields:
-        seconds = fields.pop("seconds")
-        fields["time"] = seconds if fields["time"] is None else fields["time"]
-    return {name: value for name, value in fields.items() if value is not None}
+def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
+    """Return the settings of an extension that its message has, by name."""
+    values = {name: getattr(conf, name) for name in field_types(settings)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dsinga.durable_files import replace_file
 from dsinga.extensions.extension import Extension, LoopView, choose_path
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import AtEnd
+from dsinga.job.component import Settings, setting
 from dsinga.registry import register
 from dsinga.regular_files import TABLE_BYTES, read_regular_text
 
 
 @register("extension", kCSV=5)
-@checked_extension
 class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
 
     A metric that a row lacks is an empty cell. A metric that occurs later than the first row becomes a further column:
     then the file is replaced by one that has it in every line. A new run renames an earlier file to ``*.old``; a
     resumed one keeps its lines up to the step from which it goes on.
-
-    Args:
-        path: the file; by default ``metrics.csv`` in the workspace.
     """
 
+    class Conf(Settings):
+        """Settings of kCSV."""
+
+        path: str | None = setting(None, "the file; by default metrics.csv in the workspace")
+
+    settings: Conf
     pauses = False
 
-    def __init__(self, path: str | os.PathLike[str] | None = None):
+    def set_up(self) -> None:
+        """Write rows whenever they come."""
         self.trigger = AtEnd()
-        self._given = path
         self._path = Path()
         self._columns: list[str] = []
 
     def check(self, workspace: Path | None) -> None:
         """Choose the file."""
-        self._path = choose_path(self, workspace, self._given, "metrics.csv", "path")
+        self._path = choose_path(self, workspace, self.settings.path, "metrics.csv", "path")
         if self._path.is_dir():
             raise self.error(f"{self._path} is a folder; give it the path of a file", "path")
 

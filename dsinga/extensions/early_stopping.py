@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from dsinga.arguments import check_bool
 from dsinga.extensions.best_value import Plateau, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keep_best import KeepBest
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import OnMetric
+from dsinga.job import MonitorMode
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, NonNegative
 from dsinga.registry import register
 
 
 @register("extension", kEarlyStopping=1)
-@checked_extension
 class EarlyStopping(Extension):
     """Ends training once ``patience`` values of a metric in a row have brought no improvement.
 
     Prechelt, Early Stopping - But When?, in Neural Networks: Tricks of the Trade (1998).
-
-    Args:
-        monitor: the metric, by phase and name: "val/loss".
-        patience: how many values without improvement are too many.
-        min_delta: by how much a value must be better than the best to be an improvement.
-        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
-        restore_best_weights: whether the params with the best value are the result, as :class:`KeepBest` does it.
     """
 
-    def __init__(
-        self,
-        monitor: str = "val/loss",
-        patience: int = 5,
-        min_delta: float = 0.0,
-        mode: str = "auto",
-        restore_best_weights: bool = False,
-    ):
-        check_bool("restore_best_weights", restore_best_weights)
-        self._monitor = metric_name(monitor)
-        self._plateau = Plateau(monitor, patience, mode, min_delta)
-        self.trigger = OnMetric(monitor, self._plateau.best)
-        self._keep = KeepBest(monitor, min_delta, mode) if restore_best_weights else None
+    class Conf(Settings):
+        """Settings of kEarlyStopping."""
+
+        monitor: str = setting("val/loss", "the name of a metric, by phase and name, as in 'val/loss'")
+        patience: Count = setting(5, "how many values without improvement are too many")
+        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
+        mode: MonitorMode = setting(
+            MonitorMode.auto,
+            "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",
+        )
+        restore_best_weights: bool = setting(
+            False, "whether the params with the best value are the result, as KeepBest does it"
+        )
+
+    settings: Conf
+
+    def set_up(self) -> None:
+        """Run whenever the metric is recorded."""
+        conf = self.settings
+        self._monitor = metric_name(conf.monitor)
+        self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta)
+        self.trigger = OnMetric(conf.monitor, self._plateau.best)
+        self._keep = KeepBest(conf.monitor, conf.min_delta, conf.mode.name) if conf.restore_best_weights else None
 
     def start(self, loop: LoopView) -> None:
         """End a resumed run at once if its count of values without improvement has already reached patience."""

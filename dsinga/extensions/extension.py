@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.extensions.keras_names import ARGUMENTS
 from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf, Job
+from dsinga.job.component import Settings
+from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.training import Metrics
 
 
@@ -111,14 +115,18 @@ State = Mapping[str, Any]
 class Extension(ABC):
     """An action of the training loop, which runs when its ``trigger`` says so.
 
-    A subclass sets ``trigger`` in its constructor and does its work in :meth:`run`. A subclass that remembers anything
-    between its runs returns it from :meth:`state_dict` and takes it back in :meth:`load_state`, so that a resumed run
-    does what an unbroken one would have done.
+    A subclass sets ``trigger`` and does its work in :meth:`run`. A subclass that remembers anything between its runs
+    returns it from :meth:`state_dict` and takes it back in :meth:`load_state`, so that a resumed run does what an
+    unbroken one would have done.
+
+    One that declares settings as ``Conf`` sets its trigger in :meth:`set_up`. Its constructor takes the settings, by
+    name or in their order, and a job has them beside the type. Others set it in a constructor of theirs.
 
     A user's own is registered as ``@dsinga.register("extension", "Name")``; a job names it by
-    ``extension { user_type: "Name" }``, and the class is called with that message, an ExtensionConf.
+    ``extension { user_type: "Name" }``. A class without ``Conf`` is called with that message, an ExtensionConf.
 
     Attributes:
+        settings: those that are given, else their defaults.
         trigger: when :meth:`run` is called.
         pauses: whether training pauses meanwhile, at exactly the steps of the trigger. Where it does not, workers may
             be further on than the metrics that the extension sees.
@@ -127,11 +135,33 @@ class Extension(ABC):
         is_part_of_run: whether it belongs to the run itself: its errors are the run's, it has no state and no name.
     """
 
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
     trigger: Trigger
     pauses: bool = True
     phase: str | None = None
     conf: ExtensionConf | None = None
     is_part_of_run: bool = False
+    __signature__: ClassVar[inspect.Signature | None] = None  # what help() shows, None for that of the constructor
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__signature__ = None
+        elif cls.Conf is not None:
+            cls.__signature__ = signature(cls.Conf)
+        if isinstance(conf := vars(cls).get("Conf"), type):
+            cls.__doc__ = documented(cls.__doc__, conf)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        if self.Conf is None:
+            super().__init__(*args, **kwargs)
+            return
+        self.settings = settings_from(self.Conf, type(self).__name__, args, kwargs, ARGUMENTS)
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Set ``trigger``, and what else depends on the settings; called once, where there is a ``Conf``."""
 
     @property
     def name(self) -> str:

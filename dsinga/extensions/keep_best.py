@@ -7,29 +7,38 @@ import numpy as np
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import WhenBest
+from dsinga.job import MonitorMode
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import NonNegative
 from dsinga.registry import register
 
 BEST_FILE = "best.safetensors"
 
 
 @register("extension", kKeepBest=2)
-@checked_extension
 class KeepBest(Extension):
     """Keeps the params with the best value of a metric, and makes them the result of the run.
 
     At the end they are written to ``best.safetensors`` in the workspace, too. The checkpoints hold the params of their
     own step, for a bit-exact resume.
-
-    Args:
-        monitor: the metric, by phase and name: "val/loss".
-        min_delta: by how much a value must be better than the best to replace it.
-        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
     """
 
-    def __init__(self, monitor: str, min_delta: float = 0.0, mode: str = "auto"):
-        self.trigger = WhenBest(monitor, mode, min_delta)
+    class Conf(Settings):
+        """Settings of kKeepBest."""
+
+        monitor: str = required("the name of a metric, by phase and name, as in 'val/loss'")
+        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to replace it")
+        mode: MonitorMode = setting(
+            MonitorMode.auto,
+            "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",
+        )
+
+    settings: Conf
+
+    def set_up(self) -> None:
+        """Run whenever the metric is better than ever before."""
+        self.trigger = WhenBest(self.settings.monitor, self.settings.mode.name, self.settings.min_delta)
         self._monitor = self.trigger.monitor
         self._best: State = {}
 

@@ -15,9 +15,9 @@ from dsinga.checkpoint import latest
 from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension, LoopView
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, redact_job, to_text
+from dsinga.job.component import Settings, setting
 from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
 from dsinga.redaction import redact, redacted_cause
@@ -29,7 +29,6 @@ PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 
 @register("extension", kMLflow=7)
-@checked_extension
 class MLflow(Extension):
     """Logs a run to MLflow: the fields of the job as params, the history as metrics, and files as artifacts.
 
@@ -37,23 +36,29 @@ class MLflow(Extension):
     run has a workspace, its last checkpoint. A resumed run goes on with the run of MLflow whose id is in the file
     ``mlflow_run`` of the workspace; it logs no metric twice. A run that fails has the status FAILED.
 
-    Args:
-        uri: the address of MLflow's server, or a local folder; by default that in the environment variable
-            MLFLOW_TRACKING_URI, else the folder ``mlruns``.
-        experiment: the name of MLflow's experiment, which is made if there is none.
-        run_name: the name of MLflow's run; by default the job's.
-
     Raises UserError where MLflow is not installed.
     """
 
+    class Conf(Settings):
+        """Settings of kMLflow."""
+
+        uri: str | None = setting(
+            None,
+            "the address of MLflow's server, or a local folder; by default that in the environment variable "
+            "MLFLOW_TRACKING_URI, else the folder mlruns",
+        )
+        experiment: str = setting("Default", "the name of MLflow's experiment, which is made if there is none")
+        run_name: str | None = setting(None, "the name of MLflow's run; by default the job's")
+
+    settings: Conf
     pauses = False
 
-    def __init__(self, uri: str | None = None, experiment: str = "Default", run_name: str | None = None):
+    def set_up(self) -> None:
+        """Log rows whenever they come."""
         if importlib.util.find_spec("mlflow") is None:
             raise UserError("MLflow needs mlflow-skinny: pip install 'dsinga[mlflow]'")
         self.trigger = AtEnd()
-        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
-        self._experiment, self._run_name = experiment, run_name
+        self._uri = self.settings.uri or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
         self._client: Any = None
         self._run_id = ""
         self._logged: dict[str, int] = {}  # the last step of each metric, in a resumed run
@@ -62,7 +67,7 @@ class MLflow(Extension):
         """Ask MLflow for the experiment, to see that it answers."""
         with self._naming_the_server():
             self._client = _connect(self._uri)
-            self._client.get_experiment_by_name(self._experiment)
+            self._client.get_experiment_by_name(self.settings.experiment)
 
     def start(self, loop: LoopView) -> None:
         """Make a run of MLflow, or go on with that of the run that is resumed."""
@@ -105,9 +110,9 @@ class MLflow(Extension):
     def _create_run(self, loop: LoopView) -> str:
         from mlflow.entities import Param
 
-        experiment = self._client.get_experiment_by_name(self._experiment)
-        id = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
-        run_id = self._client.create_run(id, run_name=self._run_name or loop.job.name).info.run_id
+        experiment = self._client.get_experiment_by_name(self.settings.experiment)
+        id = experiment.experiment_id if experiment else self._client.create_experiment(self.settings.experiment)
+        run_id = self._client.create_run(id, run_name=self.settings.run_name or loop.job.name).info.run_id
         params = [Param(name, value) for name, value in job_params(redact_job(loop.job)).items()]
         for first in range(0, len(params), PARAMS_AT_ONCE):
             self._client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])

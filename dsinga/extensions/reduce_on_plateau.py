@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from dsinga.arguments import check_range, check_whole
-from dsinga.errors import UserError
+from typing import Annotated
+
 from dsinga.extensions.best_value import Plateau, checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import OnMetric
+from dsinga.job import MonitorMode
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count, Natural, NonNegative, Range
 from dsinga.registry import register
 
 
 @register("extension", kReduceOnPlateau=3)
-@checked_extension
 class ReduceOnPlateau(Extension):
     """Multiplies the learning rate by ``factor`` whenever ``patience`` values in a row have brought no improvement.
 
     The schedule of the job goes on; what it gives is multiplied, from the present step on, wherever params are updated.
-
-    Args:
-        monitor: the metric, by phase and name: "val/loss".
-        factor: what the rate is multiplied by, between 0 and 1.
-        patience: how many values without improvement are too many.
-        min_delta: by how much a value must be better than the best to be an improvement.
-        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
-        cooldown: how many values are not counted after the rate was lowered.
-        min_factor: the product of all factors does not fall below this.
     """
 
-    def __init__(
-        self,
-        monitor: str,
-        factor: float = 0.1,
-        patience: int = 3,
-        min_delta: float = 0.0,
-        mode: str = "auto",
-        cooldown: int = 0,
-        min_factor: float = 0.0,
-    ):
-        check_range("factor", factor, 0, 1)
-        if factor in (0, 1):
-            raise UserError(f"factor must be in (0, 1), not {factor}")
-        check_whole("cooldown", cooldown, 0)
-        check_range("min_factor", min_factor, 0)
-        self._monitor = metric_name(monitor)
-        self._factor, self._min_factor, self._cooldown = factor, min_factor, cooldown
-        self._plateau = Plateau(monitor, patience, mode, min_delta)
-        self.trigger = OnMetric(monitor, self._plateau.best)
+    class Conf(Settings):
+        """Settings of kReduceOnPlateau."""
+
+        monitor: str = required("the name of a metric, by phase and name, as in 'val/loss'")
+        factor: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = setting(
+            0.1, "what the rate is multiplied by"
+        )
+        patience: Count = setting(3, "how many values without improvement are too many")
+        min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
+        mode: MonitorMode = setting(
+            MonitorMode.auto,
+            "whether lower ('min') or higher ('max') values are better; 'auto' goes by the metric's name",
+        )
+        cooldown: Natural = setting(0, "how many values are not counted after the rate was lowered")
+        min_factor: NonNegative = setting(0.0, "the product of all factors does not fall below this")
+
+    settings: Conf
+
+    def set_up(self) -> None:
+        """Run whenever the metric is recorded."""
+        conf = self.settings
+        self._monitor = metric_name(conf.monitor)
+        self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta)
+        self.trigger = OnMetric(conf.monitor, self._plateau.best)
         self._cooling = 0
 
     def run(self, loop: LoopView) -> None:
@@ -57,10 +54,10 @@ class ReduceOnPlateau(Extension):
             self._plateau.count = 0
         if not self._plateau.is_reached:
             return
-        factor = max(loop.rate_factor * self._factor, self._min_factor)
+        factor = max(loop.rate_factor * self.settings.factor, self.settings.min_factor)
         if factor < loop.rate_factor:
             loop.set_rate_factor(loop.step, factor)
-        self._plateau.count, self._cooling = 0, self._cooldown
+        self._plateau.count, self._cooling = 0, self.settings.cooldown
 
     def state_dict(self) -> State:
         """Return the best value, the count, and the rest of the cooldown."""

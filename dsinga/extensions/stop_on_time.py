@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from numbers import Real
+from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import AtEnd
+from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.limits import Positive
 from dsinga.registry import register
 from dsinga.training import Metrics
 
@@ -29,15 +33,29 @@ class StopOnTime(Extension):
     before; a twentieth of the time, 30 seconds at most, is left besides. What the job does at its end, such as a last
     test, is left to the run that goes on.
 
-    Args:
-        time: seconds, or a text such as "2h", "90 min" or "1h 30m".
+    In Python ``time`` may also be a number of seconds.
     """
+
+    class Conf(Settings):
+        """Settings of kStopOnTime."""
+
+        time: str | None = setting(None, "a text such as '2h', '90 min' or '1h 30m', in place of seconds")
+        seconds: Positive | None = setting(None, "after how many seconds training ends")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield that both are given, or none."""
+            if (self.seconds is None) == (self.time is None):
+                yield Fault(
+                    'extension kStopOnTime needs either seconds, as in seconds: 7200, or time, as in time: "2h"'
+                )
 
     pauses = False  # it looks at the clock only
 
-    def __init__(self, time: float | str):
+    def __init__(self, time: float | str | None = None, seconds: float | None = None):
+        if (time is None) == (seconds is None):
+            raise UserError('StopOnTime takes either a time, as in "2h", or seconds')
         self.trigger = AtEnd()
-        self._seconds = parse_seconds(time)
+        self._seconds = parse_seconds(seconds if time is None else time)
         self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
@@ -49,7 +67,7 @@ class StopOnTime(Extension):
         """Do nothing: the clock is looked at after each step."""
 
 
-def parse_seconds(time: float | str) -> float:
+def parse_seconds(time: Any) -> float:
     """Return the seconds that a number, or a text such as "1h 30m", stands for. Raises UserError for others."""
     seconds = _sum_parts(time) if isinstance(time, str) else float(time) if isinstance(time, Real) else 0.0
     if not seconds > 0:

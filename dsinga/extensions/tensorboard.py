@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension, LoopView, choose_path
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import AtEnd, EverySteps
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural
 from dsinga.monitor import NOT_METRICS
 from dsinga.registry import register
 
@@ -20,7 +20,6 @@ HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 
 
 @register("extension", kTensorBoard=6)
-@checked_extension
 class TensorBoard(Extension):
     """Writes the history, the learning rate and the speed of a run for TensorBoard.
 
@@ -29,32 +28,34 @@ class TensorBoard(Extension):
     one to the folder ``old``, where TensorBoard still finds them; a resumed one adds files from which TensorBoard goes
     on at its step.
 
-    Args:
-        folder: the folder; by default ``tensorboard`` in the workspace.
-        histogram_freq: every how many steps histograms of the params are written; 0 for never. Training pauses there.
-        log_dir: the folder by Keras's name.
-
-    Raises UserError where tensorboardX is not installed.
+    ``log_dir`` is Keras's name of ``folder``. Raises UserError where tensorboardX is not installed.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        histogram_freq: int = 0,
-        log_dir: str | os.PathLike[str] | None = None,
-    ):
-        if folder is not None and log_dir is not None:
-            raise UserError("TensorBoard: folder and log_dir are one argument; give one of them")
+    class Conf(Settings):
+        """Settings of kTensorBoard."""
+
+        aliases: ClassVar = {"log_dir": "folder"}  # Keras's name
+
+        folder: str | None = setting(None, "the folder; by default tensorboard in the workspace")
+        histogram_freq: Natural = setting(
+            0, "every how many steps histograms of the params are written; training pauses there; 0 for never"
+        )
+
+    settings: Conf
+
+    def set_up(self) -> None:
+        """Write rows whenever they come, and histograms where training pauses."""
         if importlib.util.find_spec("tensorboardX") is None:
             raise UserError("TensorBoard needs tensorboardX: pip install 'dsinga[tensorboard]'")
-        self.pauses = bool(histogram_freq)
-        self.trigger = EverySteps(histogram_freq) if histogram_freq else AtEnd()
-        self._given, self._folder, self._begin = log_dir if folder is None else folder, Path(), 0
+        freq = self.settings.histogram_freq
+        self.pauses = bool(freq)
+        self.trigger = EverySteps(freq) if freq else AtEnd()
+        self._folder, self._begin = Path(), 0
         self._writers: dict[str, Any] = {}
 
     def check(self, workspace: Path | None) -> None:
         """Choose the folder."""
-        self._folder = choose_path(self, workspace, self._given, "tensorboard", "folder")
+        self._folder = choose_path(self, workspace, self.settings.folder, "tensorboard", "folder")
 
     def start(self, loop: LoopView) -> None:
         """Set the files of an earlier run aside."""

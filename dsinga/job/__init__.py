@@ -11,7 +11,7 @@ from dsinga.job.inputconf import *
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
-from dsinga.job.schema import AlgConf, CDConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
+from dsinga.job.schema import AlgConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import *
 from dsinga.job.writer import redact_job, to_text
 

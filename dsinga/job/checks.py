@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
-from dsinga.job.component import Component
+from dsinga.job.component import Component, Settings, component_settings
 from dsinga.job.enums import (
     AlgType,
     LayerType,
@@ -17,9 +17,9 @@ from dsinga.job.enums import (
 from dsinga.job.extensionconf import ExtensionConf, check_extension
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
-from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
+from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import Job
-from dsinga.job.updaterconf import FixedStepConf, LRGenConf
+from dsinga.job.updaterconf import LRGenConf
 
 # Fields of a job that have no meaning for an agent, and what has.
 INSTEAD_OF_FIELDS = {
@@ -82,9 +82,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     for layer, message in iterate_messages(job):
         check_numbers(layer, message)
         check_type(layer, message)
-        if isinstance(message, FixedStepConf):
-            check_fixed_steps(message)
-        elif isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
+        check_settings(layer, message)
+        if isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
             raise error_in(
                 layer,
                 message,
@@ -117,6 +116,8 @@ def check_reinforcement(job: Job) -> None:
         check_numbers(layer, message)
         if isinstance(message, ExtensionConf):
             check_extension(message)
+            check_type(layer, message)
+            check_settings(layer, message)
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
@@ -190,14 +191,28 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_}"
         raise error_in(layer, message, f"{text}; write {field}: {type_.user}, or leave {field} out", user_field)
     for needed in message.needed_fields():
-        if getattr(message, needed):
+        if getattr(message, needed) not in (None, "", []):
             continue
         if needed != user_field or field in set_fields(message):
-            is_text = item_type(field_types(type(message))[needed])[0] is str
-            remedy = f'{needed}: "..."' if is_text else f"{needed} {{ ... }}"
-            raise error_in(layer, message, f"{field} {type_} needs {remedy}", field)
+            kind = item_type(field_types(type(message))[needed])[0]
+            remedy = f"{needed} {{ ... }}" if is_message(kind) else f"{needed}: " + ('"..."' if kind is str else "...")
+            is_user = type_.is_user and needed != user_field
+            name, field = (
+                (f"{user_field} {message.type_name!r}", user_field) if is_user else (f"{field} {type_}", field)
+            )
+            raise error_in(layer, message, f"{name} needs {remedy}", field)
         known = ", ".join([*dict.fromkeys(type(type_).__members__.values())][:3])
         raise error_in(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
+
+
+def check_settings(layer: LayerConf | None, message: Message) -> None:
+    """Raise JobError for settings of a component that contradict each other."""
+    settings = message if isinstance(message, Settings) else None
+    if isinstance(message, Component) and message.flat:
+        conf = dict(component_settings(message.kind)).get(message.type_name)
+        settings = message.settings_of(conf) if conf else None
+    for text, field, item in settings.faults() if settings else ():
+        raise error_in(layer, message, text, field, item)
 
 
 def check_layer(layer: LayerConf) -> None:
@@ -207,8 +222,6 @@ def check_layer(layer: LayerConf) -> None:
     store = layer.store_conf
     if store is not None and not store.batchsize and layer.type in (LayerType.kRecordInput, LayerType.kCSVInput):
         raise error_in(layer, store, "store_conf needs a batchsize, as in batchsize: 64")
-    if layer.lrn_conf is not None and layer.lrn_conf.local_size % 2 == 0:
-        raise error_in(layer, layer.lrn_conf, f"local_size must be odd, not {layer.lrn_conf.local_size}", "local_size")
     for field in ("unroll_conn_type", "shift"):
         count = len(getattr(layer, field))
         if count not in (0, len(layer.srclayers)):
@@ -222,13 +235,3 @@ def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
         return
     if any(layer.in_phase(phase) for phase in phases):
         raise error_in(layer, store, 'store_conf needs a path: "...", or in Python data=, the arrays of the phase')
-
-
-def check_fixed_steps(conf: FixedStepConf) -> None:
-    """Raise JobError for fixedstep_conf with different numbers of step and step_lr, or steps that do not rise."""
-    if not conf.step or len(conf.step) != len(conf.step_lr):
-        counts = f"{len(conf.step)} step and {len(conf.step_lr)} step_lr"
-        raise conf.error(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")
-    for item, (before, after) in enumerate(zip(conf.step, conf.step[1:], strict=False), start=1):
-        if after <= before:
-            raise conf.error(f"the steps of fixedstep_conf must rise; {after} follows {before}", "step", item)

@@ -7,10 +7,10 @@ import dataclasses
 import enum
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from dsinga.errors import UserError
-from dsinga.job.limits import NUMBER, ranges
+from dsinga.job.limits import NUMBER, out_of_range, ranges
 from dsinga.job.message import (
     Message,
     default_values,
@@ -36,6 +36,14 @@ def setting(default: Any, doc: str) -> Any:
 def required(doc: str) -> Any:
     """Return the field of a setting that has no default."""
     return dataclasses.field(metadata={"doc": doc})
+
+
+class Fault(NamedTuple):
+    """What is wrong with settings: a sentence, and the field, and the item of a list, whose line it names."""
+
+    text: str
+    field: str | None = None
+    item: int = 0
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(setting, required))
@@ -66,6 +74,13 @@ class Settings(Message):
         super().__init_subclass__()
         cls.needed = needed or bool(cls._required)
         _check_definition(cls)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what is wrong with settings whose numbers are in their ranges: those that contradict each other.
+
+        The first is an error before training starts, with its file and line.
+        """
+        return iter(())
 
 
 def _check_annotations(cls: type[Settings]) -> None:
@@ -166,6 +181,9 @@ class Component(Message):
         types: dict[str, Any] = {}
         for name, conf in component_settings(cls.kind):
             for field, hint in field_types(conf).items() if cls.flat else [(conf.field, conf)]:
+                if cls._types.get(field, hint | None) != hint | None:
+                    text = f"{cls.kind} {name!r} has the setting {field!r}, which each {cls.kind} has"
+                    raise UserError(f"{text} with another type; give it another name")
                 if types.setdefault(field, hint | None) != hint | None:
                     raise UserError(
                         f"{cls.kind} {name!r} has the setting {field!r}, and so has another {cls.kind}, with another "
@@ -216,17 +234,29 @@ class Component(Message):
         return conf() if given is None else given
 
 
+class Configured:
+    """Base of components that are made from the message that names them.
+
+    Attributes:
+        Conf: declares the settings of the component, None for none.
+        conf: the message.
+        settings: those that the message has, else their defaults.
+    """
+
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
+
+    def __init__(self, conf: Any):
+        self.conf = conf
+        if self.Conf is not None:
+            self.settings = conf.settings_of(self.Conf)
+            for field, item, value, allowed in out_of_range(self.settings):
+                raise self.settings.error(f"{field} {allowed.fault(value)}", field, item)
+            for fault in self.settings.faults():
+                raise self.settings.error(*fault)
+
+
 NEEDS = {
-    "kRMSProp": ("rmsprop_conf",),
-    "kInverseT": ("inverset_conf",),
-    "kInverse": ("inverse_conf",),
-    "kExponential": ("exponential_conf",),
-    "kLinear": ("linear_conf",),
-    "kStep": ("step_conf",),
-    "kFixedStep": ("fixedstep_conf",),
-    "kEarlyStopping": ("monitor",),
-    "kKeepBest": ("monitor",),
-    "kReduceOnPlateau": ("monitor",),
     "kRecordInput": ("store_conf",),
     "kCSVInput": ("store_conf",),
     "kCSVOutput": ("store_conf",),

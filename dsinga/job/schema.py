@@ -30,12 +30,6 @@ from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.job.updaterconf import UpdaterConf
 
 
-class CDConf(Message):
-    """Settings of contrastive divergence: the number of Gibbs steps."""
-
-    cd_k: Annotated[int, Range(1, 10_000)] = 1
-
-
 class AlgConf(Component):
     """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names."""
 
@@ -45,7 +39,6 @@ class AlgConf(Component):
 
     alg: AlgType = AlgType.kUserAlg
     user_alg: str | None = None
-    cd_conf: CDConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
 
 

@@ -7,50 +7,8 @@ from typing import Any, ClassVar
 
 from dsinga.job.component import Component
 from dsinga.job.enums import ChangeMethod, UpdaterType
-from dsinga.job.limits import Bound, Count, Natural, NonNegative, Positive, Share
+from dsinga.job.limits import Bound, Count, Natural, NonNegative, Share
 from dsinga.job.message import Message
-
-
-class FixedStepConf(Message):
-    """Learning rate schedule: ``step_lr[i]`` from step ``step[i]`` on."""
-
-    step: list[Natural] = field(default_factory=list)
-    step_lr: list[NonNegative] = field(default_factory=list)
-
-
-class StepConf(Message):
-    """Learning rate schedule: base·gamma^⌊step/change_freq⌋."""
-
-    gamma: NonNegative = 1.0
-    change_freq: Count
-
-
-class LinearConf(Message):
-    """Learning rate schedule: linear from base to final_lr over change_freq steps."""
-
-    change_freq: Count
-    final_lr: NonNegative
-
-
-class ExponentialConf(Message):
-    """Learning rate schedule: base·gamma^(step / change_freq), halved every change_freq steps unless ``gamma`` says."""
-
-    change_freq: Count
-    gamma: Positive = 0.5
-
-
-class InverseTConf(Message):
-    """Learning rate schedule: base/(1 + step/final_lr)."""
-
-    final_lr: Positive
-
-
-class InverseConf(Message):
-    """Learning rate schedule: base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
-
-    gamma: NonNegative = 1.0
-    pow: NonNegative = 0.0
-    change_freq: Count = 1
 
 
 class LRGenConf(Component):
@@ -67,44 +25,7 @@ class LRGenConf(Component):
     base_lr: NonNegative = 0.01
     minimum_lr: NonNegative | None = None
     start_step: Natural = 0
-    fixedstep_conf: FixedStepConf | None = None
-    step_conf: StepConf | None = None
-    linear_conf: LinearConf | None = None
-    exponential_conf: ExponentialConf | None = None
-    inverse_conf: InverseConf | None = None
-    inverset_conf: InverseTConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
-
-
-class RMSPropConf(Message):
-    """Settings of RMSProp: the decay of the running mean of squared gradients.
-
-    Beyond SINGA: ``centered`` subtracts the square of the running mean of the gradients (Graves 2013).
-    """
-
-    rho: Share
-    centered: bool = False
-
-
-class AdaDeltaConf(Message):
-    """Settings of AdaDelta: the decay of both running means."""
-
-    rho: Share = 0.9
-
-
-class AdamConf(Message):
-    """Settings of Adam: decays of both moments. Beyond SINGA: ``bias_correction`` computes Adam as published."""
-
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    bias_correction: bool = False
-
-
-class AdamMaxConf(Message):
-    """Settings of AdamMax: decays of the first moment and of the infinity norm."""
-
-    beta1: Share = 0.9
-    beta2: Share = 0.999
 
 
 class MomentumConf(Message):
@@ -144,10 +65,6 @@ class UpdaterConf(Component):
 
     type: UpdaterType = UpdaterType.kUserUpdater
     user_type: str | None = None
-    rmsprop_conf: RMSPropConf | None = None
-    adadelta_conf: AdaDeltaConf | None = None
-    adam_conf: AdamConf | None = None
-    adammax_conf: AdamMaxConf | None = None
     learning_rate: LRGenConf = field(default_factory=lambda: LRGenConf(type=ChangeMethod.kFixed))
     momentum: Share = 0.0
     momentum_conf: MomentumConf | None = None

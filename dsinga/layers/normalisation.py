@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.job.component import Settings, setting
+from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import NonNegative, Pixels, Positive, Range
 from dsinga.layers.base import (
     Array,
@@ -41,6 +41,12 @@ class LRN(Layer):
         beta: NonNegative = setting(0.75, "the exponent of the norm")
         knorm: Positive = setting(1.0, "what is added to the mean of squares")
 
+        def faults(self) -> Iterator[Fault]:
+            """Yield an even ``local_size``, which has no middle."""
+            if self.local_size % 2 == 0:
+                text = f"local_size is {self.local_size}; give an odd number, for as many channels on either side"
+                yield Fault(text, "local_size")
+
     settings: Conf
     source_count: ClassVar[int | None] = 1
     gathered_because = "looks at neighbouring channels"
@@ -51,12 +57,6 @@ class LRN(Layer):
         if len(self.source_shapes[0]) != 4:
             shape = as_text(self.source_shapes[0])
             raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
-        if lrn.local_size % 2 == 0:
-            raise self.fail(
-                f"local_size is {lrn.local_size}; give an odd number, for as many channels on either side",
-                lrn,
-                "local_size",
-            )
         self.factors = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
         self.shape = self.source_shapes[0]
 

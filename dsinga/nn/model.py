@@ -246,12 +246,12 @@ class Sequential(Model):
 def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
     """Return contrastive divergence for restricted Boltzmann machines, else back-propagation."""
     machines = any(conf.type is LayerType.kRBMVis for conf in layers)
-    return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type]
+    return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
 
 
 def CD(k: int = 1) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
-    return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type]
+    return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type, call-arg]
 
 
 def _symbols(what: str, features: Any) -> list[Symbol]:

@@ -72,10 +72,8 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
     if len(values) != len(boundaries) + 1:
         raise UserError(f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}")
     steps = [0, *(boundary + 1 for boundary in boundaries)]
-    return LRGenConf(
-        type=ChangeMethod.kFixedStep,
-        fixedstep_conf={"step": steps, "step_lr": list(values)},  # type: ignore[arg-type]
-    )
+    fields: dict[str, Any] = {"fixedstep_conf": {"step": steps, "step_lr": list(values)}}
+    return LRGenConf(type=ChangeMethod.kFixedStep, **fields)
 
 
 @checked

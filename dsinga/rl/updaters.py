@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dsinga.job import AdamConf, ChangeMethod, LRGenConf, RMSPropConf, UpdaterConf, UpdaterType
+from typing import Any
+
+from dsinga.job import ChangeMethod, LRGenConf, UpdaterConf, UpdaterType
 
 
 def adam(learning_rate: float, epsilon: float = 1e-7) -> UpdaterConf:
     """Return what ``nn.Adam`` returns."""
-    return UpdaterConf(
-        type=UpdaterType.kAdam, adam_conf=AdamConf(bias_correction=True), learning_rate=_fixed(learning_rate),
-        delta=epsilon,
-    )  # fmt: skip
+    return _updater(UpdaterType.kAdam, learning_rate, epsilon, adam_conf={"bias_correction": True})
 
 
 def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
     """Return what ``nn.RMSprop`` returns."""
-    return UpdaterConf(
-        type=UpdaterType.kRMSProp, rmsprop_conf=RMSPropConf(rho=rho), learning_rate=_fixed(learning_rate), delta=epsilon
-    )
+    return _updater(UpdaterType.kRMSProp, learning_rate, epsilon, rmsprop_conf={"rho": rho})
 
 
-def _fixed(rate: float) -> LRGenConf:
-    return LRGenConf(type=ChangeMethod.kFixed, base_lr=rate)
+def _updater(type_: UpdaterType, rate: float, epsilon: float, **settings: Any) -> UpdaterConf:
+    learning_rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=rate)
+    return UpdaterConf(type=type_, learning_rate=learning_rate, delta=epsilon, **settings)

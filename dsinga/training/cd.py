@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from dsinga.errors import UserError
-from dsinga.job import AlgConf, CDConf
+from dsinga.job.component import Configured, Settings, setting
+from dsinga.job.limits import Range
 from dsinga.layers.base import Array, Arrays
 from dsinga.layers.context import Context, Records
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
@@ -36,7 +37,7 @@ class UnitStatistics(NamedTuple):
 
 
 @register("algorithm", kCD=2)
-class ContrastiveDivergence:
+class ContrastiveDivergence(Configured):
     """CD-k: trains each machine by its statistics on the data, less those after ``cd_k`` Gibbs steps from the data.
 
     As in SINGA, the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
@@ -52,8 +53,12 @@ class ContrastiveDivergence:
     (``dsinga.net.rbm``). In a net with several machines, each is trained on the output of those below it.
     """
 
-    def __init__(self, conf: AlgConf):
-        self.steps = (conf.cd_conf or CDConf()).cd_k
+    class Conf(Settings, name="CDConf"):
+        """Settings of kCD."""
+
+        cd_k: Annotated[int, Range(1, 10_000)] = setting(1, "the number of Gibbs steps")
+
+    settings: Conf
 
     def __call__(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
@@ -87,10 +92,10 @@ class ContrastiveDivergence:
         machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
         data = UnitStatistics(*reconstruction.sources)
         if layer.hidden.persistent:
-            model, chain = follow_chain(machine, hidden.params[-1], self.steps, ctx)
+            model, chain = follow_chain(machine, hidden.params[-1], self.settings.cd_k, ctx)
             push(machine.hidden_names[-1], with_zero_rows(chain, layer.hidden.params[-1], ctx))
         else:
-            model = reconstruct(machine, reconstruction.output.feature, self.steps, ctx)
+            model = reconstruct(machine, reconstruction.output.feature, self.settings.cd_k, ctx)
         push_gradients(machine, data, model, ctx, push)
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import ParamGenConf
+from dsinga.job.component import Configured
 from dsinga.layers.base import Shape
 from dsinga.net import NeuralNet, Param
 from dsinga.registry import listed, register
 from dsinga.training.resolve import error_note, resolve
 
-Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
+
+class Initialiser(Configured, ABC):
+    """Base of the initialisers that have settings, which a subclass declares as ``Conf``: ``settings`` are the job's.
+
+    They are fields of the message ``init { }`` itself, beside ``user_type``.
+    """
+
+    conf: ParamGenConf
+
+    @abstractmethod
+    def __call__(self, shape: Shape, rng: np.random.Generator) -> Any:
+        """Return the values of a param of ``shape``, drawn from ``rng``."""
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
@@ -47,11 +60,12 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
     """Return a new float32 array of ``shape``, filled as ``conf`` says; ``param`` is its name in error messages.
 
-    A user's initialiser is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array.
-    Raises JobError where the method needs a matrix and ``shape`` has one axis, or a user's function returns anything
-    but finite numbers of that shape.
+    A user's initialiser is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array,
+    or a subclass of :class:`Initialiser`. Raises JobError where the method needs a matrix and ``shape`` has one axis,
+    or a user's code returns anything but finite numbers of that shape.
     """
-    filled = resolve(conf)(shape, conf, rng)
+    entry = resolve(conf)
+    filled = entry(conf)(shape, rng) if isinstance(entry, type) else entry(shape, conf, rng)
     name = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
     if not isinstance(filled, (np.ndarray, np.number, list, tuple, float, int)):
         raise conf.error(f"{name} must return an array of shape {shape}, not {filled!r}", "user_type")

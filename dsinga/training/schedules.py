@@ -1,29 +1,33 @@
-"""Learning-rate schedules (SINGA's LRGenerator): functions of the step."""
+"""Learning-rate schedules (SINGA's LRGenerator): the rate of each step."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
-from dsinga.job import LRGenConf, Message
+from dsinga.job import LRGenConf
+from dsinga.job.component import Configured, Fault, Settings, required, setting
+from dsinga.job.limits import Count, Natural, NonNegative, Positive
 from dsinga.registry import register
 from dsinga.training.resolve import error_note, resolve
 
-Schedule = Callable[[int], float]
+Rate = Callable[[int], float]
 
 
-def schedule(conf: LRGenConf) -> Schedule:
+def schedule(conf: LRGenConf) -> Rate:
     """Return the learning rate as a function of the step, counted from 0.
 
-    A user's schedule is registered as ``@register("schedule", "name")``: a function (or class) that takes the LRGenConf
-    and returns a function (or callable object) of the step. Raises JobError where the configuration of the type is
+    A user's schedule is registered as ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function
+    that takes the LRGenConf and returns a function of the step. Raises JobError where the configuration of the type is
     missing or wrong, or a user's schedule does not return a finite number at step 0.
     """
     with error_note("in the schedule of the learning rate"):
-        rate: Schedule = resolve(conf)(conf)
+        rate: Rate = resolve(conf)(conf)
         if not callable(rate):
             message = f"schedule {conf.user_type!r} must return a function of the step, not {rate!r}"
             raise conf.error(message, "user_type")
@@ -33,83 +37,140 @@ def schedule(conf: LRGenConf) -> Schedule:
     return _bounded(rate, conf) if conf.start_step or conf.minimum_lr is not None else rate
 
 
-def _bounded(rate: Schedule, conf: LRGenConf) -> Schedule:
+def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
     """Return base_lr before start_step, and then ``rate``, but no less than minimum_lr (cxxnet's UpdaterParam)."""
     start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
     return lambda step: base if step < start else max(rate(step), least)
 
 
-def part(conf: LRGenConf, field: str) -> Any:
-    """Return the message in ``field``; raise JobError where it is missing."""
-    value = getattr(conf, field)
-    if value is None:
-        raise conf.error(f"learning rate {conf.type.name} needs {field} {{ ... }}", "type")
-    return value
+class Schedule(Configured, ABC):
+    """A learning rate as a function of the step, counted from 0: ``conf`` is the message, ``base`` its base_lr.
 
+    A subclass may declare settings as ``Conf``; those of the job are then in ``settings``.
+    """
 
-def positive(conf: Message, field: str) -> float:
-    """Return the number in ``field``; raise JobError where it is zero or less."""
-    value: float = getattr(conf, field)
-    if value <= 0:
-        raise conf.error(f"{field} must be greater than 0, not {value}", field)
-    return value
+    conf: LRGenConf
+
+    def __init__(self, conf: LRGenConf):
+        super().__init__(conf)
+        self.base = conf.base_lr
+
+    @abstractmethod
+    def __call__(self, step: int) -> float:
+        """Return the rate at this step."""
 
 
 @register("schedule", kFixed=0)
-def fixed(conf: LRGenConf) -> Schedule:
-    """Return base_lr at every step."""
-    base = conf.base_lr
-    return lambda step: base
+class Fixed(Schedule):
+    """base_lr at every step."""
+
+    def __call__(self, step: int) -> float:
+        return self.base
 
 
 @register("schedule", kInverseT=1)
-def inverse_t(conf: LRGenConf) -> Schedule:
-    """Return base / (1 + step / final_lr)."""
-    base, final = conf.base_lr, positive(part(conf, "inverset_conf"), "final_lr")
-    return lambda step: base / (1.0 + step / final)
+class InverseT(Schedule):
+    """base / (1 + step / final_lr)."""
+
+    class Conf(Settings):
+        """Settings of kInverseT."""
+
+        final_lr: Positive = required("the number of steps after which the rate is half of base_lr")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        return self.base / (1.0 + step / self.settings.final_lr)
 
 
 @register("schedule", kInverse=2)
-def inverse(conf: LRGenConf) -> Schedule:
-    """Return base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
-    base, inv = conf.base_lr, part(conf, "inverse_conf")
-    gamma, power, freq = inv.gamma, inv.pow, int(positive(inv, "change_freq"))
-    if gamma < 0:
-        raise inv.error(f"gamma must be 0 or more, not {gamma}", "gamma")
-    return lambda step: base * (1.0 + gamma * (step // freq)) ** -power
+class Inverse(Schedule):
+    """base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
+
+    class Conf(Settings, needed=True):
+        """Settings of kInverse."""
+
+        gamma: NonNegative = setting(1.0, "what each change adds to the base of the power")
+        pow: NonNegative = setting(0.0, "the negative of the exponent")
+        change_freq: Count = setting(1, "every how many steps the rate changes")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        conf = self.settings
+        rate: float = self.base * (1.0 + conf.gamma * (step // conf.change_freq)) ** -conf.pow
+        return rate
 
 
 @register("schedule", kExponential=3)
-def exponential(conf: LRGenConf) -> Schedule:
-    """Return base·gamma^(step / change_freq), where the division is not rounded."""
-    base, exp = conf.base_lr, part(conf, "exponential_conf")
-    freq, gamma = positive(exp, "change_freq"), positive(exp, "gamma")
-    return lambda step: base * gamma ** (step / freq)
+class Exponential(Schedule):
+    """base·gamma^(step / change_freq), where the division is not rounded."""
+
+    class Conf(Settings):
+        """Settings of kExponential."""
+
+        change_freq: Count = required("the number of steps in which the rate is multiplied by gamma")
+        gamma: Positive = setting(0.5, "the factor, by default a half")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        return self.base * self.settings.gamma ** (step / self.settings.change_freq)
 
 
 @register("schedule", kLinear=4)
-def linear(conf: LRGenConf) -> Schedule:
-    """Return (1 - r)·base + r·final_lr with r = step / change_freq; after change_freq it may fall below 0."""
-    base, lin = conf.base_lr, part(conf, "linear_conf")
-    freq, final = positive(lin, "change_freq"), lin.final_lr
-    return lambda step: (1.0 - step / freq) * base + step / freq * final
+class Linear(Schedule):
+    """(1 - r)·base + r·final_lr with r = step / change_freq; after change_freq it may fall below 0."""
+
+    class Conf(Settings):
+        """Settings of kLinear."""
+
+        change_freq: Count = required("the number of steps from base_lr to final_lr")
+        final_lr: NonNegative = required("the rate after change_freq steps")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        freq, final = self.settings.change_freq, self.settings.final_lr
+        return (1.0 - step / freq) * self.base + step / freq * final
 
 
 @register("schedule", kStep=5)
-def stepwise(conf: LRGenConf) -> Schedule:
-    """Return base·gamma^⌊step / change_freq⌋."""
-    base, steps = conf.base_lr, part(conf, "step_conf")
-    freq, gamma = int(positive(steps, "change_freq")), steps.gamma
-    return lambda step: base * gamma ** (step // freq)
+class Step(Schedule):
+    """base·gamma^⌊step / change_freq⌋."""
+
+    class Conf(Settings):
+        """Settings of kStep."""
+
+        gamma: NonNegative = setting(1.0, "the factor of each change")
+        change_freq: Count = required("every how many steps the rate changes")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        return self.base * self.settings.gamma ** (step // self.settings.change_freq)
 
 
 @register("schedule", kFixedStep=6)
-def fixed_step(conf: LRGenConf) -> Schedule:
-    """Return step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
-    table = part(conf, "fixedstep_conf")
-    steps, rates = list(table.step), list(table.step_lr)
-    if not steps or len(steps) != len(rates):
-        raise table.error(f"needs as many step_lr as step, at least one, not {len(rates)} and {len(steps)}", "step_lr")
-    if any(first >= second for first, second in zip(steps, steps[1:], strict=False)):
-        raise table.error(f"the steps must rise, not {steps}", "step")
-    return lambda step: rates[max(bisect_right(steps, step) - 1, 0)]
+class FixedStep(Schedule):
+    """step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
+
+    class Conf(Settings, needed=True):
+        """Settings of kFixedStep."""
+
+        step: list[Natural] = setting([], "the steps from which the rates of step_lr hold, in rising order")
+        step_lr: list[NonNegative] = setting([], "as many rates")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield different numbers of ``step`` and ``step_lr``, and steps that do not rise."""
+            if not self.step or len(self.step) != len(self.step_lr):
+                counts = f"{len(self.step)} step and {len(self.step_lr)} step_lr"
+                yield Fault(f"fixedstep_conf needs as many step as step_lr, at least one of each; it has {counts}")
+            for item, (before, after) in enumerate(itertools.pairwise(self.step), start=1):
+                if after <= before:
+                    yield Fault(f"the steps of fixedstep_conf must rise; {after} follows {before}", "step", item)
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        return self.settings.step_lr[max(bisect_right(self.settings.step, step) - 1, 0)]

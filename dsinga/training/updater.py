@@ -19,6 +19,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job.component import Configured
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
@@ -112,18 +113,20 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
 
 
-class Updater(ABC):
+class Updater(Configured, ABC):
     """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
-    A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param.
+    A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
+    declare settings as ``Conf``; those of the job are then in ``settings``.
     """
 
+    conf: UpdaterConf
     slots: tuple[str, ...] = ()
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
     def __init__(self, conf: UpdaterConf):
-        self.conf = conf
+        super().__init__(conf)
         self.rate = schedule(conf.learning_rate)
         self.clips = conf.clip_high > conf.clip_low
 
@@ -222,13 +225,6 @@ class Updater(ABC):
 
         ``t`` and ``s`` are scratch; ``g`` may be ``t`` itself and must not be written otherwise.
         """
-
-    def part(self, field: str, default: Any = None) -> Any:
-        """Return the message in ``field`` of the configuration, or ``default``; raise JobError without either."""
-        value = getattr(self.conf, field) or default
-        if value is None:
-            raise self.conf.error(f"updater {self.conf.type.name} needs {field} {{ ... }}", "type")
-        return value
 
 
 def _names(names: Collection[str]) -> str:

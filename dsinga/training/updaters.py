@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.job import AdaDeltaConf, AdamConf, AdamMaxConf, UpdaterConf
+from dsinga.job import UpdaterConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Share
 from dsinga.registry import register
 from dsinga.training.updater import Block, Change, Updater
 
@@ -94,11 +96,20 @@ class AdaGrad(Updater):
 class RMSProp(Updater):
     """RMSProp of Tieleman and Hinton, lecture 6.5 (2012); centred as by Graves (2013) if the job sets ``centered``."""
 
+    class Conf(Settings):
+        """Settings of kRMSProp."""
+
+        rho: Share = required("the decay of the running mean of squared gradients")
+        centered: bool = setting(
+            False, "beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)"
+        )
+
+    settings: Conf
+
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        settings = self.part("rmsprop_conf")
-        self.rho = settings.rho
-        self.slots = ("squares", "mean") if settings.centered else ("squares",)
+        self.rho = self.settings.rho
+        self.slots = ("squares", "mean") if self.settings.centered else ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta).
@@ -119,11 +130,17 @@ class RMSProp(Updater):
 class AdaDelta(Updater):
     """AdaDelta of Zeiler (2012)."""
 
+    class Conf(Settings):
+        """Settings of kAdaDelta."""
+
+        rho: Share = setting(0.9, "the decay of the running means of squared gradients and of squared updates")
+
+    settings: Conf
     slots = ("squares", "updates")
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rho = self.part("adadelta_conf", AdaDeltaConf()).rho
+        self.rho = self.settings.rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update h = rho·h + (1 - rho)·g²; t = g·√(u + delta) / √(h + delta); u = rho·u + (1 - rho)·t²; w -= lr·t."""
@@ -141,12 +158,19 @@ class AdaDelta(Updater):
 class Adam(Updater):
     """Adam of Kingma and Ba (2015); as in SINGA without bias correction, unless the job sets ``bias_correction``."""
 
+    class Conf(Settings):
+        """Settings of kAdam."""
+
+        beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
+        beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
+        bias_correction: bool = setting(False, "beyond SINGA: whether Adam is computed as published")
+
+    settings: Conf
     slots = ("mean", "squares")
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        part = self.part("adam_conf", AdamConf())
-        self.beta1, self.beta2, self.bias_correction = part.beta1, part.beta2, part.bias_correction
+        self.beta1, self.beta2 = self.settings.beta1, self.settings.beta2
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
@@ -157,7 +181,7 @@ class Adam(Updater):
 
     def change_at(self, step: int) -> Change:
         """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected` after ``step`` + 1 updates."""
-        return functools.partial(self.change_corrected, step + 1) if self.bias_correction else self.change
+        return functools.partial(self.change_corrected, step + 1) if self.settings.bias_correction else self.change
 
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
@@ -177,12 +201,18 @@ class Adam(Updater):
 class AdamMax(Updater):
     """AdaMax of Kingma and Ba (2015); as in SINGA, without their bias correction."""
 
+    class Conf(Settings):
+        """Settings of kAdamMax."""
+
+        beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
+        beta2: Share = setting(0.999, "the decay of the infinity norm of gradients")
+
+    settings: Conf
     slots = ("mean", "norm")
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        part = self.part("adammax_conf", AdamMaxConf())
-        self.beta1, self.beta2 = part.beta1, part.beta2
+        self.beta1, self.beta2 = self.settings.beta1, self.settings.beta2
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update m = beta1·m + (1 - beta1)·g; u = max(beta2·u, |g|) + delta; w -= lr·m / u."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from dsinga.extensions import (
     create_extensions,
 )
 from dsinga.extensions.stop_on_time import parse_seconds
-from dsinga.job import Job, JobError, loads
+from dsinga.job import Job, JobError, Settings, check, loads, required, setting
+from dsinga.job.limits import Count, NonNegative
 from dsinga.registry import register
 from dsinga.testing import SimulatedLoop
 
@@ -201,3 +203,83 @@ def test_times_are_read(time, seconds: float) -> None:
 def test_what_is_no_time_is_refused(time) -> None:
     with pytest.raises(UserError, match="is no time to stop after"):
         StopOnTime(time)
+
+
+@register("extension", "StopBelow")
+class StopBelow(Extension):
+    """Ends training once the loss is low."""
+
+    class Conf(Settings):
+        """Settings of StopBelow."""
+
+        threshold: NonNegative = required("the loss below which training ends")
+        every: Count = setting(2, "every how many steps it looks")
+
+    def set_up(self) -> None:
+        self.trigger = EverySteps(self.settings.every)
+
+    def run(self, loop) -> None:
+        if loop.metrics.get("val/loss", 2) < self.settings.threshold:
+            loop.stop("the loss is low")
+
+
+def below(settings: str) -> Job:
+    return loads(f'train_steps: 200\nextension {{ user_type: "StopBelow"\n{settings} }}', "job.conf")
+
+
+def test_a_users_extension_has_typed_settings() -> None:
+    for settings, same in (("threshold: 1.4", StopBelow(1.4)), ("threshold: 1.4 every: 5", StopBelow(1.4, every=5))):
+        extension = create_extensions(below(settings))[-1]
+        assert outcome(extension) == outcome(same)
+        assert outcome(extension)[1]
+    (at_seven,) = create_extensions(below("threshold: 1.4 freq: 7 after: 3"))[2:]
+    assert (at_seven.trigger.freq, at_seven.trigger.after) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("threshhold: 1", "3: ExtensionConf has no field 'threshhold'; did you mean 'threshold'?"),
+        ('threshold: "a"', "3: ExtensionConf.threshold takes a number, not 'a'"),
+        ("threshold: -1", "3: threshold must be at least 0, not -1.0"),
+        ("every: 3", "2: user_type 'StopBelow' needs threshold: ..."),
+        (
+            "threshold: 1\npatience: 3",
+            "4: extension StopBelow has no field 'patience'; it has threshold, every, freq, after, extensions",
+        ),
+        ("threshold: 1\nafter: 3", "4: after has no effect without freq; give freq: every how many steps it runs"),
+    ],
+)
+def test_wrong_settings_of_a_users_extension_are_refused_with_their_line(settings: str, message: str) -> None:
+    with pytest.raises(JobError) as caught:
+        check(below(settings))
+    assert str(caught.value) == f"job.conf:{message}"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StopBelow(), "missing a required argument: 'threshold'"),
+        (lambda: StopBelow(1, evry=3), "StopBelow has no argument 'evry'; did you mean 'every'?"),
+        (lambda: StopBelow("a"), "threshold is 'a'; give a number of at least 0"),
+        (lambda: StopBelow(1, every=0), "every is 0; give a whole number of at least 1"),
+        (lambda: StopBelow(float("inf")), "threshold must be a number that float32 can hold, at least 0, not inf"),
+    ],
+)
+def test_wrong_settings_in_python_are_refused(make, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_constructors_show_the_settings() -> None:
+    shown = "(monitor: str, factor: float = 0.1, patience: int = 3, min_delta: float = 0.0, mode: str = 'auto', "
+    assert str(inspect.signature(ReduceOnPlateau)) == f"{shown}cooldown: int = 0, min_factor: float = 0.0)"
+    assert "\n    cooldown: how many values are not counted" in inspect.getdoc(ReduceOnPlateau)
+    assert str(inspect.signature(StopBelow)) == "(threshold: float, every: int = 2)"
+
+    class Seldom(StopBelow):
+        def __init__(self, steps: int):
+            super().__init__(1.0, steps)
+
+    assert [*inspect.signature(Seldom).parameters] == ["steps"]
+    assert Seldom(9).trigger.freq == 9

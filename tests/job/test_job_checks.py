@@ -57,7 +57,7 @@ def test_a_sound_job_passes():
             "extension { patience: 3 }",
             "ExtensionConf needs its type (kEarlyStopping, kKeepBest, kReduceOnPlateau, ...)",
         ),
-        ("extension { type: kEarlyStopping patience: 3 }", 'type kEarlyStopping needs monitor: "..."'),
+        ("extension { type: kReduceOnPlateau patience: 3 }", 'type kReduceOnPlateau needs monitor: "..."'),
         (
             'extension { type: kKeepBest monitor: "val/loss" patience: 3 }',
             "extension kKeepBest has no field 'patience'",
@@ -101,7 +101,7 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, expected):
         ("dropout_conf { dropout_ratio: 1 }", "dropout_ratio must be in [0, 1), not 1.0"),
         ("pooling_conf { pad: -1 }", "pad must be in [0, 32767], not -1"),
         ("dummy_conf { shape: [3, 0] }", "shape must be at least 1, not 0"),
-        ("lrn_conf { local_size: 4 }", "local_size must be odd, not 4"),
+        ("lrn_conf { local_size: 4 }", "local_size is 4; give an odd number, for as many channels on either side"),
         ("partition_dim: 7", "partition_dim must be in [-1, 1], not 7"),
         ("store_conf { batchsize: 3 }", 'store_conf needs a path: "..."'),
         ("param { init { } }", "ParamGenConf needs its type (kConstant, kGaussian, kUniform, ...) or a user_type"),

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dsinga.errors import UserError
-from dsinga.job import InitMethod, ParamGenConf, loads
-from dsinga.registry import register
-from dsinga.training import initial_values, initialise
+from dsinga.job import InitMethod, ParamGenConf, Settings, check, loads, required, setting
+from dsinga.job.limits import Unit
+from dsinga.registry import register, unregister
+from dsinga.training import Initialiser, initial_values, initialise
 from dsinga.training.initialisers import param_rng
 from tests.support.training_cases import build, dense, layer
 
@@ -119,3 +120,56 @@ def test_mistakes_in_a_job_are_reported_with_file_and_line(init, message):
     conf = loads(text, "job.conf").neuralnet.layer[0].param[0].init
     with pytest.raises(UserError, match=message):
         initialise((4,), conf, param_rng(0, "b"))
+
+
+def sparse_job(settings):
+    """Return a job with a param whose initialiser, of the user's own, has settings on line 2."""
+
+    @register("initialiser", "Sparse")
+    class Sparse(Initialiser):
+        class Conf(Settings):
+            """Settings of Sparse."""
+
+            share: Unit = required("the share of the numbers that are not 0")
+            size: float = setting(2.0, "these numbers")
+
+        def __call__(self, shape, rng):
+            return np.where(rng.random(shape) < self.settings.share, self.settings.size * self.conf.value, 0)
+
+    layer = f'layer {{ name: "a" type: kReLU param {{ init {{ user_type: "Sparse"\n{settings} }} }} }}'
+    return loads(f"train_steps: 1 net {{ {layer} }}", "job.conf")
+
+
+def test_a_users_initialiser_has_typed_settings():
+    check(sparse_job("share: 0"), [])
+    job = sparse_job("share: 0.25 value: 3")
+    values = initialise((200, 50), job.net.layer[0].param[0].init, param_rng(0, "w"))
+    assert np.unique(values).tolist() == [0, 6]
+    assert 0.2 < (values == 6).mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("shar: 0.5", "ParamGenConf has no field 'shar'; did you mean 'share'"),
+        ('share: "a"', "ParamGenConf.share takes a number, not 'a'"),
+        ("share: 1.5", "share must be in .0, 1., not 1.5"),
+        ("size: 2", "user_type 'Sparse' needs share: [.]{3}"),
+    ],
+)
+def test_wrong_settings_of_a_users_initialiser_are_refused_with_their_line(settings, message):
+    with pytest.raises(UserError, match=rf"job.conf:\d: layer 'a': {message}"):
+        check(sparse_job(settings))
+
+
+def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
+    @register("initialiser", "Whole")
+    class Whole(Initialiser):
+        class Conf(Settings):
+            """Settings of Whole."""
+
+            std: int = setting(1, "the standard deviation")
+
+    with pytest.raises(UserError, match="'Whole' has the setting 'std', which each initialiser has with another type"):
+        ParamGenConf(type="kUserInit", user_type="Whole")
+    unregister("initialiser", "Whole")

@@ -1,11 +1,16 @@
 """Learning rates against the table of SINGA's page."""
 
+import math
+
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import LRGenConf, loads
+from dsinga.job import LRGenConf, Settings, check, loads, required, setting
+from dsinga.job.component import Fault
+from dsinga.job.limits import Count, Unit
 from dsinga.registry import register
 from dsinga.training import schedule
+from dsinga.training.schedules import Schedule
 
 
 @pytest.mark.parametrize(
@@ -77,17 +82,17 @@ def test_a_users_schedule_may_be_a_function_or_a_class():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("type: kStep", "job.conf:2: learning rate kStep needs step_conf"),
-        ("type: kStep step_conf {\nchange_freq: 0 }", "job.conf:3: change_freq must be greater than 0, not 0"),
-        ("type: kInverseT inverset_conf {\nfinal_lr: 0 }", "job.conf:3: final_lr must be greater than 0"),
-        ("type: kInverse inverse_conf {\ngamma: -1 }", "job.conf:3: gamma must be 0 or more, not -1"),
+        ("type: kStep", "job.conf:2: schedule kStep needs step_conf"),
+        ("type: kStep step_conf {\nchange_freq: 0 }", "job.conf:3: change_freq must be at least 1, not 0"),
+        ("type: kInverseT inverset_conf {\nfinal_lr: 0 }", "job.conf:3: final_lr must be above 0, not 0.0"),
+        ("type: kInverse inverse_conf {\ngamma: -1 }", "job.conf:3: gamma must be at least 0, not -1.0"),
         (
             "type: kFixedStep fixedstep_conf { step: 0 step: 5\nstep_lr: 1 }",
-            "job.conf:3: needs as many step_lr as step",
+            "job.conf:2: fixedstep_conf needs as many step as step_lr, at least one of each; it has 2 step and 1",
         ),
         (
             "type: kFixedStep fixedstep_conf {\nstep: [5, 5] step_lr: [1, 2] }",
-            r"job.conf:3: the steps must rise, not \[5, 5\]",
+            "job.conf:3: the steps of fixedstep_conf must rise; 5 follows 5",
         ),
         ("type: kUserChange", "job.conf:2: type kUserChange needs user_type"),
         ('type: kUserChange\nuser_type: "Hal"', "job.conf:3: no schedule is registered as 'Hal'"),
@@ -97,3 +102,46 @@ def test_mistakes_in_a_job_are_reported_with_file_and_line(text, message):
     conf = loads(f"updater {{ type: kSGD learning_rate {{\n{text} }} }}", "job.conf").updater.learning_rate
     with pytest.raises(UserError, match=message):
         schedule(conf)
+
+
+def cosine_job(settings: str):
+    """Return a job whose schedule, of the user's own, has settings on line 3."""
+
+    @register("schedule", "Cosine")
+    class Cosine(Schedule):
+        class Conf(Settings):
+            """Settings of Cosine."""
+
+            decay_steps: Count = required("the number of steps from base_lr to the lowest rate")
+            alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
+
+            def faults(self):
+                if self.decay_steps == 1 and self.alpha:
+                    yield Fault(f"alpha: {self.alpha} needs more than one of decay_steps", "alpha")
+
+        def __call__(self, step):
+            share = min(step / self.settings.decay_steps, 1)
+            return self.base * (self.settings.alpha + (1 - self.settings.alpha) * (1 + math.cos(math.pi * share)) / 2)
+
+    rate = f'learning_rate {{ user_type: "Cosine" base_lr: 0.4\ncosine_conf {{ {settings} }} }}'
+    return loads(f"train_steps: 9\nupdater {{ type: kSGD {rate} }}", "job.conf")
+
+
+def test_a_users_schedule_has_typed_settings():
+    rate = schedule(cosine_job("decay_steps: 4 alpha: 0.5").updater.learning_rate)
+    assert [rate(step) for step in (0, 2, 4, 9)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("decay_step: 4", "CosineConf has no field 'decay_step'; did you mean 'decay_steps'"),
+        ("decay_steps: 0.5", "CosineConf.decay_steps takes a whole number, not 0.5"),
+        ("alpha: 0.5", "CosineConf needs the field 'decay_steps'"),
+        ("decay_steps: 0", "decay_steps must be at least 1, not 0"),
+        ("decay_steps: 1 alpha: 0.5", "alpha: 0.5 needs more than one of decay_steps"),
+    ],
+)
+def test_wrong_settings_of_a_users_schedule_are_refused_with_their_line(settings, message):
+    with pytest.raises(UserError, match=f"job.conf:3: {message}"):
+        check(cosine_job(settings))

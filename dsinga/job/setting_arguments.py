@@ -1,0 +1,83 @@
+"""Settings as the arguments of a constructor: its signature, its documentation, and the checks of what is given."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from dsinga.arguments import Instead, bind, check_bool, check_range, check_whole
+from dsinga.errors import UserError
+from dsinga.job.component import Settings, docs
+from dsinga.job.limits import NUMBER, out_of_range, range_in
+from dsinga.job.message import default_values, field_types, is_optional, item_type
+from dsinga.registry import nearest
+
+S = TypeVar("S", bound=Settings)
+
+
+def signature(conf: type[Settings]) -> inspect.Signature:
+    """Return the signature of a constructor that takes the settings, in their order; those without default first."""
+    default, parameters = dict(default_values(conf)), []
+    for name, hint in field_types(conf).items():
+        kind, repeated = item_type(hint)
+        shown: Any = str if issubclass(kind, enum.Enum) else kind
+        shown = list[shown] if repeated else shown
+        shown = shown | None if is_optional(hint) else shown
+        value = default.get(name, inspect.Parameter.empty)
+        value = value.name if isinstance(value, enum.Enum) else value
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=shown)
+        )
+    return inspect.Signature(sorted(parameters, key=lambda known: known.default is not known.empty))
+
+
+def documented(text: str | None, conf: type[Settings]) -> str:
+    """Return the docstring of a class, with what each setting means as the argument of its constructor."""
+    lines = "".join(f"\n    {name}: {doc}." for name, doc in docs(conf).items())
+    return f"{inspect.cleandoc(text or '')}\n\nArgs:{lines}\n"
+
+
+def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead) -> S:
+    """Return the settings that are given as arguments.
+
+    Raises UserError for an unknown, a missing or a surplus argument, and for a value that a setting does not take.
+    ``function`` is the name of the constructor in messages, ``instead`` says what to write in place of unknown names.
+    """
+    known, names = signature(conf), dict(kwargs)
+    for alias, name in conf.aliases.items():
+        if alias in names:
+            if name in names or name in list(known.parameters)[: len(args)]:
+                raise UserError(f"{function}: {name} and {alias} are one argument; give one of them")
+            names[name] = names.pop(alias)
+    given = bind(function, known, args, names, instead)
+    given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items()}
+    for name, value in given.items():
+        _check(name, value, field_types(conf)[name], docs(conf)[name])
+    settings = conf(**given)
+    for name, _, value, allowed in out_of_range(settings):
+        raise UserError(f"{name} {allowed.fault(value)}")
+    for fault in settings.faults():
+        raise UserError(fault.text)
+    return settings
+
+
+def _check(name: str, value: Any, hint: Any, doc: str) -> None:
+    """Raise UserError for an argument that is not of the type of its setting, or not in its range."""
+    kind, repeated = item_type(hint)
+    allowed = range_in(hint) or NUMBER
+    if repeated or (value is None and is_optional(hint)):
+        return  # of a list, the message tells what is wrong
+    if kind is int and allowed.low > NUMBER.low:
+        check_whole(name, value, int(allowed.low))
+    elif kind is float and allowed.low > NUMBER.low:
+        check_range(name, value, allowed.low, allowed.high)
+    elif kind is bool:
+        check_bool(name, value)
+    elif kind is str and not isinstance(value, str):
+        raise UserError(f"{name} is {value!r}; give {doc}")
+    elif issubclass(kind, enum.Enum) and not isinstance(value, kind) and value not in kind.__members__:
+        members = kind.__members__
+        raise UserError(f"{name} must be one of {', '.join(members)}, not {value!r}{nearest(str(value), members)}")
