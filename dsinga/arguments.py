@@ -7,7 +7,7 @@ import inspect
 import math
 import opcode
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
@@ -133,15 +133,12 @@ def bind(
 
 
 def extended_signature(
-    function: Callable[..., Any], more: Mapping[str, Any], kind: Any, returns: str
+    function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: str
 ) -> inspect.Signature:
-    """Return the signature of a function with more parameters, given by their defaults, before its keyword-only ones.
-
-    ``kind`` is that of the new parameters, such as ``inspect.Parameter.KEYWORD_ONLY``; ``returns`` the new annotation.
-    """
+    """Return the signature of a function with more parameters before its keyword-only ones, and what it ``returns``."""
     signature = inspect.signature(function)
-    parameters = [*signature.parameters.values(), *(inspect.Parameter(name, kind, default=more[name]) for name in more)]
-    return signature.replace(parameters=sorted(parameters, key=lambda known: known.kind), return_annotation=returns)
+    parameters = sorted([*signature.parameters.values(), *more], key=lambda known: known.kind)
+    return signature.replace(parameters=parameters, return_annotation=returns)
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:

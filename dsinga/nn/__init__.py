@@ -4,23 +4,20 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+from typing import Any
+
 from dsinga.engine.local_net import LocalNet
-from dsinga.nn.activations import GELU, Activation, LeakyReLU, ReLU, Softmax
-from dsinga.nn.attention import Attention, MultiHeadAttention, PositionalEncoding
+from dsinga.nn.activations import GELU, Activation, Softmax
+from dsinga.nn.attention import Attention, MultiHeadAttention
 from dsinga.nn.basic_layers import (
-    Add,
     BatchNormalization,
     Concatenate,
-    CosineSimilarity,
     Dense,
-    Dropout,
     Flatten,
     Identity,
     Layer,
     LayerNormalization,
-    Multiply,
     Slice,
-    SpatialDropout2D,
     Split,
 )
 from dsinga.nn.cluster import Cluster
@@ -33,7 +30,6 @@ from dsinga.nn.convolution import (
     GlobalAveragePooling2D,
     GlobalMaxPooling1D,
     GlobalMaxPooling2D,
-    LocalResponseNormalization,
     MaxPooling1D,
     MaxPooling2D,
 )
@@ -42,6 +38,7 @@ from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
 from dsinga.nn.keras_names import missing_names
+from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.losses import (
     CRF,
     ClassSoftmaxLoss,
@@ -53,7 +50,7 @@ from dsinga.nn.losses import (
 )
 from dsinga.nn.model import CD, Model, Sequential
 from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop
-from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SequenceLength, SimpleRNN, TimeDistributed
+from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, SimpleRNN, TimeDistributed
 from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
@@ -76,4 +73,9 @@ __all__ = [
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
 
-__getattr__ = missing_names(__name__, __all__)
+_missing = missing_names(__name__, __all__)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the function of a registered layer; raise UserError for another name, with what to write instead."""
+    return layer_functions().get(name) or _missing(name)

@@ -72,18 +72,6 @@ def own_activation(writer: LayerWriter, activation: str) -> Feature:
 
 
 @layer
-def ReLU(negative_slope: float = 0.0) -> Write:
-    """Rectifier max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
-    return lambda writer: writer.add("kReLU", relu_conf={"negative_slope": negative_slope} if negative_slope else None)
-
-
-@layer
-def LeakyReLU(negative_slope: float = 0.3) -> Write:
-    """Rectifier with Keras's slope for negative inputs (kReLU)."""
-    return lambda writer: writer.add("kReLU", relu_conf={"negative_slope": negative_slope})
-
-
-@layer
 def GELU() -> Write:
     """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
     return lambda writer: own_activation(writer, "gelu")

@@ -81,14 +81,6 @@ def MultiHeadAttention(
     return write
 
 
-@layer
-def PositionalEncoding(scale: float = 1.0) -> Write:
-    """x·``scale`` plus sines and cosines of the position of each step (kPositionalEncoding): (B, T, n) to the same."""
-    return lambda writer: writer.add(
-        "kPositionalEncoding", positionalencoding_conf=None if scale == 1 else {"scale": scale}
-    )
-
-
 class _ProjectionWriter(LayerWriter):
     """Writes a projection with the arguments of the attention that it belongs to: cut, place, phases, scales."""
 

@@ -16,7 +16,7 @@ from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
 from dsinga.nn.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
-from dsinga.registry import nearest, registered
+from dsinga.registry import entries, nearest, registered
 
 
 @layer
@@ -50,23 +50,6 @@ def Dense(
         return activate(writer, feature, activation)
 
     return write
-
-
-@layer
-def Dropout(rate: float, unit: str | None = None) -> Write:
-    """In training sets a share ``rate`` of the units to 0 and scales the others (kDropout).
-
-    ``unit`` is "kNumber" (the default), "kChannel" or "kRow".
-    """
-    return lambda writer: writer.add(
-        "kDropout", dropout_conf={"dropout_ratio": rate, **({} if unit is None else {"unit": unit})}
-    )
-
-
-@layer
-def SpatialDropout2D(rate: float) -> Write:
-    """Dropout of whole channels of images (kDropout with unit kChannel)."""
-    return lambda writer: writer.add("kDropout", dropout_conf={"dropout_ratio": rate, "unit": "kChannel"})
 
 
 @layer
@@ -121,26 +104,6 @@ def LayerNormalization(axis: int | Sequence[int] = -1) -> Write:
 
 
 @layer
-def Add() -> Write:
-    """Elementwise sum of its sources (kAdd): ``nn.Add()([x, y])``."""
-    return lambda writer: writer.add("kAdd")
-
-
-@layer
-def Multiply() -> Write:
-    """Elementwise product of its sources (kMultiply)."""
-    return lambda writer: writer.add("kMultiply")
-
-
-@layer
-def CosineSimilarity(scale: float = 1.0) -> Write:
-    """``scale`` times the cosine of the angle between two rows (kCosineSimilarity): two (B, n) to (B, 1)."""
-    return lambda writer: writer.add(
-        "kCosineSimilarity", cosinesimilarity_conf=None if scale == 1 else {"scale": scale}
-    )
-
-
-@layer
 def Concatenate(axis: int = -1) -> Write:
     """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
 
@@ -178,10 +141,10 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
 
 
 def Layer(type: str, **fields: Any) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", lrn_conf={"local_size": 3})``.
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
 
-    ``fields`` are those of a layer in a job file, and the arguments of every layer. Raises UserError for an unknown
-    type or field.
+    ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
+    UserError for an unknown type or field.
     """
     if not isinstance(type, str):
         raise UserError(f'nn.Layer takes the name of a layer type, as in nn.Layer("kLRN"), not {type!r}')
@@ -189,8 +152,13 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     if type not in known:
         raise UserError(f"there is no layer type {type!r}{nearest(type, known)}")
     layer_fields = [name for name in field_types(LayerConf) if name not in ("name", "type", "srclayers", "user_type")]
-    check_names(f"Layer({type!r})", [*dict.fromkeys([*COMMON, *layer_fields])], fields)
+    conf: Any = getattr(entries("layer").get(type), "Conf", None)
+    names = [name for name in (() if conf is None else field_types(conf)) if name not in layer_fields]
+    check_names(f"Layer({type!r})", [*dict.fromkeys([*names, *COMMON, *layer_fields])], fields)
     settings = {name: value for name, value in fields.items() if name not in COMMON}
+    own = {name: settings.pop(name) for name in names if name in settings}
+    if own:
+        settings[conf.field] = own
 
     def write(writer: LayerWriter) -> Feature:
         return writer.add(type, **settings)

@@ -72,18 +72,6 @@ def GlobalAveragePooling2D() -> Write:
     return lambda writer: whole(writer, "AVG")
 
 
-@layer
-def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0) -> Write:
-    """Local response normalisation over ``size`` channels (kLRN), with SINGA's defaults."""
-    settings = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
-
-    def write(writer: LayerWriter) -> Feature:
-        refuse_channels_last(writer)
-        return writer.add("kLRN", lrn_conf=settings)
-
-    return write
-
-
 def pooling(writer: LayerWriter, method: str, size: Size, strides: Size | None, padding: str | Size) -> Feature:
     """Write a kPooling layer."""
     refuse_channels_last(writer)

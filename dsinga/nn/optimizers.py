@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.arguments import extended_signature, shown
@@ -16,9 +16,23 @@ from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
 from dsinga.registry import nearest, registered
 
-# Arguments of every optimizer: weight decay, which is added to gradients; bounds of the norm of each gradient and of
-# its numbers; and settings of some params (:func:`ParamSettings`).
-COMMON: Mapping[str, Any] = {"weight_decay": 0.0, "clip_norm": 0.0, "clip_value": 0.0, "param_settings": ()}
+
+def common(
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> dict[str, Any]:
+    """Return the fields that every optimizer sets.
+
+    These are a weight decay, which is added to gradients; bounds of the norm of each gradient and of its numbers; and
+    settings of some params (:func:`ParamSettings`).
+    """
+    bounds = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
+    return {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings), **bounds}
+
+
+COMMON = inspect.signature(common).parameters
 
 
 def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterConf]:
@@ -26,19 +40,15 @@ def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterC
 
     ``function`` returns the fields of the updater that are its own.
     """
-    signature = extended_signature(function, COMMON, inspect.Parameter.POSITIONAL_OR_KEYWORD, "UpdaterConf")
+    signature = extended_signature(function, COMMON.values(), "UpdaterConf")
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> UpdaterConf:
-        settings = {**COMMON, **bind(function.__name__, signature, args, kwargs)}
-        weight_decay, clip_norm, clip_value, param_settings = (settings.pop(name) for name in COMMON)
+        settings = bind(function.__name__, signature, args, kwargs)
+        shared = {name: settings.pop(name) for name in COMMON if name in settings}
         fields = function(**settings)
-        if clip_value:
-            fields |= {"clip_low": -clip_value, "clip_high": clip_value}
         fields["learning_rate"] = learning_rate_conf(fields["learning_rate"])
-        return UpdaterConf(
-            weight_decay=weight_decay, clip_norm=clip_norm, param_settings=list(param_settings), **fields
-        )
+        return UpdaterConf(**common(**shared), **fields)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make

@@ -34,22 +34,6 @@ def Embedding(
     return lambda writer: writer.add("kEmbedding", embedding_conf=settings, inits={"weight": embeddings_initializer})
 
 
-@layer
-def OneHot(num_tokens: int) -> Write:
-    """One-hot vector of each code (kOneHot): (B, T) to (B, T, num_tokens)."""
-    return lambda writer: writer.add("kOneHot", onehot_conf={"vocab_size": num_tokens})
-
-
-@layer
-def SequenceLength() -> Write:
-    """Codes (B, T), -1 after the end, which also tell the layers that take it last the lengths (kSequenceLength).
-
-    ``words = nn.Input((50,)); lengths = nn.SequenceLength()(words); nn.LSTM(64)(nn.Embedding(9000, 32)(words),
-    lengths)``.
-    """
-    return lambda writer: writer.add("kSequenceLength")
-
-
 def recurrent(
     kind: str,
     units: int,

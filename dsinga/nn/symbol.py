@@ -150,20 +150,27 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
     return list(ordered.values())
 
 
-COMMON: Mapping[str, Any] = {
-    "name": None,
-    "param": None,
-    "lr_scale": None,
-    "wd_scale": None,
-    "trainable": True,
-    "partition_dim": None,
-    "location": None,
-    "include": None,
-    "exclude": None,
-}
-"""Arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales, a number for
-all params or one for each; ``trainable=False``, which keeps the values of its params (static); the dimension on which
-the layer is cut, or the worker that computes it; its phases."""
+def common(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> None:
+    """Has the arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales.
+
+    These are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
+    ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it; ``include``
+    and ``exclude`` are its phases.
+    """
+
+
+COMMON = inspect.signature(common).parameters
 
 
 def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
@@ -171,7 +178,7 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
 
     ``function`` returns what writes the layer (:class:`LayerBuilder`).
     """
-    signature = extended_signature(function, COMMON, inspect.Parameter.KEYWORD_ONLY, "LayerBuilder")
+    signature = extended_signature(function, COMMON.values(), "LayerBuilder")
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:

@@ -1,0 +1,1722 @@
+"""Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""
+
+from collections.abc import Sequence
+from dsinga.engine.local_net import LocalNet as LocalNet
+from dsinga.job.layerconf import ParamConf
+from dsinga.job.layerconf import ParamGenConf
+from dsinga.job.schema import AlgConf
+from dsinga.job.schema import ClusterConf
+from dsinga.job.schema import Job
+from dsinga.job.updaterconf import LRGenConf
+from dsinga.job.updaterconf import MomentumConf
+from dsinga.job.updaterconf import ParamSettingsConf
+from dsinga.job.updaterconf import UpdaterConf
+from dsinga.nn.convolution import Size
+from dsinga.nn.from_job import JobModel
+from dsinga.nn.model import Model as Model
+from dsinga.nn.model import Sequential as Sequential
+from dsinga.nn.optimizers import Momentum
+from dsinga.nn.optimizers import Rate
+from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.symbol import Symbol
+from typing import Any
+import os
+
+def Activation(
+    activation: str,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Activation by its name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), gelu, leaky_relu, softmax or linear."""
+
+def Adadelta(
+    learning_rate: Rate = 0.001,
+    rho: float = 0.95,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Return AdaDelta (kAdaDelta)."""
+
+def Adagrad(
+    learning_rate: Rate = 0.001,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Return AdaGrad (kAdaGrad), whose accumulator begins at 0 (in Keras at 0.1)."""
+
+def Adam(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Return Adam as published, with bias correction (kAdam)."""
+
+def Adamax(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Return AdaMax without bias correction (kAdamMax)."""
+
+def Add(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016) (kAdd)."""
+
+def Attention(
+    score_mode: str = 'dot',
+    num_heads: int = 1,
+    use_causal_mask: bool = False,
+    score_initializer: Any = 'uniform',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
+
+    ``score_mode`` is "dot", "scaled_dot" or "additive". The labels of a last source (B, Tk), an input of codes, give
+    the lengths of keys and values; so do those of any fourth source."""
+
+def AveragePooling1D(
+    pool_size: int = 2,
+    strides: int | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each window of steps (kPooling1D), over the steps before the end of a sequence."""
+
+def AveragePooling2D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Size = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each window of images (kPooling); padding counts as zeros, which in Keras it does not."""
+
+def BM(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kBM)."""
+
+def BatchNormalization(
+    momentum: float | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
+
+    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
+    not trainable normalises with its running statistics in training, too, and does not move them."""
+
+def Bidirectional(
+    builder: LayerBuilder,
+    name: str | None = None,
+) -> LayerBuilder:
+    """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
+
+def BridgeDst(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Pass on the source's feature, and the gradient for it, unchanged (kBridgeDst)."""
+
+def BridgeSrc(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Pass on the source's feature, and the gradient for it, unchanged (kBridgeSrc)."""
+
+def CConvolution(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kCConvolution)."""
+
+def CD(
+    k: int = 1,
+) -> AlgConf:
+    """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
+
+def CPooling(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kCPooling)."""
+
+def CRF(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Linear-chain conditional random field over (B, T, K) scores and labels (B, T) (kCRF)."""
+
+def ClassSoftmaxLoss(
+    vocab_size: int,
+    class_start: Sequence[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax over classes of words and over the words of a class, for large vocabularies (kClassSoftmaxLoss)."""
+
+def Cluster(
+    **fields: Any,
+) -> ClusterConf:
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
+
+    ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
+    they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one."""
+
+def Concate(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate)."""
+
+def Concatenate(
+    axis: int = -1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
+
+def Constant(
+    value: float = 0.0,
+) -> ParamGenConf:
+    """Return the initialiser that fills a param with ``value``."""
+
+def Conv1D(
+    filters: int,
+    kernel_size: int,
+    strides: int = 1,
+    padding: str | int = 'valid',
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
+
+    ``padding`` is "valid", "same", or the number of zero steps before and after. A second source gives the lengths."""
+
+def Conv2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size = 1,
+    padding: str | Size = 'valid',
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution of images (B, C, H, W), or (B, H, W) of one channel, and its activation (kConvolution).
+
+    ``padding`` is "valid", "same", which needs an odd kernel, or pixels of zeros: a number, or (rows, columns)."""
+
+def Convolution(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution)."""
+
+def Convolution1D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters) (kConvolution1D)."""
+
+def CosineSimilarity(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity)."""
+
+def CudnnActivation(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The activation function that ``activation_conf.type`` names, RELU by default (kCudnnActivation)."""
+
+def CudnnBM(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kCudnnBM)."""
+
+def CudnnConv(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kCudnnConv)."""
+
+def CudnnLRN(
+    local_size: int = 5,
+    alpha: float = 1.0,
+    beta: float = 0.75,
+    knorm: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kCudnnLRN).
+
+    Args:
+        local_size: how many channels are normalised together; an odd number.
+        alpha: the factor of the mean of squares.
+        beta: the exponent of the norm.
+        knorm: what is added to the mean of squares."""
+
+def CudnnPool(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kCudnnPool)."""
+
+def CudnnSoftmax(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row (kCudnnSoftmax)."""
+
+def CudnnSoftmaxLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K) (kCudnnSoftmaxLoss)."""
+
+def Dense(
+    units: int,
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    transpose: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
+
+    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. ``transpose`` keeps
+    the weight as (inputs, units), which can share another layer's (units, inputs)."""
+
+def Dropout(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout)."""
+
+def Dueling(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9) (kDueling)."""
+
+def Dummy(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy)."""
+
+def Embedding(
+    input_dim: int,
+    output_dim: int,
+    embeddings_initializer: Any = 'uniform',
+    dense_gradient: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n).
+
+    A row that a batch does not look up keeps its value in that step, also under momentum, weight decay and Adam, unless
+    ``dense_gradient`` is set."""
+
+def EntropyLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss)."""
+
+def EuclideanLoss(
+    scale: float | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Sum of squared differences of a row, mean over rows, times ``scale`` [1] (kEuclideanLoss).
+
+    Its sources are the outputs and the targets: labels, or the feature of any layer, such as the input of an
+    auto-encoder."""
+
+def ExponentialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    decay_rate: float,
+    staircase: bool = False,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+) -> LRGenConf:
+    """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
+
+def Flatten(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
+
+def GELU(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
+
+def GRU(
+    units: int,
+    activation: str | None = 'tanh',
+    recurrent_activation: str | None = 'sigmoid',
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Gated recurrent units over sequences (kGRU): (B, T, n) to (B, T, units).
+
+    ``activation`` of the candidate and ``recurrent_activation`` of the gates are "sigmoid", "tanh", "relu" or "linear".
+    ``carry`` begins a batch with the last state of the batch before, like Keras's stateful."""
+
+def GlobalAveragePooling1D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
+
+    A second source gives the lengths of the sequences; without it the mean is over all T steps."""
+
+def GlobalAveragePooling2D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each channel of images: (B, C)."""
+
+def GlobalMaxPooling1D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
+
+    A second source gives the lengths of the sequences."""
+
+def GlobalMaxPooling2D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each channel of images: (B, C)."""
+
+def HingeLoss(
+    norm: str = 'L1',
+    margin: float = 1.0,
+    topk: int = 1,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Hinge loss of all other classes, as of support vector machines (kHingeLoss)."""
+
+def Identity(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Passes on its source; no layer of the job."""
+
+def ImagePreprocess(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kImagePreprocess)."""
+
+def InnerProduct(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct)."""
+
+def Input(
+    shape: int | Sequence[int] | None = None,
+    name: str = 'data',
+    type: str = 'kRecordInput',
+    **store: Any,
+) -> Symbol:
+    """Return the symbol of records that an input layer reads, and of their labels.
+
+    Args:
+        shape: that of one record; by default that of the data.
+        name: of the input layer.
+        type: of the input layer.
+        store: further fields of its ``store_conf``, such as ``random_skip``.
+
+    Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
+
+def InverseTimeDecay(
+    initial_learning_rate: float,
+    decay_steps: float,
+    decay_rate: float,
+    staircase: bool = False,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+) -> LRGenConf:
+    """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
+
+    The latter takes a whole number of ``decay_steps``."""
+
+def LRN(
+    local_size: int = 5,
+    alpha: float = 1.0,
+    beta: float = 0.75,
+    knorm: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
+
+    Args:
+        local_size: how many channels are normalised together; an odd number.
+        alpha: the factor of the mean of squares.
+        beta: the exponent of the norm.
+        knorm: what is added to the mean of squares."""
+
+def LSTM(
+    units: int,
+    activation: str | None = 'tanh',
+    recurrent_activation: str | None = 'sigmoid',
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
+
+    ``activation`` of the candidate and of the cell state, and ``recurrent_activation`` of the gates, are as for GRU."""
+
+def Label(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
+
+def Layer(
+    type: str,
+    **fields: Any,
+) -> LayerBuilder:
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", lrn_conf={"local_size": 3})``.
+
+    ``fields`` are those of a layer in a job file, and the arguments of every layer. Raises UserError for an unknown
+    type or field."""
+
+def LayerNorm(
+    first_axis: int = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise (kLayerNorm).
+
+    Args:
+        first_axis: the first of the axes that are normalised together."""
+
+def LayerNormalization(
+    axis: int | Sequence[int] = -1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+
+def LeakyReLU(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU)."""
+
+def LearnedVector(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector)."""
+
+def LinearMomentum(
+    base_momentum: float,
+    final_momentum: float,
+    saturation_step: int,
+) -> MomentumConf:
+    """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
+
+def LocalResponseNormalization(
+    size: int = 5,
+    alpha: float = 1.0,
+    beta: float = 0.75,
+    k: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
+
+    Args:
+        size: how many channels are normalised together; an odd number.
+        alpha: the factor of the mean of squares.
+        beta: the exponent of the norm.
+        k: what is added to the mean of squares."""
+
+def MaxPooling1D(
+    pool_size: int = 2,
+    strides: int | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each window of steps (kPooling1D); ``strides`` are ``pool_size`` by default, as in Keras."""
+
+def MaxPooling2D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Size = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
+
+def MeanLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large (kMeanLoss)."""
+
+def Mnist(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32 (kMnist)."""
+
+def MultiHeadAttention(
+    num_heads: int,
+    key_dim: int,
+    value_dim: int | None = None,
+    use_bias: bool = True,
+    output_shape: int | None = None,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    use_causal_mask: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
+
+    The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
+    ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
+    labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values."""
+
+def Multiply(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The product of the sources, such as x·gate(x) (kMultiply)."""
+
+def Normalization(
+    mean: float | None = None,
+    variance: float | None = None,
+    mean_file: str | None = None,
+    std_file: str | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
+
+    ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
+
+def OneHot(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot)."""
+
+def PPOLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss)."""
+
+def Param(
+    name: str = '',
+    init: Any = None,
+    lr_scale: float = 1.0,
+    wd_scale: float = 1.0,
+    share_from: str | None = None,
+    static: bool = False,
+) -> ParamConf:
+    """Return a param for the ``param=[...]`` of a layer: its name, initialiser, scales, or the param that it shares.
+
+    A ``static`` param keeps its value.
+    Params of layers that have one name, or of which one has ``share_from`` the other's name, are one param."""
+
+def ParamSettings(
+    match: str,
+    learning_rate: Rate | None = None,
+    momentum: Momentum | None = None,
+    weight_decay: float | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+) -> ParamSettingsConf:
+    """Return settings for the params whose names fit the pattern ``match``, such as ``"*_bias"``.
+
+    What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
+    the optimizer's schedule."""
+
+def PiecewiseConstantDecay(
+    boundaries: Sequence[int],
+    values: Sequence[float],
+) -> LRGenConf:
+    """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
+
+def PolicyGradientLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss)."""
+
+def Pooling(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling)."""
+
+def Pooling1D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D)."""
+
+def PositionalEncoding(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding)."""
+
+def RBM(
+    units: int,
+    gaussian: bool = False,
+    gaussian_visible: bool = False,
+    persistent: bool = False,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
+
+    A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
+    ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
+    ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``."""
+
+def RBMHid(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The hidden side: means (B, hdim) of its units given the visible units (B, n) (kRBMHid)."""
+
+def RBMVis(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian`` (kRBMVis)."""
+
+def RGBImage(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kRGBImage)."""
+
+def RMSprop(
+    learning_rate: Rate = 0.001,
+    rho: float = 0.9,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+    *,
+    centered: bool = False,
+) -> UpdaterConf:
+    """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
+
+def RNN(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false (kRNN)."""
+
+def RNNDummy(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one (kRNNDummy)."""
+
+def RNNLabel(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature (kRNNLabel)."""
+
+def RandomCrop(
+    height: int,
+    width: int,
+    pad: int = 0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
+
+    ``pad`` pixels of zeros are put around images before. The crop is square."""
+
+def RandomFlip(
+    mode: str = 'horizontal',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images, every other one mirrored at random in training (kImagePreprocess)."""
+
+def RandomNormal(
+    mean: float = 0.0,
+    stddev: float = 0.05,
+) -> ParamGenConf:
+    """Return the initialiser that draws from N(mean, stddev²)."""
+
+def RandomUniform(
+    minval: float = -0.05,
+    maxval: float = 0.05,
+) -> ParamGenConf:
+    """Return the initialiser that draws from [minval, maxval)."""
+
+def ReLU(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU)."""
+
+def Rescaling(
+    scale: float,
+    offset: float = 0.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+
+def SGD(
+    learning_rate: Rate = 0.01,
+    momentum: Momentum = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
+
+    ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
+    :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds."""
+
+def STanh(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Scaled tanh, 1.7159047·tanh(0.66666667·x) (kSTanh)."""
+
+def SampledLoss(
+    vocab_size: int,
+    num_samples: int = 5,
+    method: str = 'kNegativeSampling',
+    counts: Sequence[int] = (),
+    power: float = 0.75,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Loss that tells a word from random words, for large vocabularies (kSampledLoss): kNegativeSampling or kNCE."""
+
+def Schedule(
+    type: str,
+    base_lr: float = 0.01,
+    **fields: Any,
+) -> LRGenConf:
+    """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
+
+def SequenceLength(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
+
+def Sigmoid(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Logistic sigmoid, 1 / (1 + exp(-x)) (kSigmoid)."""
+
+def SigmoidCrossEntropyLoss(
+    scale: float | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Sigmoid and binary cross-entropy, summed over the outputs of a row (kSigmoidCrossEntropyLoss)."""
+
+def SimpleRNN(
+    units: int,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Simple recurrent layer with tanh over sequences (kRNN)."""
+
+def Slice(
+    parts: int,
+    axis: int = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
+
+def Softmax(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax of each row, or of each step of sequences (kSoftmax)."""
+
+def SoftmaxLoss(
+    topk: int = 1,
+    scale: float = 1.0,
+    label_smoothing: float = 0.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
+
+    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too."""
+
+def SpatialDropout2D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout)."""
+
+def Split(
+    parts: int,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
+
+def TDLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss)."""
+
+def TimeDistributed(
+    builder: LayerBuilder,
+) -> LayerBuilder:
+    """Return the layer applied to each step of sequences (``per_step`` of a job)."""
+
+def VTraceLoss(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss)."""
+
+def ZeroPadding2D(
+    padding: int = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params."""
+
+def decoder(
+    machine: LayerBuilder,
+    units: int,
+) -> LayerBuilder:
+    """Return the dense layer that computes the ``units`` visible units of a machine from its hidden ones.
+
+    Its weight is that of :func:`encoder`, transposed, which the same model must have."""
+
+def encoder(
+    machine: LayerBuilder,
+) -> LayerBuilder:
+    """Return the dense layer that computes the hidden units of a machine, with the machine's params by name.
+
+    It has a sigmoid, or none where the units are gaussian. Raises UserError for a machine without a name."""
+
+def from_job(
+    job: Job | str | os.PathLike[str],
+) -> JobModel:
+    """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
+
+def load(
+    folder: str | os.PathLike[str],
+) -> JobModel:
+    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params.
+
+    Raises UserError where a file is missing or damaged."""

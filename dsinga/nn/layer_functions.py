@@ -1,0 +1,134 @@
+"""The functions of layers that follow from their classes: ``nn.PReLU(slope=0.1)`` of a layer kPReLU, also a user's.
+
+A function takes the settings that the layer's class declares. ``FORMS`` are those that Keras calls otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dsinga.job.component import Settings, docs
+from dsinga.job.message import defaults, field_types, is_message, is_optional, item_type, readable, set_fields
+from dsinga.layers.base import Layer
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.nn.symbol import LayerBuilder, layer
+from dsinga.nn.writer import LayerWriter, Write
+from dsinga.registry import entries, version
+
+
+class Form(NamedTuple):
+    """How a function of ``nn`` stands for a layer.
+
+    Attributes:
+        type: the layer's type.
+        arguments: the setting by the name of the argument, where the two differ.
+        defaults: defaults that differ from the layer's.
+        fixed: settings that are no arguments.
+        required: arguments without a default.
+    """
+
+    type: str
+    arguments: Mapping[str, str] = {}
+    defaults: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
+    required: tuple[str, ...] = ()
+
+
+FORMS = {
+    "Dropout": Form("kDropout", {"rate": "dropout_ratio"}, required=("rate",)),
+    "SpatialDropout2D": Form("kDropout", {"rate": "dropout_ratio"}, fixed={"unit": "kChannel"}, required=("rate",)),
+    "LeakyReLU": Form("kReLU", defaults={"negative_slope": 0.3}),
+    "LocalResponseNormalization": Form("kLRN", {"size": "local_size", "k": "knorm"}),
+    "OneHot": Form("kOneHot", {"num_tokens": "vocab_size"}, required=("num_tokens",)),
+}
+
+_functions: dict[str, Callable[..., LayerBuilder]] = {}
+_version = -1
+
+
+def layer_functions() -> Mapping[str, Callable[..., LayerBuilder]]:
+    """Return the functions of all registered layers by name: that of the type without its k, and those of ``FORMS``."""
+    global _version
+    types = entries("layer")
+    if _version != version():
+        first = {cls: type for type, cls in reversed(types.items())}  # without kCudnnLRN, another name of kLRN
+        forms = {function_name(type): Form(type) for cls, type in first.items() if _is_of_nets(cls)} | FORMS
+        for name, form in forms.items():
+            if getattr(_functions.get(name), "cls", None) is not types[form.type]:  # a cell may define it anew
+                _functions[name] = layer_function(name, form, types[form.type])
+        _version = version()
+    return _functions
+
+
+def function_name(type: str) -> str:
+    """Return the name of the function of a layer type: PReLU of kPReLU, and a user's name as it is."""
+    return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
+
+
+def _is_of_nets(cls: Any) -> bool:
+    """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
+    is_layer = isinstance(cls, type) and issubclass(cls, Layer) and not issubclass(cls, (BridgeSrc, BridgeDst))
+    return is_layer and not (cls.is_input or cls.is_output)
+
+
+def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
+    """Return the function called ``name`` that makes layers of a class."""
+    conf: type[Settings] | None = getattr(cls, "Conf", None)
+    parameters = [] if conf is None else list(_parameters(form, conf))
+
+    def function(**arguments: Any) -> Write:
+        settings = {form.arguments.get(argument, argument): value for argument, value in arguments.items()}
+        given = {**form.defaults, **form.fixed, **settings}
+
+        def write(writer: LayerWriter) -> Any:
+            if conf is None:
+                return writer.add(form.type)
+            message = conf(**given)
+            fields: dict[str, Any] = {conf.field: message} if conf.needed or set_fields(message) else {}
+            return writer.add(form.type, **fields)
+
+        return write
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "dsinga.nn"  # where pickle finds it
+    function.__doc__ = _doc(form, cls, conf)
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    make = layer(function)
+    make.cls = cls  # type: ignore[attr-defined]
+    return make
+
+
+def _parameters(form: Form, conf: type[Settings]) -> list[inspect.Parameter]:
+    names = {setting: argument for argument, setting in form.arguments.items()}
+    values = {name: readable(value) for name, value in defaults(conf).items()} | dict(form.defaults)
+    parameters = []
+    for setting, hint in field_types(conf).items():
+        name = names.get(setting, setting)
+        if setting not in form.fixed:
+            default = inspect.Parameter.empty if name in form.required else values.get(setting, inspect.Parameter.empty)
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=type_text(hint)))
+    return sorted(parameters, key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+
+def type_text(hint: Any) -> str:
+    """Return the type of a setting as a signature has it: names of enumerations are strings."""
+    kind, repeated = item_type(hint)
+    text = "Mapping[str, Any]" if is_message(kind) else "str" if issubclass(kind, enum.Enum) else kind.__name__
+    text = f"Sequence[{text}]" if repeated else text
+    return f"{text} | None" if is_optional(hint) else text
+
+
+def _doc(form: Form, cls: Any, conf: type[Settings] | None) -> str:
+    """Return the docstring: the first sentence of the class, its type, and what each argument means."""
+    first = (inspect.getdoc(cls) or f"Layer {form.type}.").partition("\n\n")[0]
+    lines = [f"{first.rstrip('.')} ({form.type})."]
+    meanings = {} if conf is None else docs(conf)
+    names = {setting: argument for argument, setting in form.arguments.items()}
+    shown = [(names.get(setting, setting), text) for setting, text in meanings.items() if setting not in form.fixed]
+    if shown:
+        lines += ["", "Args:", *(f"    {name}: {text}." for name, text in shown)]
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""Writes dsinga/nn/__init__.pyi, what type checkers and editors see of ``dsinga.nn``: real signatures and docs.
+
+``python -m tests.support.nn_stub`` writes it anew; a test compares it with the package.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dsinga import nn
+from dsinga.nn.layer_functions import layer_functions
+from dsinga.registry import is_user_code
+
+STUB = Path(nn.__file__).with_suffix(".pyi")
+HEAD = '"""Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""\n\n'
+STANDARD = {"Any": "typing", **dict.fromkeys(("Callable", "Mapping", "Sequence", "Iterable"), "collections.abc")}
+BUILT_IN = {"int", "float", "str", "bool", "None", "tuple", "list", "dict", "object", "type"}
+
+
+def stub() -> str:
+    """Return the text of the stub."""
+    functions = {name: value for name in nn.__all__ if is_function(value := getattr(nn, name))}
+    functions |= {name: value for name, value in layer_functions().items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
+    functions = {name: getattr(nn, name) for name in sorted(functions)}
+    others = sorted(set(nn.__all__) - functions.keys())
+    imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
+    texts = []
+    for name, function in functions.items():
+        signature = inspect.signature(function)
+        imports |= set(imports_for(function, signature))
+        texts.append(function_text(name, function, signature))
+    return HEAD + "\n".join(sorted(imports)) + "\n\n" + "\n".join(texts)
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is a function, whose decorator hides its signature from type checkers."""
+    return callable(value) and not isinstance(value, type)
+
+
+def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> list[str]:
+    """Return the imports that the annotations of a function need."""
+    annotations = [p.annotation for p in signature.parameters.values()] + [signature.return_annotation]
+    words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(map(text_of, annotations)))))
+    found = []
+    for word in sorted(words - BUILT_IN - {"inspect", "_empty", "PathLike"}):
+        known = next(
+            (
+                f.__globals__[word]
+                for f in (inspect.unwrap(function), nn.optimizers.updater_conf, nn.symbol.layer)
+                if word in f.__globals__
+            ),
+            None,
+        )
+        home = STANDARD.get(word) or getattr(known, "__module__", None) or inspect.unwrap(function).__module__
+        home = inspect.unwrap(function).__module__ if home in ("typing", "types") and word != "Any" else home
+        found.append("import os" if word == "os" else f"from {home} import {word}")
+    return found
+
+
+def text_of(annotation: Any) -> str:
+    """Return an annotation as source."""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def function_text(name: str, function: Callable[..., Any], signature: inspect.Signature) -> str:
+    """Return a function with its signature and docstring."""
+    parameters, is_keyword_only = [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword_only:
+            is_keyword_only = True
+            parameters.append("*")
+        text = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "") + parameter.name
+        if parameter.annotation is not parameter.empty:
+            text += f": {text_of(parameter.annotation)}"
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            text += ": Any"
+        if parameter.default is not parameter.empty:
+            text += f" = {parameter.default!r}"
+        parameters.append(text)
+    doc = textwrap.indent(f'"""{inspect.getdoc(function)}"""', "    ", lambda line: bool(line.strip()))
+    lines = "".join(f"    {parameter},\n" for parameter in parameters)
+    returns = text_of(signature.return_annotation)
+    return f"def {name}(\n{lines}) -> {returns}:\n{doc}\n" if lines else f"def {name}() -> {returns}:\n{doc}\n"
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")
+    sys.stdout.write(f"{STUB}\n")
