@@ -73,13 +73,21 @@ def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
     return {name: instead for instead, text in names.items() for name in text.split()}
 
 
-def missing_names(module: str, known: Sequence[str] = (), *, instead: Instead) -> Callable[[str], NoReturn]:
+def missing_names(
+    module: str,
+    known: Sequence[str] = (),
+    derived: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    instead: Instead,
+) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
 
-    ``known`` are the names of the module, by default all that it has.
+    ``known`` are the names of the module, by default all that it has; ``derived`` returns further values by name.
     """
 
-    def find(name: str) -> NoReturn:
+    def find(name: str) -> Any:
+        if not name.startswith("_") and name in derived():
+            return derived()[name]
         fail_for_name(module, name, known or [each for each in vars(sys.modules[module]) if each[0].isalpha()], instead)
 
     return find
@@ -129,7 +137,8 @@ def bind(
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
+        bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+        raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
 
 
 def extended_signature(

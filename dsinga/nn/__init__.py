@@ -4,8 +4,6 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
-from typing import Any
-
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.activations import GELU, Activation, Softmax
 from dsinga.nn.attention import Attention, MultiHeadAttention
@@ -73,9 +71,4 @@ __all__ = [
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
 
-_missing = missing_names(__name__, __all__)
-
-
-def __getattr__(name: str) -> Any:
-    """Return the function of a registered layer; raise UserError for another name, with what to write instead."""
-    return layer_functions().get(name) or _missing(name)
+__getattr__ = missing_names(__name__, __all__, layer_functions)

@@ -151,6 +151,8 @@ def AveragePooling2D(
     """Mean of each window of images (kPooling); padding counts as zeros, which in Keras it does not."""
 
 def BM(
+    momentum: float = 0.1,
+    use_global_stats: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -162,7 +164,11 @@ def BM(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kBM)."""
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kBM).
+
+    Args:
+        momentum: the weight of the newest batch in the running statistics, as in PyTorch.
+        use_global_stats: whether training, too, normalises with the running statistics and keeps them, as in Caffe."""
 
 def BatchNormalization(
     momentum: float | None = None,
@@ -188,20 +194,6 @@ def Bidirectional(
 ) -> LayerBuilder:
     """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
 
-def BridgeDst(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Pass on the source's feature, and the gradient for it, unchanged (kBridgeDst)."""
-
 def BridgeSrc(
     *,
     name: str | None = None,
@@ -216,38 +208,10 @@ def BridgeSrc(
 ) -> LayerBuilder:
     """Pass on the source's feature, and the gradient for it, unchanged (kBridgeSrc)."""
 
-def CConvolution(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kCConvolution)."""
-
 def CD(
     k: int = 1,
 ) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
-
-def CPooling(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kCPooling)."""
 
 def CRF(
     *,
@@ -288,6 +252,8 @@ def Cluster(
     they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one."""
 
 def Concate(
+    concate_dim: int = 0,
+    num_concates: int = 1,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -299,7 +265,11 @@ def Concate(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate)."""
+    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate).
+
+    Args:
+        concate_dim: the axis on which its sources are joined.
+        num_concates: the number of sources; 1 for as many as there are."""
 
 def Concatenate(
     axis: int = -1,
@@ -370,6 +340,18 @@ def Conv2D(
     ``padding`` is "valid", "same", which needs an odd kernel, or pixels of zeros: a number, or (rows, columns)."""
 
 def Convolution(
+    num_filters: int,
+    kernel: int | None = None,
+    pad: int | None = None,
+    stride: int | None = None,
+    kernel_x: int | None = None,
+    kernel_y: int | None = None,
+    pad_x: int | None = None,
+    pad_y: int | None = None,
+    stride_x: int | None = None,
+    stride_y: int | None = None,
+    bias_term: bool = True,
+    workspace_byte_limit: int = 512,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -381,103 +363,29 @@ def Convolution(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution)."""
-
-def Convolution1D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters) (kConvolution1D)."""
-
-def CosineSimilarity(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity)."""
-
-def CudnnActivation(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """The activation function that ``activation_conf.type`` names, RELU by default (kCudnnActivation)."""
-
-def CudnnBM(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kCudnnBM)."""
-
-def CudnnConv(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kCudnnConv)."""
-
-def CudnnLRN(
-    local_size: int = 5,
-    alpha: float = 1.0,
-    beta: float = 0.75,
-    knorm: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kCudnnLRN).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution).
 
     Args:
-        local_size: how many channels are normalised together; an odd number.
-        alpha: the factor of the mean of squares.
-        beta: the exponent of the norm.
-        knorm: what is added to the mean of squares."""
+        kernel: the height and width of the window; 3 without it and the next two.
+        pad: how many pixels of zeros surround an image; 0 without it and the next two.
+        stride: by how many pixels the window moves.
+        kernel_x: the width of the window.
+        kernel_y: the height of the window.
+        pad_x: how many pixels of zeros are left and right of an image.
+        pad_y: how many pixels of zeros are above and below an image.
+        stride_x: by how many pixels the window moves to the right.
+        stride_y: by how many pixels the window moves down.
+        num_filters: the number of filters.
+        bias_term: whether a bias is added; beyond SINGA.
+        workspace_byte_limit: the memory for workspace; has no effect."""
 
-def CudnnPool(
+def Convolution1D(
+    num_filters: int,
+    kernel: int = 3,
+    stride: int = 1,
+    pad: int = 0,
+    same: bool = False,
+    bias_term: bool = True,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -489,9 +397,18 @@ def CudnnPool(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kCudnnPool)."""
+    """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters) (kConvolution1D).
 
-def CudnnSoftmax(
+    Args:
+        num_filters: the number of filters.
+        kernel: how many steps a window has.
+        stride: by how many steps the window moves.
+        pad: the number of zero steps before and after each sequence.
+        same: whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if kernel is even.
+        bias_term: whether a bias is added."""
+
+def CosineSimilarity(
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -503,21 +420,10 @@ def CudnnSoftmax(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row (kCudnnSoftmax)."""
+    """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity).
 
-def CudnnSoftmaxLoss(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K) (kCudnnSoftmaxLoss)."""
+    Args:
+        scale: the factor of the cosine."""
 
 def Dense(
     units: int,
@@ -543,6 +449,8 @@ def Dense(
     the weight as (inputs, units), which can share another layer's (units, inputs)."""
 
 def Dropout(
+    rate: float,
+    unit: str = 'kNumber',
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -554,7 +462,11 @@ def Dropout(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout)."""
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+
+    Args:
+        rate: the fraction of units set to zero.
+        unit: the kind of unit; beyond SINGA."""
 
 def Dueling(
     *,
@@ -571,6 +483,9 @@ def Dueling(
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9) (kDueling)."""
 
 def Dummy(
+    input: bool = False,
+    output: bool = False,
+    shape: Sequence[int] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -582,7 +497,12 @@ def Dummy(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy)."""
+    """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy).
+
+    Args:
+        input: whether it is a source of random numbers.
+        output: whether it is an end of the net.
+        shape: the shape of the random numbers, the batch first."""
 
 def Embedding(
     input_dim: int,
@@ -606,6 +526,8 @@ def Embedding(
     ``dense_gradient`` is set."""
 
 def EntropyLoss(
+    distribution: str = 'kCategorical',
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -617,7 +539,11 @@ def EntropyLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss)."""
+    """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss).
+
+    Args:
+        distribution: the distribution of its policy.
+        scale: the factor of the loss."""
 
 def EuclideanLoss(
     scale: float | None = None,
@@ -795,6 +721,11 @@ def Identity(
     """Passes on its source; no layer of the job."""
 
 def ImagePreprocess(
+    scale: float = 1.0,
+    cropsize: int = 0,
+    mirror: bool = False,
+    meanfile: str = '',
+    pad: int = 0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -806,9 +737,19 @@ def ImagePreprocess(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kImagePreprocess)."""
+    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kImagePreprocess).
+
+    Args:
+        scale: the factor of the pixels.
+        cropsize: the height and width of the crop, in pixels; 0 keeps the whole image.
+        mirror: whether half of the images are mirrored in training, at random.
+        meanfile: not read: name it as mean_file of the input layer's store_conf.
+        pad: how many pixels of zeros are added on every side before the crop; beyond SINGA."""
 
 def InnerProduct(
+    num_output: int,
+    bias_term: bool = True,
+    transpose: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -820,7 +761,12 @@ def InnerProduct(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct)."""
+    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct).
+
+    Args:
+        num_output: how many numbers it gives a row.
+        bias_term: whether a bias is added.
+        transpose: whether its weight is (inputs, num_output), not (num_output, inputs)."""
 
 def Input(
     shape: int | Sequence[int] | None = None,
@@ -918,10 +864,10 @@ def Layer(
     type: str,
     **fields: Any,
 ) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", lrn_conf={"local_size": 3})``.
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
 
-    ``fields`` are those of a layer in a job file, and the arguments of every layer. Raises UserError for an unknown
-    type or field."""
+    ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
+    UserError for an unknown type or field."""
 
 def LayerNorm(
     first_axis: int = 1,
@@ -957,6 +903,7 @@ def LayerNormalization(
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
 
 def LeakyReLU(
+    negative_slope: float = 0.3,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -968,9 +915,13 @@ def LeakyReLU(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU)."""
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
+
+    Args:
+        negative_slope: the slope for negative inputs."""
 
 def LearnedVector(
+    num_output: int,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -982,7 +933,10 @@ def LearnedVector(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector)."""
+    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector).
+
+    Args:
+        num_output: how many numbers it has."""
 
 def LinearMomentum(
     base_momentum: float,
@@ -1049,6 +1003,7 @@ def MaxPooling2D(
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
 
 def MeanLoss(
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1060,9 +1015,21 @@ def MeanLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large (kMeanLoss)."""
+    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large (kMeanLoss).
+
+    Args:
+        scale: the factor of the loss."""
 
 def Mnist(
+    norm_a: float = 1.0,
+    norm_b: float = 0.0,
+    kernel: int = 0,
+    sigma: float = 0.0,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    gamma: float = 0.0,
+    resize: int = 0,
+    elastic_freq: int = 0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1074,7 +1041,18 @@ def Mnist(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32 (kMnist)."""
+    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32 (kMnist).
+
+    Args:
+        norm_a: what pixels are divided by.
+        norm_b: what is subtracted then.
+        kernel: of the elastic distortion; has no effect.
+        sigma: of the elastic distortion; has no effect.
+        alpha: of the elastic distortion; has no effect.
+        beta: of the elastic distortion; has no effect.
+        gamma: of the elastic distortion; has no effect.
+        resize: of the elastic distortion; has no effect.
+        elastic_freq: of the elastic distortion; has no effect."""
 
 def MultiHeadAttention(
     num_heads: int,
@@ -1137,6 +1115,7 @@ def Normalization(
     ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
 
 def OneHot(
+    num_tokens: int | None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1148,9 +1127,15 @@ def OneHot(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot)."""
+    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot).
+
+    Args:
+        num_tokens: the number of different codes."""
 
 def PPOLoss(
+    distribution: str = 'kCategorical',
+    clip: float = 0.2,
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1162,7 +1147,12 @@ def PPOLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss)."""
+    """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss).
+
+    Args:
+        distribution: the distribution of its policy.
+        clip: the largest change of a probability, as a share of it.
+        scale: the factor of the loss."""
 
 def Param(
     name: str = '',
@@ -1197,6 +1187,8 @@ def PiecewiseConstantDecay(
     """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
 
 def PolicyGradientLoss(
+    distribution: str = 'kCategorical',
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1208,9 +1200,24 @@ def PolicyGradientLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss)."""
+    """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss).
+
+    Args:
+        distribution: the distribution of its policy.
+        scale: the factor of the loss."""
 
 def Pooling(
+    kernel: int | None = None,
+    pad: int | None = None,
+    stride: int | None = None,
+    kernel_x: int | None = None,
+    kernel_y: int | None = None,
+    pad_x: int | None = None,
+    pad_y: int | None = None,
+    stride_x: int | None = None,
+    stride_y: int | None = None,
+    pool: str = 'MAX',
+    global_pooling: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1222,9 +1229,25 @@ def Pooling(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling)."""
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling).
+
+    Args:
+        kernel: the height and width of the window; 3 without it and the next two.
+        pad: how many pixels of zeros surround an image; 0 without it and the next two.
+        stride: by how many pixels the window moves.
+        kernel_x: the width of the window.
+        kernel_y: the height of the window.
+        pad_x: how many pixels of zeros are left and right of an image.
+        pad_y: how many pixels of zeros are above and below an image.
+        stride_x: by how many pixels the window moves to the right.
+        stride_y: by how many pixels the window moves down.
+        pool: the kind of pooling.
+        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA."""
 
 def Pooling1D(
+    pool: str = 'MAX',
+    kernel: int | None = None,
+    stride: int | None = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1236,9 +1259,15 @@ def Pooling1D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D)."""
+    """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
+
+    Args:
+        pool: the kind of pooling.
+        kernel: how many steps are pooled together; all without it.
+        stride: by how many steps the window moves; by kernel without it."""
 
 def PositionalEncoding(
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1250,7 +1279,10 @@ def PositionalEncoding(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding)."""
+    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding).
+
+    Args:
+        scale: the factor of its source."""
 
 def RBM(
     units: int,
@@ -1277,6 +1309,10 @@ def RBM(
     ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``."""
 
 def RBMHid(
+    hdim: int,
+    bias_term: bool = True,
+    gaussian: bool = False,
+    persistent: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1288,9 +1324,19 @@ def RBMHid(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The hidden side: means (B, hdim) of its units given the visible units (B, n) (kRBMHid)."""
+    """The hidden side: means (B, hdim) of its units given the visible units (B, n) (kRBMHid).
+
+    Args:
+        hdim: the number of hidden units.
+        bias_term: whether the side has a bias.
+        gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
+        persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
 def RBMVis(
+    hdim: int,
+    bias_term: bool = True,
+    gaussian: bool = False,
+    persistent: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1302,21 +1348,13 @@ def RBMVis(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian`` (kRBMVis)."""
+    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian`` (kRBMVis).
 
-def RGBImage(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kRGBImage)."""
+    Args:
+        hdim: the number of hidden units.
+        bias_term: whether the side has a bias.
+        gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
+        persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
 def RMSprop(
     learning_rate: Rate = 0.001,
@@ -1332,6 +1370,11 @@ def RMSprop(
     """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
 
 def RNN(
+    dim_hidden: int,
+    bias_term: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    initial_state: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1343,9 +1386,21 @@ def RNN(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false (kRNN)."""
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false (kRNN).
+
+    Args:
+        dim_hidden: the width of the hidden state.
+        bias_term: whether a bias is added.
+        bidirectional: whether a second direction begins with the last step; beyond SINGA.
+        carry: whether a batch begins with the last state of the batch before; without it, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
+        initial_state: whether the last of the srclayers gives the state before the first step."""
 
 def RNNDummy(
+    dynamic_srclayer: str | None = None,
+    shape: Sequence[int] = [],
+    integer: bool = False,
+    low: float = 0.0,
+    high: float = 0.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1357,7 +1412,14 @@ def RNNDummy(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one (kRNNDummy)."""
+    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one (kRNNDummy).
+
+    Args:
+        dynamic_srclayer: the layer whose feature replaces the numbers in generation.
+        shape: the shape of the numbers, the batch first.
+        integer: whether the numbers are rounded down.
+        low: the lowest number.
+        high: what all numbers are below."""
 
 def RNNLabel(
     *,
@@ -1420,6 +1482,7 @@ def RandomUniform(
     """Return the initialiser that draws from [minval, maxval)."""
 
 def ReLU(
+    negative_slope: float = 0.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1431,7 +1494,10 @@ def ReLU(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU)."""
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
+
+    Args:
+        negative_slope: the slope for negative inputs."""
 
 def Rescaling(
     scale: float,
@@ -1618,6 +1684,7 @@ def SoftmaxLoss(
     It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too."""
 
 def SpatialDropout2D(
+    rate: float,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1629,7 +1696,10 @@ def SpatialDropout2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout)."""
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+
+    Args:
+        rate: the fraction of units set to zero."""
 
 def Split(
     parts: int,
@@ -1647,6 +1717,8 @@ def Split(
     """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
 
 def TDLoss(
+    delta: float = 1.0,
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1658,7 +1730,11 @@ def TDLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss)."""
+    """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss).
+
+    Args:
+        delta: the error beyond which the loss is linear; 0 for none.
+        scale: the factor of the loss."""
 
 def TimeDistributed(
     builder: LayerBuilder,
@@ -1666,6 +1742,10 @@ def TimeDistributed(
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
 
 def VTraceLoss(
+    distribution: str = 'kCategorical',
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    value_scale: float = 0.5,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1677,7 +1757,13 @@ def VTraceLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss)."""
+    """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss).
+
+    Args:
+        distribution: the distribution of its policy.
+        rho_clip: the largest ratio of probabilities that weighs a step.
+        c_clip: the largest ratio by which the steps after it count.
+        value_scale: the factor of the loss of the values."""
 
 def ZeroPadding2D(
     padding: int = 1,

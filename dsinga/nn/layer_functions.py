@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from dsinga.job.component import Settings, docs
 from dsinga.job.message import defaults, field_types, is_message, is_optional, item_type, readable, set_fields
 from dsinga.layers.base import Layer
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import Bridge
+from dsinga.nn.convolution import refuse_channels_last
+from dsinga.nn.keras_names import NAMES
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import entries, version
@@ -28,6 +30,7 @@ class Form(NamedTuple):
         defaults: defaults that differ from the layer's.
         fixed: settings that are no arguments.
         required: arguments without a default.
+        takes_images: whether images with the channels last are refused.
     """
 
     type: str
@@ -35,13 +38,14 @@ class Form(NamedTuple):
     defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
     required: tuple[str, ...] = ()
+    takes_images: bool = False
 
 
 FORMS = {
     "Dropout": Form("kDropout", {"rate": "dropout_ratio"}, required=("rate",)),
     "SpatialDropout2D": Form("kDropout", {"rate": "dropout_ratio"}, fixed={"unit": "kChannel"}, required=("rate",)),
     "LeakyReLU": Form("kReLU", defaults={"negative_slope": 0.3}),
-    "LocalResponseNormalization": Form("kLRN", {"size": "local_size", "k": "knorm"}),
+    "LocalResponseNormalization": Form("kLRN", {"size": "local_size", "k": "knorm"}, takes_images=True),
     "OneHot": Form("kOneHot", {"num_tokens": "vocab_size"}, required=("num_tokens",)),
 }
 
@@ -54,8 +58,9 @@ def layer_functions() -> Mapping[str, Callable[..., LayerBuilder]]:
     global _version
     types = entries("layer")
     if _version != version():
-        first = {cls: type for type, cls in reversed(types.items())}  # without kCudnnLRN, another name of kLRN
-        forms = {function_name(type): Form(type) for cls, type in first.items() if _is_of_nets(cls)} | FORMS
+        first = {cls: type for type, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
+        named = {function_name(type): Form(type) for cls, type in first.items() if _is_of_nets(cls)}
+        forms = {name: form for name, form in named.items() if name not in NAMES} | FORMS  # nn calls these otherwise
         for name, form in forms.items():
             if getattr(_functions.get(name), "cls", None) is not types[form.type]:  # a cell may define it anew
                 _functions[name] = layer_function(name, form, types[form.type])
@@ -70,7 +75,7 @@ def function_name(type: str) -> str:
 
 def _is_of_nets(cls: Any) -> bool:
     """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
-    is_layer = isinstance(cls, type) and issubclass(cls, Layer) and not issubclass(cls, (BridgeSrc, BridgeDst))
+    is_layer = isinstance(cls, type) and issubclass(cls, Layer) and not issubclass(cls, Bridge)
     return is_layer and not (cls.is_input or cls.is_output)
 
 
@@ -84,6 +89,8 @@ def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilde
         given = {**form.defaults, **form.fixed, **settings}
 
         def write(writer: LayerWriter) -> Any:
+            if form.takes_images:
+                refuse_channels_last(writer)
             if conf is None:
                 return writer.add(form.type)
             message = conf(**given)
