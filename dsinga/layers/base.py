@@ -77,7 +77,8 @@ class Layer(ABC):
     global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
     ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
-    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer.
+    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer. ``required_fields`` are fields
+    of the configuration, such as store_conf, that a job must give a layer without a ``Conf``.
     ``source_count`` is the number of source layers that it takes, None for any number; up to ``optional_sources`` may
     follow them.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
@@ -120,6 +121,7 @@ class Layer(ABC):
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
+    required_fields: ClassVar[tuple[str, ...]] = ()
     source_count: ClassVar[int | None] = None
     optional_sources: ClassVar[int] = 0
     label_source: int | None = None

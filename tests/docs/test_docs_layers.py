@@ -44,7 +44,7 @@ def documented(kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in registry.KINDS if kind not in ("importer", "extension", "environment")]
+    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "extension", "environment")]
 )
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)

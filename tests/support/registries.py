@@ -17,12 +17,13 @@ def entries(kind: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def restored_registry() -> Iterator[None]:
     """Undo at the end what has been registered meanwhile."""
-    before = {kind: entries(kind) for kind in registry.KINDS}
+    before = {kind: entries(kind) for kind in registry.ROOMS}
     try:
         yield
     finally:
         for kind, names in before.items():
-            for name in registry.registered(kind):
-                registry.unregister(kind, name)
-            for name, entry in names.items():
-                registry.register(kind, name)(entry)
+            for name, entry in entries(kind).items():
+                if names.get(name) is not entry:
+                    registry.unregister(kind, name)
+            for name in names.keys() - entries(kind).keys():
+                registry.register(kind, name)(names[name])
