@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dsinga.errors import UserError
 from dsinga.job.limits import NUMBER, out_of_range, ranges
@@ -46,7 +46,6 @@ class Fault(NamedTuple):
     item: int = 0
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(setting, required))
 class Settings(Message):
     """Base of the settings of components: each component's class has a subclass called ``Conf``.
 
@@ -145,7 +144,8 @@ class Component(Message):
     """A message whose ``type`` names a component, and which has a field for the settings of each.
 
     The fields of settings follow from the registry: a component that is registered with a ``Conf`` adds its field.
-    Where the settings are ``flat``, they are fields of the message themselves, None where they are not given.
+    Where the settings are ``flat``, they are fields of the message themselves, None where they are not given. A
+    component without settings may name ``required_fields`` of the message.
 
     Attributes:
         kind: the kind of the registry.
@@ -206,7 +206,7 @@ class Component(Message):
     @property
     def title(self) -> str:
         """The words by which errors name the component."""
-        return self.type_name
+        return f"{self.kind} {self.type_name}"
 
     def needed_fields(self) -> tuple[str, ...]:
         """Return the fields that must be given for the type of this message, as far as it is registered."""
@@ -214,7 +214,7 @@ class Component(Message):
             return (self.user_field,)
         conf = dict(component_settings(self.kind)).get(self.type_name)
         if conf is None:
-            return NEEDS.get(self.type_name, ())
+            return tuple(getattr(entries(self.kind).get(self.type_name), "required_fields", ()))
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
@@ -230,7 +230,7 @@ class Component(Message):
         given: S | None = getattr(self, conf.field)
         if given is None and conf.needed:
             must = [f"{name}: ..." for name in field_types(conf) if name in conf._required]
-            raise self.error(f"{self.title} needs {conf.field} {{ {' '.join(must) or '...'} }}")
+            raise self.error(f"{self.title} needs {conf.field} {{ {' '.join(must) or '...'} }}", self.type_field)
         return conf() if given is None else given
 
 
@@ -254,13 +254,3 @@ class Configured:
                 raise self.settings.error(f"{field} {allowed.fault(value)}", field, item)
             for fault in self.settings.faults():
                 raise self.settings.error(*fault)
-
-
-NEEDS = {
-    "kRecordInput": ("store_conf",),
-    "kCSVInput": ("store_conf",),
-    "kCSVOutput": ("store_conf",),
-    "kRecordOutput": ("store_conf",),
-    "kLMDBData": ("lmdbdata_conf",),
-    "kShardData": ("sharddata_conf",),
-}

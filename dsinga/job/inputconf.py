@@ -1,19 +1,15 @@
-"""The settings of input layers, of dummy layers and of connection layers (SINGA 0.3's job.proto)."""
+"""Where layers read and write records: settings that several layers share, and that jobs are checked by."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, ClassVar, Self
 
+from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, Positive
-from dsinga.job.message import Message
 
 
-class StoreConf(Message):
+class StoreConf(Settings):
     """The store from which an input layer reads records, or to which an output layer writes results.
-
-    Beyond SINGA: ``data`` and ``label`` name the arrays of records and labels in a zarr group; where they are left out,
-    they are guessed from the names of the arrays. ``label: ""`` reads no labels.
 
     In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
     of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
@@ -21,21 +17,23 @@ class StoreConf(Message):
 
     _records: ClassVar[Any] = None
 
-    backend: str | None = None
-    path: str | None = None
-    separator: str = ","
-    mean_file: str | None = None
-    std_file: str | None = None
-    mean_value: float | None = None
-    std_value: Positive | None = None
-    batchsize: list[Count] = field(default_factory=list)
-    shape: list[Count] = field(default_factory=list)
-    encoded: bool = False
-    random_skip: Natural = 0
-    has_label: bool = True
-    prefetching: bool = False
-    data: str | None = None
-    label: str | None = None
+    backend: str | None = setting(None, "the format of the store; told by its path and contents without it")
+    path: str | None = setting(None, "the path of the store")
+    separator: str = setting(",", "what separates the numbers of a text file")
+    mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
+    std_file: str | None = setting(None, "the path of the standard deviations that a record is divided by")
+    mean_value: float | None = setting(None, "a number that is subtracted from all numbers of a record")
+    std_value: Positive | None = setting(None, "a number that all numbers of a record are divided by")
+    batchsize: list[Count] = setting([], "the rows of a batch; of several numbers each worker has its own")
+    shape: list[Count] = setting([], "the shape of a record; that of the store without it")
+    encoded: bool = setting(False, "whether the records are encoded images")
+    random_skip: Natural = setting(0, "the largest number of records to skip at the start")
+    has_label: bool = setting(True, "whether the records have labels")
+    prefetching: bool = setting(False, "has no effect: batches are always read ahead")
+    data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")
+    label: str | None = setting(
+        None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
+    )
 
     @property
     def records(self) -> Any:
@@ -55,9 +53,9 @@ class StoreConf(Message):
         return {name: value for name, value in vars(self).items() if name != "_records"}
 
 
-class DataConf(Message):
-    """Settings of kLMDBData and kShardData: the path of a store and the batch size."""
+class DataConf(Settings):
+    """Settings of kLMDBData and kShardData."""
 
-    path: str
-    batchsize: Count
-    random_skip: Natural = 0
+    path: str = required("the path of the store")
+    batchsize: Count = required("the rows of a batch")
+    random_skip: Natural = setting(0, "the largest number of records to skip at the start")

@@ -13,7 +13,18 @@ from typing import Any, ClassVar
 from dsinga.job import ActivationType, DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, NonNegative, Share
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Connection,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    float_bytes,
+    from_matrix,
+    to_matrix,
+)
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -249,3 +260,6 @@ class Dropout(Layer):
         if not needs[0]:
             return (None,), ()
         return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]  # the mask

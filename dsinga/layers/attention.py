@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.job import AttentionScore, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text, float_bytes
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.label import check_ends, integer_labels
 from dsinga.registry import register
@@ -168,6 +168,9 @@ class Attention(AttentionLayer):
         grads += [None] * (len(sources) - len(grads))
         for_sources = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
         return for_sources, () if score is None else (dscore,)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, (self.rows, self.heads, self.queries, self.keys))]  # the weights
 
     def _values(self, sources: Arrays) -> Any:
         return sources[2 if self.has_values else 1]

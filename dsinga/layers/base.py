@@ -15,6 +15,7 @@ from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.ops import Array, Ops
 
+FLOAT_BYTES = 4  # of a number in float32
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
@@ -77,7 +78,8 @@ class Layer(ABC):
     global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
     ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
-    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer.
+    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer. ``required_fields`` are fields
+    of the configuration, such as store_conf, that a job must give a layer without a ``Conf``.
     ``source_count`` is the number of source layers that it takes, None for any number; up to ``optional_sources`` may
     follow them.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
@@ -120,6 +122,7 @@ class Layer(ABC):
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
+    required_fields: ClassVar[tuple[str, ...]] = ()
     source_count: ClassVar[int | None] = None
     optional_sources: ClassVar[int] = 0
     label_source: int | None = None
@@ -268,6 +271,22 @@ class Layer(ABC):
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
         return (None,) * len(needs), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.
+
+        The planner predicts the memory of a worker by these and by :meth:`backward_sizes`.
+        """
+        return []
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        """Return the bytes of each array that ``compute_gradient`` needs while it runs, beside the gradients."""
+        return []
+
+
+def float_bytes(rows: int, shape: Shape) -> int:
+    """Return the bytes of ``rows`` rows in float32 of an array whose shape, batch first, is ``shape``."""
+    return FLOAT_BYTES * rows * math.prod(shape[1:])
 
 
 def as_text(shape: Sequence[int]) -> str:

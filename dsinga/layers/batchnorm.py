@@ -11,7 +11,18 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Connection,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    Shape,
+    as_text,
+    float_bytes,
+)
 from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.registry import register
 
@@ -153,3 +164,6 @@ class RectifiedBatchNorm(BatchNorm):
         dy = ctx.ops.relu_grad(output.feature, grad)
         for_source, for_params = super().compute_gradient(params, sources, output, dy, needs, ctx)
         return (*for_source, *(dy if need else None for need in needs[1:])), for_params
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape)]  # the gradient where the feature is above 0

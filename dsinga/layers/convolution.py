@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -192,3 +193,6 @@ class Pooling(Layer):
         else:
             dx = ctx.ops.avg_pool_grad(x, grad, kernel, stride, pad)
         return (dx if sources[0].ndim == 4 else dx[:, 0],), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [rows * math.prod(self.shape[1:])] if self.takes_maximum else []  # a byte for the index in the window

@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, from_matrix, to_matrix
+from dsinga.layers.base import (
+    Arrays,
+    Connection,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    Shape,
+    float_bytes,
+    from_matrix,
+    to_matrix,
+)
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.registry import register
 
@@ -72,6 +83,10 @@ class InnerProduct(Layer):
         if dx is not None:
             dx = from_matrix(dx, sources[0], ctx.ops)
         return (dx,), (dw, db) if self.bias else (dw,)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        source = self.source_shapes[0]
+        return [float_bytes(rows, source)] if len(source) > 2 else []  # the flattened image
 
 
 @register("layer", kLearnedVector=738)

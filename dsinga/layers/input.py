@@ -17,7 +17,7 @@ from dsinga.ops import AsyncCopy, Ops
 from dsinga.registry import register
 
 
-@register("layer", kRecordInput=103, kCSVInput=100, kLMDBData=190, kShardData=194)
+@register("layer", kRecordInput=103, kCSVInput=100)
 class RecordInput(Layer):
     """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
@@ -25,9 +25,10 @@ class RecordInput(Layer):
 
     ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) override
     ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record. The
-    four types differ in their configuration only.
+    two types differ in their configuration only.
     """
 
+    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
     source_count: ClassVar[int | None] = 0
     gathered_because = "reads whole records"
     is_input: ClassVar[bool] = True
@@ -96,6 +97,20 @@ class RecordInput(Layer):
                 f"{what}_file",
             )
         return array
+
+
+@register("layer", kLMDBData=190)
+class LMDBData(RecordInput):
+    """kRecordInput with SINGA's older settings: records of an LMDB."""
+
+    required_fields: ClassVar[tuple[str, ...]] = ("lmdbdata_conf",)
+
+
+@register("layer", kShardData=194)
+class ShardData(RecordInput):
+    """kRecordInput with SINGA's older settings: records of shard files."""
+
+    required_fields: ClassVar[tuple[str, ...]] = ("sharddata_conf",)
 
 
 @register("layer", kDummy=204)

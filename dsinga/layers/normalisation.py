@@ -18,6 +18,7 @@ from dsinga.layers.base import (
     ParamSpec,
     Shape,
     as_text,
+    float_bytes,
     from_matrix,
     to_matrix,
 )
@@ -67,6 +68,9 @@ class LRN(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         return (ctx.ops.lrn_grad(sources[0], output.saved, grad, *self.factors) if needs[0] else None,), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])] * 2  # the norm, and its power
 
 
 EPSILON = 1e-5  # as in kBM
@@ -121,6 +125,9 @@ class LayerNorm(Layer):
         dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, EPSILON)
         for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
         return (for_source,), (dscale.reshape(self.axes_shape), dbias.reshape(self.axes_shape))
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
         return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)

@@ -92,6 +92,7 @@ class CharRNNOutput(Layer):
 class StoreOutput(Layer):
     """Mark the feature of the source to be written to the store in ``store`` (its store_conf)."""
 
+    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
     source_count: ClassVar[int | None] = 1
     is_output = True
     gathered_because = "writes whole records"

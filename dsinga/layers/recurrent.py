@@ -8,9 +8,22 @@ from typing import Any, ClassVar
 from dsinga.job import CellActivation, LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import (
+    FLOAT_BYTES,
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    Shape,
+    as_text,
+    float_bytes,
+)
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import step_lengths
+from dsinga.ops.numpy_cells import CELLS
+from dsinga.ops.numpy_recurrent import GAP
 from dsinga.ops.types import CellActivations
 from dsinga.registry import register
 
@@ -192,6 +205,21 @@ class Recurrent(Layer):
         if self.label_source is None:
             return None
         return step_lengths(self, sources[self.label_source], self.shape[1])
+
+    def _states_size(self, rows: int) -> int:
+        """Return the bytes of an array that has a state for each step of each row."""
+        return float_bytes(rows, (*self.shape[:-1], self.size))
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        cell, states = CELLS[self.cell], self._states_size(rows)
+        return self.directions * [cell.width * states, cell.parts * states, float_bytes(rows, self.source_shapes[0])]
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        states, width = self._states_size(rows), CELLS[self.cell].width
+        padding = states // self.size * GAP  # between rows of the gradients of gates
+        weight_gradient = FLOAT_BYTES * width * self.size**2  # transposed, as the product makes it
+        # Gradients of gates, gradients of states, previous states, gradient of a weight.
+        return [width * states + padding, states, states, weight_gradient]
 
 
 def cell_activations(settings: RecurrentConf) -> CellActivations:

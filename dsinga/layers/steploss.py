@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.layers.base import Arrays, Gradients, Layer, Output
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, float_bytes
 from dsinga.layers.context import Context
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.layers.loss import SoftmaxLoss
@@ -47,6 +47,13 @@ class StepScoresLoss(Layer):
         (dscores, _), _ = self.loss.layer.compute_gradient([], [loss.feature, labels], loss, None, [True, False], ctx)
         (dx,), for_params = self.scores.layer.compute_gradient(params, [x], scores, dscores, needs[:1], ctx)
         return (None if dx is None else flat.spread(dx), None), for_params
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]  # the steps before the end
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        # The gradients of the scores and of the chosen steps.
+        return [float_bytes(rows, self.shape), float_bytes(rows, self.source_shapes[0])]
 
 
 def are_step_scores_and_loss(scores: Layer, loss: Layer) -> bool:

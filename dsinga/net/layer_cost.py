@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsinga.layers.base import Layer, ParamSpec
+from dsinga.layers.base import FLOAT_BYTES, Layer, ParamSpec
 from dsinga.net.dataflow import Stage
 
-FLOAT_BYTES = 4
 # Moving a number through memory takes as long as so many operations of a matrix product.
 OPERATIONS_PER_NUMBER = 50
 

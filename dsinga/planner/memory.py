@@ -7,25 +7,15 @@ size counts as often as it is in use at once. Arrays that are too large for the 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import NamedTuple
 
-from dsinga.layers.activation import Dropout
-from dsinga.layers.attention import Attention
-from dsinga.layers.batchnorm import RectifiedBatchNorm
+from dsinga.layers.base import FLOAT_BYTES, float_bytes
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import SliceLayer, Split
-from dsinga.layers.convolution import Pooling
-from dsinga.layers.innerproduct import InnerProduct
-from dsinga.layers.normalisation import LRN, LayerNorm
-from dsinga.layers.recurrent import Recurrent
-from dsinga.layers.steploss import StepScoresLoss
 from dsinga.net import NeuralNet, Stage
-from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
+from dsinga.net.layer_cost import rows_of
 from dsinga.ops.buffers import LARGEST
-from dsinga.ops.numpy_cells import CELLS
-from dsinga.ops.numpy_recurrent import GAP
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed
@@ -134,7 +124,7 @@ def _iteration_memory(net: NeuralNet) -> tuple[int, int]:
     """Return the bytes of the features that are kept for backward, and the peak of all arrays of an iteration."""
     stages, pool = net.stages, _SimulatedPool()
     features = {stage.position: feature_sizes(stage) for stage in stages}
-    saved = {stage.position: saved_sizes(stage) if stage.backward else [] for stage in stages}
+    saved = {stage.position: stage.layer.saved_sizes(rows_of(stage)) if stage.backward else [] for stage in stages}
     last_uses = _last_backward_uses(net)
     for stage in stages:
         pool.allocate(features[stage.position])
@@ -147,7 +137,7 @@ def _iteration_memory(net: NeuralNet) -> tuple[int, int]:
         position = stage.position
         scratch: list[int] = []
         if stage.backward:
-            scratch = backward_sizes(stage)
+            scratch = stage.layer.backward_sizes(rows_of(stage))
             pool.allocate(scratch)
             for _, edge in stage.feeds:
                 if edge.node not in gradients:
@@ -181,56 +171,4 @@ def feature_sizes(stage: Stage) -> list[int]:
     if isinstance(layer, (Split, SliceLayer, BridgeSrc)) or layer.is_output:
         return []
     rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
-    return [FLOAT_BYTES * rows * math.prod(layer.shape[1:])]
-
-
-def saved_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of the arrays that a layer saves for its backward pass, besides its feature."""
-    layer, source = stage.layer, _source_bytes(stage)
-    match layer:
-        case LRN():
-            return [source, source]  # the norm, and its power
-        case Pooling(takes_maximum=True):
-            return [feature_sizes(stage)[0] // FLOAT_BYTES]  # a byte for the index in the window
-        case Dropout():
-            return [source]
-        case InnerProduct() if len(layer.source_shapes[0]) > 2:
-            return [source]  # the flattened image
-        case LayerNorm():
-            return [source]
-        case StepScoresLoss():
-            return [source]  # the steps before the end
-        case Attention():
-            return [FLOAT_BYTES * rows_of(stage) * layer.heads * layer.queries * layer.keys]  # the weights
-        case Recurrent():
-            cell, states = CELLS[layer.cell], _states_size(layer, stage)
-            return layer.directions * [cell.width * states, cell.parts * states, source]
-    return []
-
-
-def backward_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of the arrays that a layer needs only during its backward pass."""
-    layer = stage.layer
-    if isinstance(layer, Recurrent):
-        states = _states_size(layer, stage)
-        width = CELLS[layer.cell].width
-        padding = states // layer.size * GAP  # between rows of the gradients of gates
-        weight_gradient = FLOAT_BYTES * width * layer.size**2  # transposed, as the product makes it
-        # Gradients of gates, gradients of states, previous states, gradient of a weight.
-        return [width * states + padding, states, states, weight_gradient]
-    if isinstance(layer, RectifiedBatchNorm):
-        return feature_sizes(stage)  # the gradient where the feature is above 0
-    if isinstance(layer, StepScoresLoss):
-        return [*feature_sizes(stage), _source_bytes(stage)]  # the gradients of the scores and of the chosen steps
-    return []
-
-
-def _states_size(layer: Recurrent, stage: Stage) -> int:
-    """Return the bytes of an array that has a state for each step of each row."""
-    return FLOAT_BYTES * rows_of(stage) * math.prod(layer.shape[1:-1]) * layer.size
-
-
-def _source_bytes(stage: Stage) -> int:
-    """Return the bytes of a layer's first source."""
-    shapes = stage.layer.source_shapes
-    return FLOAT_BYTES * rows_of(stage) * math.prod(shapes[0][1:]) if shapes else 0
+    return [float_bytes(rows, layer.shape)]

@@ -10,9 +10,11 @@ import pytest
 from dsinga import models
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.layers.activation import ReLU
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.ops import buffers, get_ops
 from dsinga.planner.memory import FIXED, Memory, worker_memory
+from dsinga.registry import register
 from dsinga.training import bp, initial_values
 
 CONVNET = Path(__file__).parents[2] / "datasets/cifar10/convnet.conf"
@@ -52,6 +54,28 @@ def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.
     memory = worker_memory(net, slots=1)
     iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
     assert allocated == pytest.approx(iteration, rel=0.16)
+
+
+@register("layer", "SavingReLU")
+class SavingReLU(ReLU):
+    """kReLU that says it saves 1001 bytes a row."""
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [1001 * rows]
+
+
+def test_what_a_layer_of_the_user_says_that_it_saves_is_counted() -> None:
+    layers = [
+        {"name": "data", "type": "kRecordInput", "store_conf": {"batchsize": 8}},
+        {"name": "act", "type": "kReLU", "srclayers": "ip"},
+        {"name": "ip", "type": "kInnerProduct", "srclayers": "data", "innerproduct_conf": {"num_output": 5}},
+        {"name": "loss", "type": "kSoftmaxLoss", "srclayers": ["act", "data"]},
+    ]
+    info = RecordInfo((4,), 8, has_labels=True)
+    plain = worker_memory(net_of(Job(net={"layer": layers}), info), slots=1)
+    layers[1] = {"name": "act", "type": "kUserLayer", "user_type": "SavingReLU", "srclayers": "ip"}
+    saving = worker_memory(net_of(Job(net={"layer": layers}), info), slots=1)
+    assert saving.peak - plain.peak == saving.workspaces - plain.workspaces == 1001 * 8
 
 
 def test_params_and_state_are_shared_out_over_the_servers() -> None:
