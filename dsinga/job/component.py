@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from dsinga.errors import UserError
 from dsinga.job.limits import NUMBER, out_of_range, ranges
-from dsinga.job.message import Message, default_values, field_types, is_message, item_type
+from dsinga.job.message import Message, default_values, field_types, is_message, item_type, missing
 from dsinga.registry import entries, version
 
 S = TypeVar("S", bound="Settings")
@@ -192,8 +192,10 @@ class Component(Message):
         Raises JobError where they must be given and are not.
         """
         if self.flat:
-            fields = {name: getattr(self, name) for name in field_types(conf)}
-            settings = conf(**{name: value for name, value in fields.items() if value is not None})
+            fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
+            if text := missing(conf, fields):
+                raise self.error(text, self.user_field)
+            settings = conf(**fields)
             settings._where, settings._lines = self._where, self._lines  # type: ignore[misc]
             return settings
         given: S | None = getattr(self, conf.field)
