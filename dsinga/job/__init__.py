@@ -3,7 +3,7 @@
 from typing import Any
 
 from dsinga.job.checks import check, training_phases
-from dsinga.job.component import Component, Settings, component_settings, required, setting
+from dsinga.job.component import Component, Configured, Fault, Settings, component_settings, required, setting
 from dsinga.job.enums import *
 from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.html_table import job_html  # which also sets how notebooks show a Job

@@ -19,6 +19,7 @@ from dsinga.job.message import (
     is_message,
     is_optional,
     item_type,
+    missing,
     readable,
 )
 from dsinga.registry import entries, version
@@ -223,8 +224,10 @@ class Component(Message):
         Raises JobError where they must be given and are not.
         """
         if self.flat:
-            fields = {name: getattr(self, name) for name in field_types(conf)}
-            settings = conf(**{name: value for name, value in fields.items() if value is not None})
+            fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
+            if text := missing(conf, fields):
+                raise self.error(text, self.user_field)
+            settings = conf(**fields)
             settings._where, settings._lines = self._where, self._lines  # type: ignore[misc]
             return settings
         given: S | None = getattr(self, conf.field)

@@ -162,6 +162,11 @@ def test_wrong_settings_of_a_users_initialiser_are_refused_with_their_line(setti
         check(sparse_job(settings))
 
 
+def test_a_setting_that_is_missing_is_told_where_the_job_was_not_checked():
+    with pytest.raises(UserError, match="job.conf:1: SparseConf needs the field 'share'"):
+        initialise((2,), sparse_job("size: 2").net.layer[0].param[0].init, param_rng(0, "w"))
+
+
 def test_a_setting_that_each_initialiser_has_with_another_type_is_refused():
     @register("initialiser", "Whole")
     class Whole(Initialiser):

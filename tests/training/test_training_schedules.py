@@ -5,8 +5,7 @@ import math
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import LRGenConf, Settings, check, loads, required, setting
-from dsinga.job.component import Fault
+from dsinga.job import Fault, LRGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, Unit
 from dsinga.registry import register
 from dsinga.training import schedule
