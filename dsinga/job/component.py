@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -14,13 +13,10 @@ from dsinga.job.limits import NUMBER, out_of_range, ranges
 from dsinga.job.message import (
     Message,
     default_values,
-    defaults,
     field_types,
     is_message,
-    is_optional,
     item_type,
     missing,
-    readable,
 )
 from dsinga.registry import entries, version
 
@@ -115,22 +111,6 @@ def _check_definition(cls: type[Settings]) -> None:
 def docs(cls: type[Message]) -> dict[str, str]:
     """Return what each setting means, by name."""
     return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-
-
-def setting_parameters(cls: type[Message]) -> Iterator[inspect.Parameter]:
-    """Yield a keyword-only parameter for each setting, with its default: names of enumerations are texts."""
-    default, kind = defaults(cls), inspect.Parameter.KEYWORD_ONLY
-    for name, hint in field_types(cls).items():
-        value = readable(default[name]) if name in default else inspect.Parameter.empty
-        yield inspect.Parameter(name, kind, default=value, annotation=type_text(hint))
-
-
-def type_text(hint: Any) -> str:
-    """Return the type of a setting as a signature has it: names of enumerations are texts."""
-    kind, repeated = item_type(hint)
-    text = "str" if issubclass(kind, enum.Enum) else kind.__name__
-    text = f"Sequence[{text}]" if repeated else text
-    return f"{text} | None" if is_optional(hint) else text
 
 
 def component_settings(kind: str) -> Iterator[tuple[str, type[Settings]]]:

@@ -194,20 +194,6 @@ def Bidirectional(
 ) -> LayerBuilder:
     """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
 
-def BridgeSrc(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Pass on the source's feature, and the gradient for it, unchanged (kBridgeSrc)."""
-
 def CD(
     k: int = 1,
 ) -> AlgConf:
@@ -379,34 +365,6 @@ def Convolution(
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
-def Convolution1D(
-    num_filters: int,
-    kernel: int = 3,
-    stride: int = 1,
-    pad: int = 0,
-    same: bool = False,
-    bias_term: bool = True,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters) (kConvolution1D).
-
-    Args:
-        num_filters: the number of filters.
-        kernel: how many steps a window has.
-        stride: by how many steps the window moves.
-        pad: the number of zero steps before and after each sequence.
-        same: whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if kernel is even.
-        bias_term: whether a bias is added."""
-
 def CosineSimilarity(
     scale: float = 1.0,
     *,
@@ -485,7 +443,7 @@ def Dueling(
 def Dummy(
     input: bool = False,
     output: bool = False,
-    shape: Sequence[int] = [],
+    shape: list[int] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1369,35 +1327,9 @@ def RMSprop(
 ) -> UpdaterConf:
     """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
 
-def RNN(
-    dim_hidden: int,
-    bias_term: bool = True,
-    bidirectional: bool = False,
-    carry: bool | None = None,
-    initial_state: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false (kRNN).
-
-    Args:
-        dim_hidden: the width of the hidden state.
-        bias_term: whether a bias is added.
-        bidirectional: whether a second direction begins with the last step; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; without it, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
-        initial_state: whether the last of the srclayers gives the state before the first step."""
-
 def RNNDummy(
     dynamic_srclayer: str | None = None,
-    shape: Sequence[int] = [],
+    shape: list[int] = [],
     integer: bool = False,
     low: float = 0.0,
     high: float = 0.0,

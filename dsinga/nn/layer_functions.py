@@ -5,13 +5,13 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dsinga.job.component import Settings, docs
-from dsinga.job.message import defaults, field_types, is_message, is_optional, item_type, readable, set_fields
+from dsinga.job.message import set_fields
+from dsinga.job.setting_arguments import signature
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
 from dsinga.nn.convolution import refuse_channels_last
@@ -110,23 +110,13 @@ def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilde
 
 def _parameters(form: Form, conf: type[Settings]) -> list[inspect.Parameter]:
     names = {setting: argument for argument, setting in form.arguments.items()}
-    values = {name: readable(value) for name, value in defaults(conf).items()} | dict(form.defaults)
     parameters = []
-    for setting, hint in field_types(conf).items():
+    for setting, parameter in signature(conf).parameters.items():
         name = names.get(setting, setting)
+        default = form.defaults.get(setting, parameter.empty if name in form.required else parameter.default)
         if setting not in form.fixed:
-            default = inspect.Parameter.empty if name in form.required else values.get(setting, inspect.Parameter.empty)
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            parameters.append(inspect.Parameter(name, kind, default=default, annotation=type_text(hint)))
-    return sorted(parameters, key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-
-
-def type_text(hint: Any) -> str:
-    """Return the type of a setting as a signature has it: names of enumerations are strings."""
-    kind, repeated = item_type(hint)
-    text = "Mapping[str, Any]" if is_message(kind) else "str" if issubclass(kind, enum.Enum) else kind.__name__
-    text = f"Sequence[{text}]" if repeated else text
-    return f"{text} | None" if is_optional(hint) else text
+            parameters.append(parameter.replace(name=name, default=default))
+    return sorted(parameters, key=lambda known: known.default is not known.empty)
 
 
 def _doc(form: Form, cls: Any, conf: type[Settings] | None) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from dsinga import arguments
 from dsinga.arguments import check_whole
 from dsinga.errors import UserError
-from dsinga.job.component import docs, setting_parameters
-from dsinga.job.limits import out_of_range
-from dsinga.job.message import JobError, field_types
+from dsinga.job.component import docs
+from dsinga.job.message import field_types
+from dsinga.job.setting_arguments import settings_from, signature
 from dsinga.rl.model import KerasModel, Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 
@@ -76,19 +76,18 @@ def take_settings(cls: type[Any]) -> None:
     @functools.wraps(constructor)
     def create(self: Any, *args: Any, **given: Any) -> None:
         settings = {name: given.pop(name) for name in field_types(conf) if name in given}
-        before = vars(self).get("settings")  # of a subclass with further settings, whose constructor calls this one
-        try:
-            self.settings = before.replace(**settings) if isinstance(before, conf) else conf(**settings)
-        except JobError as error:
-            raise UserError(str(error).replace(f"{conf.__name__}.", f"{cls.__name__}: ")) from None
-        for field, _, value, allowed in out_of_range(self.settings):
-            raise UserError(f"{cls.__name__}: {field} {allowed.fault(value)}")
+        base = vars(self).get("settings")  # of a subclass with further settings, whose constructor calls this one
+        if not isinstance(base, conf):
+            self.settings = settings_from(conf, cls.__name__, (), settings, INSTEAD)
+        elif settings:
+            self.settings = base.replace(**settings)
         constructor(self, *args, **given)
 
     parameters = inspect.signature(constructor).parameters.values()
     own = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     place = next((n for n, parameter in enumerate(own) if parameter.kind is parameter.KEYWORD_ONLY), len(own))
-    own[place:place] = setting_parameters(conf)
+    taken = signature(conf).parameters.values()
+    own[place:place] = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in taken]
     create.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     create._constructor = constructor  # type: ignore[attr-defined]
     cls.__init__ = create

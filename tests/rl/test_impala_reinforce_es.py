@@ -117,7 +117,7 @@ def test_evolution_strategies_climb_to_a_maximum() -> None:
 def test_settings_that_mean_nothing_are_refused() -> None:
     for cls, settings, text in (
         (rl.ES, {"population": 3}, "population is 3; give an even number"),
-        (rl.PPO, {"epochs": 0}, "PPO: epochs must be at least 1, not 0"),
+        (rl.PPO, {"epochs": 0}, "epochs is 0; give a whole number of at least 1"),
         (rl.PPO, {"discount": 1.5}, "discount is 1.5; give a number between 0 and 1"),
     ):
         with pytest.raises(UserError, match=text):

@@ -171,7 +171,7 @@ def test_a_users_algorithm_has_typed_settings_in_python_and_in_jobs() -> None:
 
     assert agent_of(Greedy, bonus=2).algorithm.settings.bonus == 2
     assert inspect.signature(Greedy).parameters["bonus"].default == 0.5
-    with pytest.raises(UserError, match="Greedy: bonus must be at least 0, not -1"):
+    with pytest.raises(UserError, match="bonus is -1; give a number of at least 0"):
         agent_of(Greedy, bonus=-1)
     with pytest.raises(UserError, match="Greedy has no argument 'bonuss'; did you mean 'bonus'"):
         agent_of(Greedy, bonuss=1)

@@ -65,7 +65,7 @@ def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> l
 
 def text_of(annotation: Any) -> str:
     """Return an annotation as source."""
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return annotation.__name__ if type(annotation) is type else str(annotation)
 
 
 def function_text(name: str, function: Callable[..., Any], signature: inspect.Signature) -> str:
