@@ -36,6 +36,7 @@ OUTER, INNER = 1.7159047, 0.66666667
 class ElementwiseFunction(Layer):
     """A function that is applied to each element; subclasses define it."""
 
+    elementwise: ClassVar[bool] = True
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
 
@@ -170,6 +171,8 @@ class Activation(ElementwiseFunction):
 class Softmax(Layer):
     """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
 
+    elementwise: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kSoftmax."""
 
@@ -223,6 +226,8 @@ class Dropout(Layer):
     branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
     global row, not on the worker.
     """
+
+    elementwise: ClassVar[bool] = True
 
     class Conf(Settings):
         """Settings of kDropout."""

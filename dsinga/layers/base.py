@@ -90,6 +90,8 @@ class Layer(ABC):
     ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
     ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
     ``is_output`` layers take no part in the gradient; only output layers can follow them.
+    ``takes_vectors`` layers take each row as a vector, whatever its axes, and so do ``elementwise`` ones, whose feature
+    has the shape of the source: an ``nn.Flatten`` before them needs no layer.
     ``hands_parts`` layers give a part of their own to each destination: the feature is a tuple whose i-th entry goes
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
@@ -129,6 +131,8 @@ class Layer(ABC):
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
+    elementwise: ClassVar[bool] = False
+    takes_vectors: ClassVar[bool] = False
     over_steps: ClassVar[bool] = False
     is_recurrent: ClassVar[bool] = False
     hands_parts: ClassVar[bool] = False

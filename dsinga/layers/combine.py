@@ -48,6 +48,8 @@ class ElementwiseCombination(Layer):
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
+    elementwise: ClassVar[bool] = True
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))
 
@@ -60,6 +62,8 @@ class Add(ElementwiseCombination):
 @register("layer", kMultiply=721)
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
+
+    elementwise: ClassVar[bool] = True
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.multiply, sources))
@@ -83,6 +87,8 @@ class CosineSimilarity(Layer):
 
     The similarity is from -``scale`` to ``scale``; that of a row of zeros is 0.
     """
+
+    takes_vectors: ClassVar[bool] = True
 
     class Conf(Settings):
         """Settings of kCosineSimilarity."""

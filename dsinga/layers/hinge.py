@@ -27,6 +27,8 @@ class HingeLoss(Layer):
     (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kHingeLoss."""
 

@@ -36,6 +36,8 @@ class InnerProduct(Layer):
     *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kInnerProduct."""
 

@@ -121,6 +121,8 @@ class Dummy(Layer):
     in training.) The random numbers depend on seed, step, layer and global row.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kDummy, which without ``input`` and ``output`` passes data on."""
 

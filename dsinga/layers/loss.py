@@ -46,6 +46,8 @@ class SoftmaxLoss(Layer):
     Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kSoftmaxLoss."""
 
@@ -148,6 +150,8 @@ class EuclideanLoss(PairLoss):
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kEuclideanLoss."""
 
@@ -195,6 +199,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
     are not in [0, 1], such as labels of more than two classes. Metrics: "loss", and "accuracy", the share of the
     B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
+
+    takes_vectors: ClassVar[bool] = True
 
     class Conf(Settings):
         """Settings of kSigmoidCrossEntropyLoss."""

@@ -85,6 +85,8 @@ class LayerNorm(Layer):
     bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
     """
 
+    elementwise: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kLayerNorm."""
 

@@ -22,6 +22,8 @@ from dsinga.registry import register
 class ArgSort(Layer):
     """Indices (B, topk), int64, of the largest numbers of each row of (B, ...), largest first, ties by index."""
 
+    takes_vectors: ClassVar[bool] = True
+
     class Conf(Settings):
         """Settings of kArgSort and kAccuracy."""
 
@@ -59,6 +61,7 @@ class Accuracy(ArgSort):
     The first source gives scores (B, ...), the second labels in [0, K).
     """
 
+    takes_vectors: ClassVar[bool] = True
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     takes_one_label: ClassVar[bool] = True
@@ -92,6 +95,7 @@ class CharRNNOutput(Layer):
 class StoreOutput(Layer):
     """Mark the feature of the source to be written to the store in ``store`` (its store_conf)."""
 
+    takes_vectors: ClassVar[bool] = True
     required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
     source_count: ClassVar[int | None] = 1
     is_output = True

@@ -82,6 +82,8 @@ class RBMVis(RBMSide):
     SINGA has gaussian units on the hidden side only.
     """
 
+    takes_vectors: ClassVar[bool] = True
+
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.shape = (self.rows, self.inputs)

@@ -17,13 +17,6 @@ from dsinga.net.sequences import make_sequence_layer
 from dsinga.nn.feature import Feature, Writable, row_shape
 from dsinga.nn.initialisers import init_conf
 
-# Layers that compute a flat feature elementwise, so that it stays flat; other layers of FLAT take its rows as vectors.
-ELEMENTWISE = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kSoftmax", "kLayerNorm", "kAdd", "kMultiply"}
-FLAT = {
-    *ELEMENTWISE, "kInnerProduct", "kCosineSimilarity", "kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss",
-    "kHingeLoss", "kRBMVis", "kDummy", "kAccuracy", "kArgSort", "kCSVOutput", "kRecordOutput",
-}  # fmt: skip
-
 
 class NetWriter:
     """The layers of a job while a model is written.
@@ -150,7 +143,7 @@ class LayerWriter:
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
         for source in sources:
-            if source.flat and conf.type_name not in FLAT:
+            if source.flat and not (cls.takes_vectors or cls.elementwise):
                 raise self.fail(
                     f"takes {source.layer!r} flattened, but no layer only reshapes here: put nn.Dense between, or "
                     "leave nn.Flatten out"
@@ -164,7 +157,7 @@ class LayerWriter:
             return None
 
     def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        flat = conf.type_name in ELEMENTWISE and any(source.flat for source in sources)
+        flat = layer_class(conf).elementwise and any(source.flat for source in sources)
         parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
         return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
 
