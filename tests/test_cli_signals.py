@@ -353,7 +353,7 @@ def test_children_that_are_forked_during_a_run_are_ended_by_signals():
     text = """
 import multiprocessing
 from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.cancellation import deferred_interrupts
 from dsinga.termination import raised_terminations
 
 context = multiprocessing.get_context("fork")

@@ -17,7 +17,7 @@ from dsinga.api.clients import ClusterSource
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
-from dsinga.checkpoint import latest, read_params
+from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
 from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
@@ -178,7 +178,7 @@ class Execution:
                 run = RunOptions(
                     workspace=folder, roots=roots(job, options.data_root), resume=resume,
                     extensions=options.extensions,
-                    params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
+                    params=None if params is None else params_of(params),
                     cancelled=self.cancelled, saved=remote.save if remote else None,
                     check_workspace=observer.check_workspace,
                 )  # fmt: skip

@@ -6,13 +6,12 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinga.advice import option
 from dsinga.api.result import Result
-from dsinga.checkpoint import latest, read_params
+from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
 from dsinga.data.filesystem import is_url
 from dsinga.errors import RunError, UserError
@@ -116,10 +115,8 @@ def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | 
     """
     if isinstance(params, Result):
         return params.params
-    if isinstance(params, Mapping):
-        return dict(params)
     if params is not None:
-        return read_params(params)
+        return params_of(params)
     workspace = default_workspace(job)
     newest: Path | str | None
     if isinstance(workspace, str):

@@ -10,7 +10,7 @@ from dsinga.checkpoint.directory import (
     remove_old_checkpoints,
     write_checkpoint,
 )
-from dsinga.checkpoint.port import export_safetensors, port, read_params
+from dsinga.checkpoint.port import export_safetensors, params_of, port, read_params
 from dsinga.checkpoint.tensors import separate_arrays
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "latest",
     "latest_finite",
     "latest_step",
+    "params_of",
     "port",
     "read_checkpoint",
     "read_newest_checkpoint",

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,28 @@ def port(
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> Arrays:
     """Return all params, by name, of the checkpoint that :func:`find` finds; raise UserError if it cannot be read."""
     return _load(path, roots)[1]
+
+
+def params_of(params: Any, roots: Sequence[PathLike] = ()) -> Arrays:
+    """Return params by name: the arrays that are given, or those of the checkpoint at a path.
+
+    Raises UserError for what is neither, and for a checkpoint that cannot be read.
+    """
+    if isinstance(params, (str, os.PathLike)):
+        return read_params(params, roots)
+    if not isinstance(params, Mapping):
+        raise UserError(f"params must be arrays by name or the path of a checkpoint, not {type(params).__name__}")
+    arrays = {}
+    for name, value in params.items():
+        if not isinstance(name, str):
+            raise UserError(f"params must be arrays by name, but the name {name!r} is no str")
+        try:
+            arrays[name] = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the param {name!r} is no array of numbers: {error}") from None
+        if arrays[name].dtype.kind in "OSUMm":
+            raise UserError(f"the param {name!r} is no array of numbers, but {type(value).__name__}")
+    return arrays
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import train
-    from dsinga.cluster.run.grain import Grain
+    from dsinga.cluster.run.group_rounds import Grain
     from dsinga.loop.observer import Observer
     from dsinga.loop.running import Outcome
     from dsinga.worker.nets import build_net, build_partitioned_net
@@ -41,7 +41,7 @@ __all__ = [
 
 _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
-    "Grain": "dsinga.cluster.run.grain",
+    "Grain": "dsinga.cluster.run.group_rounds",
     "Observer": "dsinga.loop.observer",
     "Outcome": "dsinga.loop.running",
     "PreparedRun": "dsinga.cluster.placing.prepare",

@@ -140,6 +140,10 @@ def import_command(location: str) -> str:
     return f"dsinga data import KIND SOURCE {location}{folder_hint if name in STORES_OF_A_FOLDER else ''}"
 
 
+class PathNotFound(UserError):
+    """There is no file, folder or store at a path."""
+
+
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
 
@@ -147,8 +151,8 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     place the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``.
 
     Raises:
-        UserError: ``path`` is in none of these places; the message lists them, or the arrays of the zarr group that it
-            would be in. Or it is an archive.
+        PathNotFound: ``path`` is in none of these places, which the message lists.
+        UserError: it is no array of the zarr group that it would be in. Or it is an archive.
     """
     text = os.path.expanduser(os.fspath(path))
     if not text:
@@ -167,9 +171,9 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     store = imported_name(text)
     if not roots:  # not a path of a job
         destination = store if os.path.splitext(text)[1] else text
-        raise UserError(f"{places[0]} was not found; make a store with: {import_command(destination)}")
+        raise PathNotFound(f"{places[0]} was not found; make a store with: {import_command(destination)}")
     beside = f" (nor {os.path.basename(store)} beside it)" if store != text else ""
-    raise UserError(
+    raise PathNotFound(
         f"{text} was not found{beside}; looked for{lines}\n"
         f"give the folder that contains the path with {option('data_root', 'FOLDER')}, or make a store with: "
         "dsinga data import KIND SOURCE DESTINATION"

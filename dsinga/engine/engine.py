@@ -114,10 +114,6 @@ class Engine(ABC):
         epoch: the length of an epoch in steps; None where steps are counted only.
         groups: the number of worker groups that train at the same time.
         batchsize: the records in a step of all worker groups together.
-        step: the step that follows the last one that was reported.
-        sent: the step up to which the run trains before it can stand; at least ``step``.
-        samples_per_second: how many records all worker groups together trained on in a second of their last steps; 0
-            before the first ones.
     """
 
     job: Job
@@ -125,9 +121,21 @@ class Engine(ABC):
     epoch: Fraction | None = None
     groups: int = 1
     batchsize: int = 1
-    step: int = 0
-    sent: int = 0
-    samples_per_second: float = 0.0
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """The step that follows the last one that was reported."""
+
+    @property
+    def sent(self) -> int:
+        """The step up to which the run trains before it can stand, at least ``step``; by default it stands there."""
+        return self.step
+
+    @property
+    @abstractmethod
+    def samples_per_second(self) -> float:
+        """How many records all worker groups together trained on in a second of their last steps; 0 before these."""
 
     def open(self) -> None:
         """Start what computes the steps, with the params and the state that the engine was made with."""

@@ -14,14 +14,15 @@ from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
+from dsinga.errors import Diverged, RunError
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.net.usable_threads import available_cores, usable_threads
+from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
-from dsinga.worker.all_records import count_batches
+from dsinga.worker.all_records import count_batches, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
 from dsinga.worker.param_slices import Arrays
@@ -42,11 +43,11 @@ class LocalEngine(Engine):
         opened: its readers and nets.
         begin: what the run begins with; its arrays are copied.
         updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
-            the learning rate. It is changed.
+            the learning rate. It is copied, so that a run which fails leaves it as it is.
         threads: the most kernel threads; by default as many as the net can use.
 
     Attributes:
-        updater: the updater, with which training may go on later.
+        updater: the updater of this run, with which training may go on later.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LocalEngine(Engine):
         reader = opened.readers[Phase.kTrain]
         self.epoch = steps_per_epoch(reader) if job.epochs else None
         self.batchsize = reader.batchsize
-        self.step = self.sent = begin.step
+        self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
         self._algorithm = algorithm(job.train_one_batch)
         self._net = self.nets[Phase.kTrain]
@@ -74,13 +75,29 @@ class LocalEngine(Engine):
             updater.steps = begin.step
             if state is not None:
                 updater.resume(state)
+        else:
+            updater = updater.copy()
         updater.create_state()
         self.updater = updater
         self._earlier_steps = updater.steps - begin.step
         self._batches: Iterator[dict[str, Records]] | None = None
+        self._loop: Loop | None = None
+        self._failure: RunError | None = None  # of the next step, while the loop has not seen those before it
+        self._is_updating = False
+
+    @property
+    def step(self) -> int:
+        """The step that follows the last one that was done."""
+        return self._step
+
+    @property
+    def samples_per_second(self) -> float:
+        """How many records it trained on in a second of the last call of :meth:`train`."""
+        return self._speed
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
+        self._loop = loop
         read, first = _read_function(self._net, self._reader), self._earlier_steps + step
         if self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES and all(
             map(_is_in_memory, self._reader.stores.values())
@@ -90,18 +107,37 @@ class LocalEngine(Engine):
             self._batches = Prefetch(read, first)
 
     def train(self, stop: int) -> Sequence[StepReport]:
-        """Train until half a second has passed, or ``stop`` is reached."""
+        """Train until half a second has passed, ``stop`` is reached, or a step fails, as when records cannot be read.
+
+        That raises RunError once the loop has seen the steps before.
+        """
+        reports = [] if self._failure else self._train_round(stop)
+        if self._failure is None or reports:
+            return reports
+        failure, self._failure = self._failure, None
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame
+
+    def _train_round(self, stop: int) -> list[StepReport]:
         self._ops.set_threads(self._threads)
         self._ops.enter()
         reports: list[StepReport] = []
         started = ended = time.perf_counter()
         while self.step < stop and (not reports or ended - started < ROUND_SECONDS):
-            metrics, data = self._train_batch()
-            self.step = self.sent = self.step + 1
+            try:
+                metrics, data = self._train_batch()
+            except Diverged:
+                raise
+            except RunError as error:
+                self._failure = error
+                break
+            self._step += 1
             began, ended = ended, time.perf_counter()
             timing = {"total": ended - began, "compute": ended - began - data, "data": data}
             reports.append(StepReport(metrics, timing | {"exchange": 0.0, "crossing": 0, "within": 0}))
-        self.samples_per_second = self.batchsize * len(reports) / max(ended - started, 1e-9)
+        self._speed = self.batchsize * len(reports) / max(ended - started, 1e-9)
         return reports
 
     def _train_batch(self) -> tuple[Metrics, float]:
@@ -117,6 +153,7 @@ class LocalEngine(Engine):
         def push(name: str, gradient: Any) -> None:
             """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
             gradient = to_host(gradient, self._ops)
+            self._is_updating = not self._skips
             if self._skips or not self.updater.apply_large(self._params, name, gradient):
                 gradients[name] = gradient
 
@@ -127,7 +164,9 @@ class LocalEngine(Engine):
             _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
+        self._is_updating = True
         self.updater.step(self._params, gradients)
+        self._is_updating = False
         return metrics, seconds
 
     @property
@@ -139,19 +178,17 @@ class LocalEngine(Engine):
         self._ops.set_threads(self._threads)
         self._ops.enter()
         if batches:
-            passes = [(self._opened.readers[phase], self.nets[phase], batches)]
+            passes = [(self.nets[phase], self._opened.readers[phase], batches)]
         else:
             pairs = self._opened.complete[phase]
             counts = count_batches([reader for reader, _ in pairs])
-            passes = [(reader, net, count) for (reader, net), count in zip(pairs, counts, strict=True)]
+            passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
         values = {name: self._ops.asarray(value) for name, value in self._params.items()}
-        metrics: list[Metrics] = []
-        for reader, net, count in passes:
-            with Prefetch(_read_function(net, reader), 0, count) as prefetch:
-                for records in prefetch:
-                    ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, len(metrics))
-                    metrics.append(forward(net, values, records, ctx)[1])
-        return add_metrics(metrics)
+
+        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
+            return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, batch))[1]
+
+        return add_metrics(evaluate_batches(passes, _read_function, evaluate))
 
     def params(self) -> Arrays:
         """Return copies of the params."""
@@ -164,6 +201,13 @@ class LocalEngine(Engine):
             for name, slots in self.updater.state.items()
         }
         return self.params(), state
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""
+        if self._loop is None or self._loop.step != self.step or self._is_updating:
+            return None
+        return Snapshot(self.step, *self.snapshot(), self._loop.state())
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
@@ -179,7 +223,7 @@ class LocalEngine(Engine):
         """End the thread that reads batches ahead."""
         if isinstance(self._batches, Prefetch):
             self._batches.close()
-        self._batches = None
+        self._batches = self._loop = None
 
 
 def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:

@@ -19,7 +19,7 @@ from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
-from dsinga.net.usable_threads import available_cores, usable_threads
+from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.ops.types import is_plain
 from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, initial_values

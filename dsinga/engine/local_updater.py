@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
@@ -63,6 +64,14 @@ class LocalUpdater:
         vars(self).update({"_rate_factors": {}, **state})
         self._prepare()
 
+    def copy(self) -> LocalUpdater:
+        """Return a copy, whose steps do not change this updater."""
+        copied = copy.copy(self)
+        copied.state = {
+            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
+        }
+        return copied
+
     def rate(self, step: int) -> float:
         """Return the learning rate of the schedule at a step, without factors."""
         return float(self._updater.rate(step))
@@ -78,6 +87,18 @@ class LocalUpdater:
             if param.trainable:
                 self._updaters[name].check_state(name, state.get(name, {}))
         self.state = {name: {slot: value.reshape(-1) for slot, value in slots.items()} for name, slots in state.items()}
+
+    def resume_learnt(self, state: Mapping[str, Mapping[str, np.ndarray]], steps: int) -> None:
+        """Go on after ``steps`` steps with copies of a state, in which params that had no gradient may be missing.
+
+        Raises UserError for the state of another updater.
+        """
+        self.create_state()
+        copies = {
+            name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()
+        }
+        self.resume({**self.state, **copies})
+        self.steps = steps
 
     def create_state(self) -> None:
         """Create the state of all params that are updated, which otherwise comes with their first gradient."""

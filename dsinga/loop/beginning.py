@@ -17,7 +17,7 @@ from dsinga.engine.engine import Snapshot
 from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
-from dsinga.loop.loop_state import check_loop_state, describe_last_good_in
+from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.net import NeuralNet, Param
 from dsinga.training import check_start, initial_values
 from dsinga.training.divergence import first_not_finite

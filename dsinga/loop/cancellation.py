@@ -1,13 +1,27 @@
-"""Cancelling a run from another thread, while it waits for Dask workers, starts or trains."""
+"""Cancelling a run from another thread, or by the first SIGINT, SIGTERM or SIGHUP, which ends its training in order."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import signal
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from dsinga.errors import Cancelled
+from dsinga.advice import is_command
+from dsinga.errors import Cancelled, RunError
+from dsinga.termination import TERMINATIONS, installed_handler
+
+_log = logging.getLogger(__name__)
 
 # Why training has stopped where its user has cancelled it.
 CANCELLED = "the run was cancelled"
+# Exit status of a command that a second SIGINT has ended.
+INTERRUPTED_STATUS = 130
+
+Handler = Callable[[int, Any], Any]
 
 
 class Cancellation:
@@ -31,3 +45,73 @@ class Cancellation:
         """Raise Cancelled if the run is to end, while nothing runs that could end in order."""
         if self.event.is_set():
             raise Cancelled(CANCELLED)
+
+
+@contextlib.contextmanager
+def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP end training with a checkpoint of the last complete round, then take effect.
+
+    A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
+    ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
+    handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. Where the
+    handler returns, the error with which the run has ended is raised. A second SIGINT, and a signal at another time,
+    take effect at once. A further SIGTERM or SIGHUP changes nothing: batch systems send it to several processes, which
+    may pass it on.
+
+    Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
+    signals, this does nothing.
+    """
+    deferred: list[int] = []
+    raised: list[int] = []
+    handlers: dict[int, Handler] = {}
+
+    def handle(number: int, frame: Any) -> None:
+        if deferred and number != signal.SIGINT:
+            return
+        if deferred and is_command():
+            os._exit(INTERRUPTED_STATUS)  # the end in order waits for threads, perhaps in a step that takes minutes
+        if deferred or not cancellation.ends_in_order:
+            try:
+                handlers[number](number, frame)
+            except BaseException:
+                raised.append(number)
+                cancellation.event.set()  # ends the run where Python discards the exception, as in a finalizer
+                raise
+            return
+        deferred.append(number)
+        cancellation.event.set()
+        name = signal.Signals(number).name
+        _log.warning("%s: training ends after the rounds in flight, with a checkpoint; Ctrl-C ends it at once", name)
+
+    if threading.current_thread() is threading.main_thread():
+        numbers = (signal.SIGINT, *TERMINATIONS)
+        handlers = {number: handler for number in numbers if callable(handler := _python_handler(number))}
+    failure: RunError | None = None
+    with installed_handler(handlers, handle):
+        try:
+            yield
+        except RunError as error:
+            if not (deferred or raised):
+                raise
+            failure = error
+    for number in (deferred or raised)[:1]:
+        _take_effect(handlers[number], number, str(failure or "the run was complete").removeprefix(f"{CANCELLED}; "))
+    if failure:
+        raise failure
+
+
+def _python_handler(number: int) -> Any:
+    """Return the handler of a signal; a number, which Python cannot call, where that is one of the system's."""
+    handler = signal.getsignal(number)
+    return None if isinstance(handler, int) else handler
+
+
+def _take_effect(handler: Handler, number: int, failure: str) -> None:
+    """Call the handler of a signal that was deferred; ``failure`` says how the run has ended."""
+    try:
+        handler(number, None)
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(failure) from None
+    except SystemExit:  # as Ctrl-C ends a program that has imported dask_jobqueue
+        _log.warning("the run is ended: %s", failure)
+        raise

@@ -11,8 +11,7 @@ from dsinga.error_frames import cleared_frames
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.beginning import RunOptions, begin_run
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
 from dsinga.worker.batch_reader import steps_per_epoch

@@ -13,8 +13,7 @@ from dsinga.extensions import Extension
 from dsinga.job import Phase
 from dsinga.loop.beginning import RunOptions, describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
-from dsinga.loop.checkpoints import Checkpoints
-from dsinga.loop.loop_state import describe_last_good, read_rate_factors, resume_hint
+from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
 from dsinga.net import NeuralNet

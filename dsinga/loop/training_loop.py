@@ -13,8 +13,7 @@ from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
-from dsinga.loop.checkpoints import Checkpoints
-from dsinga.loop.loop_state import read_rate_factors, resume_hint
+from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
@@ -64,6 +63,7 @@ class TrainingLoop:
         self._in_training = False
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
+        self._newest: Snapshot | None = None  # when training failed
         self.unsaved = ""  # why the last checkpoint could not be written
         self.timings: collections.deque[Mapping[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
 
@@ -105,6 +105,8 @@ class TrainingLoop:
             self._extensions.finish()
         except Exception as error:
             self._end_by_failure(error)
+            if isinstance(error, RunError) and self._checkpoints is not None:
+                self._newest = self._engine.newest  # the extensions, whose state it has, are closed next
             raise
         return self.view.returned_params or self._params()
 
@@ -219,7 +221,7 @@ class TrainingLoop:
 
     def save_snapshot(self) -> None:
         """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
-        newest = self._engine.newest
+        newest = self._newest or self._engine.newest
         if self._checkpoints is not None and newest is not None:
             self._checkpoints.write_newer(newest)
 

@@ -1,7 +1,8 @@
-"""The net of one phase: its layers in topological order, and their params."""
+"""The net of one phase: its layers in topological order, their params, and the kernel threads that it can use."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,9 @@ from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node, Param
 from dsinga.registry import nearest
+
+# An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
+OPERATIONS_PER_THREAD = 20_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,3 +95,18 @@ class NeuralNet:
     def __repr__(self) -> str:
         size = sum(param.size for param in self.params.values())
         return f"NeuralNet({self.phase.name}: {len(self.nodes)} layers, {size:,} numbers in {len(self.params)} params)"
+
+
+def usable_threads(net: NeuralNet, workers: int) -> int:
+    """Return the number of kernel threads that each of ``workers`` workers can use to compute its share of a net.
+
+    A small net runs no faster, or slower, with several: to hand a kernel to another thread and to wait for it takes
+    some 10 to 50 µs. The number follows from the net alone, not from measurements, because some kernels (gradients of
+    convolutions) add up in another order with another number of threads: the same job gives the same bits each time.
+    """
+    return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -45,7 +45,12 @@ class AgentEngine(Engine):
         self._speeds: deque[tuple[int, float]] = deque()  # steps and seconds of the last rollouts
         self._factors: Mapping[int, float] = {}
         self._factor, self._is_closed = 1.0, False
-        self.step = self.sent = learning.statistics.steps
+        self._step = learning.statistics.steps
+
+    @property
+    def step(self) -> int:
+        """The steps of environments that were reported."""
+        return self._step
 
     @property
     def phases(self) -> Collection[Phase]:
@@ -62,7 +67,7 @@ class AgentEngine(Engine):
                     "a new run with agent.restore(folder of the saved run)"
                 )
         self._learning.restore(state["learning"])
-        self.step = self.sent = self._learning.statistics.steps
+        self._step = self._learning.statistics.steps
 
     def train(self, stop: int) -> Sequence[StepReport]:
         """Take a rollout, and learn from it."""
@@ -74,12 +79,12 @@ class AgentEngine(Engine):
         self._speeds.append((steps, seconds))
         while len(self._speeds) > 1 and sum(seconds for _, seconds in self._speeds) > SPEED_SECONDS:
             self._speeds.popleft()
-        self.step = self.sent = self.step + steps
+        self._step += steps
         metrics = {name: (float(value), 1.0) for name, value in self._metrics.items()}
         return [StepReport(metrics, {"total": seconds}, steps)]
 
     @property
-    def samples_per_second(self) -> float:  # type: ignore[override]
+    def samples_per_second(self) -> float:
         """Steps of environments in a second."""
         steps, seconds = map(sum, zip(*self._speeds, strict=True)) if self._speeds else (0, 0.0)
         return steps / max(seconds, 1e-9)

@@ -172,24 +172,27 @@ class Algorithm(ABC):
         return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another algorithm, or its params of another net."""
+        """Take over a state.
+
+        Raises UserError where it is that of another algorithm or updater, or its params are those of another net.
+        """
         name = type(self).__name__
         if state.get("algorithm", name) != name:
             raise UserError(f"the saved agent learns by {state['algorithm']}, this one by {name}; make the same one")
-        self.take_params(state["params"])
-        self.updater.state = {
-            name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
-            for name, slots in state["updater"].items()
-        }
-        self.updater.steps = int(state["steps"])
+        params = self._copy_params(state["params"])
+        self.updater.resume_learnt(state["updater"], int(state["steps"]))
+        self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
         """Take over params by name, as copies. Raises UserError where they are those of another net."""
+        self.params = self._copy_params(params)
+
+    def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         copies = {name: np.array(value, np.float32) for name, value in params.items()}
         shapes = {name: param.shape for name, param in self.net.net.params.items()}
         if {name: value.shape for name, value in copies.items()} != shapes:
             raise UserError("the saved params are those of another net; restore them into the model that was saved")
-        self.params = copies
+        return copies
 
     def check_scores(self, head: str) -> None:
         """Raise UserError for a head of discrete actions that ends in a softmax, which the algorithm takes itself."""

@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.recurrence import HiddenStates
+from dsinga.rl.spaces import Spaces
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 # Of an agent with hidden states they take these as a second argument.
@@ -56,32 +57,15 @@ class Collector:
 
         Raises RunError where an environment fails.
         """
-        environments, spaces = self.environments, self.environments.spaces
-        shape = (steps, environments.count)
-        observations = np.empty((*shape, *spaces.observation.shape), spaces.observation.dtype)
-        actions = np.empty((*shape, *spaces.action.shape), spaces.action.dtype)
-        rewards = np.empty(shape, np.float32)
-        terminated, truncated = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
-        extras: dict[str, np.ndarray] = {}
-        endings: list[tuple[int, EnvironmentStep, HiddenStates | None]] = []
+        recorder = RolloutRecorder(self.environments.spaces, steps, self.environments.count)
         hidden = None if self.hidden is None else self.hidden.copy()
         self.ended = []
-        for t in range(steps):
+        for _ in range(steps):
             sampled = self._sample(sample)
-            observations[t], actions[t] = self.observations, sampled.actions
-            for name, array in sampled.extras.items():
-                if t == 0:
-                    extras[name] = np.empty((steps, *np.shape(array)), np.float32)
-                extras[name][t] = array
+            recorder.begin(self.observations, sampled)
             step = self._step(sampled.actions)
-            rewards[t], terminated[t], truncated[t] = step.rewards, step.terminated, step.truncated
-            if len(step.ended):
-                endings.append((t, step, self._end_states(step)))
-        bootstrap = np.zeros(shape, np.float32)
-        if values is not None:
-            _bootstrap(bootstrap, endings, values)
-        last = self.observations.copy()
-        return Rollout(observations, actions, rewards, terminated, truncated, bootstrap, last, extras, hidden or {})
+            recorder.add(step, self._end_states(step) if len(step.ended) else None)
+        return recorder.finish(self.observations, values, hidden)
 
     def fill(self, memory: TransitionStore, sample: Sample, steps: int) -> None:
         """Take ``steps`` steps of each environment and put them into a memory. Raises RunError as :meth:`rollout`."""
@@ -123,6 +107,61 @@ class Collector:
         self.statistics.restore(state["statistics"])
         if self.hidden is not None:
             self.hidden.update({name: np.array(array, np.float32) for name, array in state["hidden"].items()})
+
+
+class RolloutRecorder:
+    """Records the steps of N environments one by one, and returns them as a rollout.
+
+    Args:
+        spaces: the spaces of the environments.
+        steps: T, the steps of a rollout.
+        count: N.
+    """
+
+    def __init__(self, spaces: Spaces, steps: int, count: int):
+        shape = (steps, count)
+        self._observations = np.empty((*shape, *spaces.observation.shape), spaces.observation.dtype)
+        self._actions = np.empty((*shape, *spaces.action.shape), spaces.action.dtype)
+        self._rewards = np.empty(shape, np.float32)
+        self._terminated, self._truncated = np.empty(shape, np.bool_), np.empty(shape, np.bool_)
+        self._extras: dict[str, np.ndarray] = {}
+        self._endings: list[tuple[int, EnvironmentStep, HiddenStates | None]] = []
+        self._recorded = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all steps of the rollout are recorded."""
+        return self._recorded == len(self._rewards)
+
+    def begin(self, observations: np.ndarray, sampled: Sampled) -> None:
+        """Record the observations (N, ...) before the next step, and the actions that were chosen for them."""
+        t = self._recorded
+        self._observations[t], self._actions[t] = observations, sampled.actions
+        for name, array in sampled.extras.items():
+            if t == 0:
+                self._extras[name] = np.empty((len(self._rewards), *np.shape(array)), np.float32)
+            self._extras[name][t] = array
+
+    def add(self, step: EnvironmentStep, hidden: HiddenStates | None = None) -> None:
+        """Record what followed; ``hidden`` are the hidden states at the ends of the episodes that have ended."""
+        t = self._recorded
+        self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
+        if len(step.ended):
+            self._endings.append((t, step, hidden))
+        self._recorded += 1
+
+    def finish(self, last: np.ndarray, values: Values | None, hidden: HiddenStates | None = None) -> Rollout:
+        """Return the rollout, after which the observations are ``last``; ``values`` as for :meth:`Collector.rollout`.
+
+        ``hidden`` are the hidden states before the first step.
+        """
+        bootstrap = np.zeros_like(self._rewards)
+        if values is not None:
+            _bootstrap(bootstrap, self._endings, values)
+        return Rollout(
+            self._observations, self._actions, self._rewards, self._terminated, self._truncated, bootstrap, last.copy(),
+            self._extras, hidden or {},
+        )  # fmt: skip
 
 
 def _bootstrap(

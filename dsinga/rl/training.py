@@ -19,8 +19,7 @@ from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
 from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint, put_params
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
 from dsinga.registry import is_user_code
@@ -221,15 +220,15 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
     """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
+        from dsinga.rl.remote.actor_learning import create_actor_loop
         from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
-        from dsinga.rl.remote.loops import learning_from
         from dsinga.rl.remote.replay_loop import RemoteReplayLoop
 
         pool = ActorPool(
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
         if agent.algorithm.on_policy:
-            return learning_from(agent, pool, conf)
+            return create_actor_loop(agent, pool, conf)
         with contextlib.closing(make_environments(task.environment, 1)) as environments:
             memory = _memory_of(conf, environments.spaces)
         updates = ReplayUpdates(agent, memory, **_times_of(task.job))

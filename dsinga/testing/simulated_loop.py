@@ -72,7 +72,7 @@ class SimulatedLoop:
     def run(self, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
         """Run from the first step, or from a checkpoint of another run; return this object."""
         begin = checkpoint or {"step": 0, "rows": []}
-        self._engine.step = self._engine.sent = begin["step"]
+        self._engine.steps = begin["step"]
         self.rows = [*begin["rows"]]
         self.result = self._loop.run(begin["step"], begin)["w"]
         return self
@@ -117,7 +117,17 @@ class _SimulatedEngine(Engine):
     def __init__(self, metrics_of: MetricsOf, train_steps: int):
         self.job, self.nets = Job(name="simulated", train_steps=train_steps), {}
         self._metrics_of = metrics_of
-        self.samples_per_second = 1.0
+        self.steps = 0
+
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self.steps
+
+    @property
+    def samples_per_second(self) -> float:
+        """Return 1: each step takes a second, for a record."""
+        return 1.0
 
     def clock(self) -> float:
         """Return the time: each step takes a second."""
@@ -130,7 +140,7 @@ class _SimulatedEngine(Engine):
 
     def train(self, stop: int) -> list[StepReport]:
         """Do one step."""
-        self.step = self.sent = self.step + 1
+        self.steps += 1
         return [StepReport(self.evaluate(Phase.kTrain, 1))]
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:

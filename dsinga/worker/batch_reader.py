@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.data import RecordSource, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.data.filesystem import PathNotFound
+from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
+from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
@@ -85,7 +88,10 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     for layer in layers:
         store: RecordSource | Windows
         text = layer.type is LayerType.kCharRNN
-        store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
+        try:
+            store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
+        except PathNotFound as error:
+            raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
         if job.skip_bad_batches and isinstance(store, RecordSource):
             store = store.allowing_nonfinite()
         stores[layer.name] = store
@@ -104,6 +110,17 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         skip=conf.random_skip if conf else 0,
     )
     return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
+
+
+def _how_to_give_arrays(job: Job, phase: Phase) -> str:
+    """Return a text that says how to give the arrays of a phase without a store, "" where no phase has arrays."""
+    bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
+    names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
+    if not names:
+        return ""
+    names |= {name: value for name, value in PHASES.items() if value is phase}
+    data = ", ".join(f'"{name}": ...' for name in names)
+    return f"\nor give arrays for phase {phase.name}, too: data={{{data}}}"
 
 
 def _with_store(layer: LayerConf) -> LayerConf:

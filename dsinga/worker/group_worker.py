@@ -24,7 +24,7 @@ from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
-from dsinga.worker.all_records import EvaluationPass
+from dsinga.worker.all_records import EvaluationPass, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
@@ -202,18 +202,18 @@ class GroupWorker:
         self._ops.enter()
         self.exchange.begin(version)
         first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
-        metrics: list[Metrics] = []
-        for net, reader, count in [first] if batches else self._config.passes[phase]:
-            local, rows = net.locals[self._key.worker], reader.parts[self._key.worker]
-            with Prefetch(self._read_function(local, reader), 0, count) as prefetch:
-                for records in prefetch:
-                    batch = len(metrics)
-                    iteration = f"batch {batch} of {phase.name} at step {version}"
-                    self.peers.begin(iteration)
-                    ctx = self._context(phase, rows, batch, iteration, self.peers)
-                    metrics.append(forward(local, self.exchange, records, ctx)[1])
-                    self.peers.finish()
-        return metrics
+        passes = [first] if batches else self._config.passes[phase]
+
+        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
+            iteration = f"batch {batch} of {phase.name} at step {version}"
+            self.peers.begin(iteration)
+            ctx = self._context(phase, reader.parts[self._key.worker], batch, iteration, self.peers)
+            metrics = forward(net, self.exchange, records, ctx)[1]
+            self.peers.finish()
+            return metrics
+
+        local_passes = [(net.locals[self._key.worker], reader, count) for net, reader, count in passes]
+        return evaluate_batches(local_passes, self._read_function, evaluate)
 
     def set_replica(self, state: ReplicaState) -> None:
         """Set the first values of the replicated params, and the updater's state."""

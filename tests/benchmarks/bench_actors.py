@@ -27,8 +27,8 @@ from distributed import Client, Status
 
 from dsinga import nn, rl
 from dsinga.cluster import connect
+from dsinga.rl.remote.actor_learning import RolloutLoop
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.loops import StreamingLoop
 from tests.support.scheduler_messages import count_messages
 
 TASK = "CartPole-v1"
@@ -144,7 +144,7 @@ def simulate(count: int) -> dict[str, float]:
         }
         agent = new_agent("IMPALA", 1)
         pool = ActorPool(client, agent, TASK, actors=count, environments=8)
-        loop = stack.enter_context(contextlib.closing(StreamingLoop(agent, pool)))
+        loop = stack.enter_context(contextlib.closing(RolloutLoop(agent, pool, max_staleness=8)))
         began = time.perf_counter()
         loop.advance(ROLLOUT_STEPS)  # actors are made
         figures = {"seconds_to_start": time.perf_counter() - began}

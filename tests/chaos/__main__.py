@@ -21,7 +21,7 @@ from pathlib import Path
 from distributed import Client
 
 from dsinga.api import Result, train
-from dsinga.testing.chaos.process_cluster import process_cluster
+from dsinga.testing.chaos.faults import process_cluster
 from tests.chaos.campaign import SIGNALS, Ending, bring_back, run_case
 from tests.chaos.cases import PLACES, STEPS, Case, draw
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of

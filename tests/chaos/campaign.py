@@ -23,8 +23,7 @@ from dsinga.errors import RunError
 from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY
-from dsinga.testing.chaos.faults import CausedFault
-from dsinga.testing.chaos.process_cluster import wait_for_return
+from dsinga.testing.chaos.faults import CausedFault, wait_for_return
 from dsinga.testing.chaos.report import seconds_to_next_step
 from dsinga.testing.chaos.trials import RecoveryWatch, read_recoveries
 from tests.chaos.cases import MOMENTS, PASSES, STEPS, Case

@@ -14,8 +14,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import Result, train
-from dsinga.testing.chaos.faults import cause
-from dsinga.testing.chaos.process_cluster import process_cluster, wait_for_return
+from dsinga.testing.chaos.faults import cause, process_cluster, wait_for_return
 from tests.chaos.campaign import SIGNALS, bring_back, judge, run_case
 from tests.chaos.cases import Case
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of

@@ -8,7 +8,16 @@ import pytest
 import safetensors.numpy
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from dsinga.checkpoint import Checkpoint, export_safetensors, port, read_checkpoint, read_params, write_checkpoint
+import dsinga
+from dsinga.checkpoint import (
+    Checkpoint,
+    export_safetensors,
+    params_of,
+    port,
+    read_checkpoint,
+    read_params,
+    write_checkpoint,
+)
 from dsinga.errors import RunError, UserError
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
@@ -22,6 +31,30 @@ def test_params_match_by_name_and_later_paths_override_earlier_ones(tmp_path):
     assert params.keys() == {"w", "b"}  # "fresh" keeps its initial value
     np.testing.assert_array_equal(params["w"], TWO)
     np.testing.assert_array_equal(port(SHAPES, [tmp_path / "new", tmp_path / "old"])["w"], ONE)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([1], "params must be arrays by name or the path of a checkpoint, not list"),
+        ({1: ONE}, "params must be arrays by name, but the name 1 is no str"),
+        ({"w": "abc"}, "the param 'w' is no array of numbers, but str"),
+        ({"w": [[1], [2, 3]]}, "the param 'w' is no array of numbers: "),
+    ],
+)
+def test_params_that_are_none_are_refused_wherever_they_are_given(params, message):
+    job = dsinga.models.mlp([2], inputs=6, classes=2, batchsize=4, train_steps=1)
+    data = (np.zeros((8, 6), np.float32), np.zeros(8, np.int64))
+    with pytest.raises(UserError, match=message):
+        dsinga.train(job, data={"train": data, "test": data}, params=params, progress=False)
+    with pytest.raises(UserError, match=message):
+        dsinga.evaluate(job, params, data=data)
+
+
+def test_numbers_in_lists_are_params(tmp_path):
+    write_checkpoint(tmp_path, 1, {"w": ONE}, {}, {})
+    for params in ({"w": ONE.tolist()}, {"w": ONE}, tmp_path / "step1", str(tmp_path)):
+        np.testing.assert_array_equal(params_of(params)["w"], ONE)
 
 
 @pytest.mark.parametrize("place", ["folder", "folder/checkpoint", "folder/checkpoint/step20"])

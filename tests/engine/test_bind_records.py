@@ -18,7 +18,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
 from dsinga.worker.batch_reader import open_batch_reader
-from tests.support.small_job import assert_same, with_topology
+from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.train_in_threads import train_in_threads
 
 
@@ -106,6 +106,13 @@ def test_a_layer_without_path_and_data_is_refused_in_its_phase(pathless: Job, st
     check(bound, [Phase.kTrain])
     with pytest.raises(UserError, match=r"'data': store_conf needs a path: \"...\", or in Python data="):
         check(bound, [Phase.kTest])
+
+
+def test_arrays_of_one_phase_alone_leave_another_to_a_store_that_must_be_there(tmp_path: Path) -> None:
+    x, y = np.zeros((100, 64), np.float32), np.zeros(100, np.int64)
+    expected = r'test.zarr was not found(.|\n)*or give arrays for phase kTest, too: data={"train": ..., "test": ...}$'
+    with pytest.raises(UserError, match=expected):
+        dsinga.train(loads(JOB).replace(test_freq=10), data=(x, y), data_root=str(tmp_path), progress=False)
 
 
 def test_records_are_kept_by_copies_and_left_out_of_files_and_pickles(pathless: Job, stores: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,19 @@ from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
-from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase, StepConf, UpdaterConf, UpdaterType
+from dsinga.job import (
+    ChangeMethod,
+    ClusterConf,
+    Job,
+    LayerConf,
+    LayerType,
+    LRGenConf,
+    Phase,
+    StepConf,
+    UpdaterConf,
+    UpdaterType,
+)
+from dsinga.layers import Context, Layer, Output
 from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import Row
@@ -120,6 +134,43 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
         )
 
 
+def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:
+    faults = [dsinga.RunError("a device is lost")]
+
+    @dsinga.register("layer", "FailsOnce")
+    class FailsOnce(Layer):
+        """Passes on its source, except in step 13 of training, the first time."""
+
+        source_count = 1
+
+        def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
+            super().__init__(conf, source_shapes, info)
+            self.shape = self.source_shapes[0]
+
+        def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
+            if ctx.training and ctx.step == 13 and faults:
+                raise faults.pop()
+            return Output(np.array(sources[0]))
+
+        def compute_gradient(self, params: Any, sources: Any, output: Any, grad: Any, needs: Any, ctx: Any) -> Any:
+            return (grad,), ()
+
+    job = small_job(disp_freq=1)
+    *layers, loss = job.neuralnet.layer
+    once = LayerConf(name="once", type=LayerType.kUserLayer, user_type="FailsOnce", srclayers=loss.srclayers[:1])
+    loss = loss.replace(srclayers=["once", *loss.srclayers[1:]])
+    job = job.replace(neuralnet=job.neuralnet.replace(layer=[*layers, once, loss]))
+    options: dict[str, Any] = {"data": DATA, "progress": False, "workspace": tmp_path / "failing"}
+    with pytest.raises(dsinga.RunError, match=r"a device is lost; 13 steps were done; go on from .*/step13 with"):
+        dsinga.train(job, **options)
+    resumed = dsinga.train(job, resume=True, **options)
+    whole = dsinga.train(job, **{**options, "workspace": tmp_path / "whole"})
+    for name, value in whole.params.items():
+        assert np.array_equal(value, resumed.params[name])
+    rows = [json.loads(line) for line in (tmp_path / "failing" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["phase"] == "train"] == [*range(1, 31)]
+
+
 class Failing(Extension):
     """Remembers, weakly, the view of the run that it lets fail."""
 
@@ -174,10 +225,24 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
     updaters = [LocalUpdater(updater_conf, open_local_job(job).nets[Phase.kTrain].params) for _ in range(2)]
     freezing, outcomes = Freezing(), []
-    for updater, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
-        first, _ = go_on_here(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=updater)
+    for begun, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
+        first, updater = go_on_here(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)
         options = RunOptions(params=first.params, extensions=extensions)
         outcomes.append(go_on_here(job.replace(train_steps=steps), Ignoring(), options, updater=updater)[0])
     for name, value in outcomes[0].params.items():
         assert np.array_equal(value, outcomes[1].params[name])
     assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})
+
+
+def test_a_run_that_fails_leaves_the_updater_with_which_it_went_on() -> None:
+    updater_conf = UpdaterConf(
+        type=UpdaterType.kSGD, momentum=0.9, learning_rate=LRGenConf(type=ChangeMethod.kFixed, base_lr=0.1)
+    )
+    job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
+    first, updater = go_on_here(job.replace(train_steps=5), Ignoring(), RunOptions())
+    histories = {name: slots["history"].copy() for name, slots in updater.state.items()}
+    with pytest.raises(ZeroDivisionError):
+        go_on_here(job, Ignoring(), RunOptions(params=first.params, extensions=[Failing()]), updater=updater)
+    assert updater.steps == 5
+    for name, history in histories.items():
+        np.testing.assert_array_equal(updater.state[name]["history"], history)

@@ -234,6 +234,18 @@ def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], corr
         np.testing.assert_array_equal(first.target_params[name], second.target_params[name])
 
 
+def test_the_state_of_another_updater_of_the_critic_changes_nothing() -> None:
+    first = DDPG(model(), SPACES)
+    first.learn(transitions())
+    second = DDPG(model(), SPACES, critic_updater=nn.SGD(0.01))
+    before = dict(second.params)
+    with pytest.raises(UserError, match="the checkpoint has the updater state 'mean', 'squares', but .* needs none"):
+        second.restore(first.state())
+    assert second.updater.steps == 0
+    for name, value in before.items():
+        np.testing.assert_array_equal(second.params[name], value)
+
+
 def test_messages_say_what_does_not_fit() -> None:
     observation, bounded = rl.box((4,)), rl.box((2,), -1, 1)
     with pytest.raises(UserError, match="DDPG takes actions that are numbers, but .* are 3 discrete values; use DQN"):

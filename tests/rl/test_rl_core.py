@@ -124,6 +124,18 @@ def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         rl.Agent(rl.DQN(keras_model(), SPACES)).restore(tmp_path)
 
 
+@pytest.mark.parametrize(("saved", "given"), [(nn.Adam(0.01), nn.SGD(0.01)), (nn.SGD(0.01), nn.Adam(0.01))])
+def test_the_state_of_another_updater_changes_nothing(saved: Any, given: Any) -> None:
+    x = observations(16)
+    first, second = (rl.Agent(ValueOnly(rl.Model(TEXT), updater=updater, seed=3)) for updater in (saved, given))
+    first.learn({"observation": x, "target": x[:, :1]})
+    before = second.predict(x)
+    with pytest.raises(dsinga.UserError, match="the checkpoint has the updater state .* resume with the updater that"):
+        second.set_state(first.state())
+    np.testing.assert_array_equal(second.predict(x), before)
+    assert second.algorithm.updater.steps == 0
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [

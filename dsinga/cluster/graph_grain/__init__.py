@@ -18,7 +18,7 @@ from distributed import Client, Future
 from dsinga.cluster.dask.task_keys import TaskKey, steps_words, task_key, worker_words
 from dsinga.cluster.graph_grain.tasks import plan_iteration, report_round, run_segment
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.grain import ROUNDS, Grain
+from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net.segments import Segment

@@ -27,8 +27,8 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet
+from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
-from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater

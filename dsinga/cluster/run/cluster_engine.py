@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import output_layers, write_outputs
 from dsinga.cluster.placing.prepare import PreparedRun
-from dsinga.cluster.run.grain import Grain
-from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD
+from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
@@ -56,17 +55,17 @@ class ClusterEngine(Engine):
         )
 
     @property
-    def step(self) -> int:  # type: ignore[override]
+    def step(self) -> int:
         """The step that follows the last round of group 0 that was read."""
         return self._groups.first.read_to if self._groups else self._begin
 
     @property
-    def sent(self) -> int:  # type: ignore[override]
+    def sent(self) -> int:
         """The step that follows the last round of group 0 that was sent."""
         return self._groups.first.sent if self._groups else self._begin
 
     @property
-    def samples_per_second(self) -> float:  # type: ignore[override]
+    def samples_per_second(self) -> float:
         """How many records all worker groups together trained on in a second of their last rounds."""
         return self._rows * (self._groups.speed if self._groups else 0.0)
 

@@ -21,15 +21,14 @@ from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.claims import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
-from dsinga.cluster.run.grain import ROUNDS, Grain
+from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
 from dsinga.error_frames import cleared_frames
 from dsinga.errors import WorkerLost
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.beginning import RunOptions, begin_run
-from dsinga.loop.cancellation import Cancellation
-from dsinga.loop.interrupts import deferred_interrupts
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
 

@@ -1,17 +1,20 @@
-"""The rounds of one worker group: sent ahead to its workers, and read when their reports come back."""
+"""The rounds of one worker group: how they are sent to Dask, ahead of time, and read when their reports come back."""
 
 from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from distributed import Future
 
+from dsinga.cluster.dask.task_keys import steps_words
+from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.grain import Grain
 from dsinga.engine.engine import StepReport
 from dsinga.engine.round_length import RoundLength
+from dsinga.job import Job
 from dsinga.training import add_metrics
 from dsinga.worker.config import RoundReport
 
@@ -19,6 +22,28 @@ _log = logging.getLogger(__name__)
 
 # Rounds that are sent ahead, so that a worker finds its next round waiting when it ends one.
 ROUNDS_AHEAD = 2
+
+
+class Grain(NamedTuple):
+    """A way to send iterations to Dask. The numbers that a run computes do not depend on it.
+
+    Attributes:
+        send_round: sends the iterations ``start`` to ``stop`` - 1 of a worker group, given as (run, group, start,
+            stop); returns the tasks whose results are the reports of the round, one a worker.
+        check: raises JobError for a job that this grain cannot run.
+        most_steps: the largest number of iterations in a round; None for no limit.
+    """
+
+    send_round: Callable[[ClusterRun, int, int, int], list[Future]]
+    check: Callable[[Job], None]
+    most_steps: int | None = None
+
+
+def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
+    return run.send(tasks.train_round, group, steps_words(start, stop), start, stop)
+
+
+ROUNDS = Grain(_send_round, lambda job: None)
 
 
 class GroupRounds:

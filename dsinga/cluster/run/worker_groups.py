@@ -9,8 +9,7 @@ from dsinga.cluster.dask.supervision import TaskChain
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.grain import Grain
-from dsinga.cluster.run.group_rounds import GroupRounds
+from dsinga.cluster.run.group_rounds import Grain, GroupRounds
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.engine.engine import Loop, StepReport
 from dsinga.errors import WorkerLost

@@ -246,14 +246,12 @@ class DDPG(Algorithm):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where its params are not those of the net."""
+        """Take over a state. Raises UserError where it is that of another updater, or of another net."""
+        critic_updater = self.critic_updater.copy()
+        critic_updater.resume_learnt(state["critic_updater"], int(state["critic_steps"]))
         super().restore(state)
+        self.critic_updater = critic_updater
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
-        self.critic_updater.state = {
-            name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
-            for name, slots in state["critic_updater"].items()
-        }
-        self.critic_updater.steps = int(state["critic_steps"])
         self.sampled = int(state["sampled"])
         self.latest_noise = np.array(state.get("noise", self.latest_noise), np.float32)  # older checkpoints have none
 

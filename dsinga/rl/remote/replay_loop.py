@@ -9,10 +9,9 @@ import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.remote.actor_learning import ActorLoop
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.actor_transitions import Acting, ActorTransitions
-from dsinga.rl.remote.loops import ActorLoop
-from dsinga.rl.remote.rollout_actor import ActorRollout, pack
+from dsinga.rl.remote.rollout_actor import Acting, ActorRollout, ActorTransitions, pack
 from dsinga.rl.remote.rollout_stream import RolloutStream
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.replay_updates import ReplayUpdates, mean_metrics
@@ -51,8 +50,6 @@ class RemoteReplayLoop(ActorLoop):
         while len(staleness) < self.actors.count:
             version = self.stream.version
             results = self.stream.take(steps, self.agent.algorithm.params)
-            # The order in which rollouts of the same params have come is left to chance.
-            results.sort(key=lambda result: (result.version, result.rollout.actor))
             staleness += [version - result.version for result in results]
             taken = sum(self._keep(result) for result in results)
             late = self.statistics.steps - self.updates.learn_after

@@ -47,10 +47,12 @@ class RolloutStream:
         self._idle = deque(range(actors.count))
         self._running: dict[Call, tuple[int, int]] = {}  # the actor and the version of each call
         self._ended: SimpleQueue[Call] = SimpleQueue()
-        self._arrived: list[ActorRollout[Any]] = []
+        self._arrived: list[tuple[int, int, ActorRollout[Any]]] = []  # with the version and the actor
 
     def take(self, steps: int, params: Mapping[str, np.ndarray]) -> list[ActorRollout[Any]]:
         """Return the rollouts of ``steps`` steps for the next update, the oldest ones; idle actors get ``params``.
+
+        Rollouts by the same params come in the order of the actors.
 
         Raises RunError where an environment fails, or where there is no Dask worker for an actor.
         """
@@ -63,7 +65,7 @@ class RolloutStream:
         self._start_idle(steps, params)  # also those whose rollouts are learnt now
         part, self._arrived = self._arrived[: self.batch], self._arrived[self.batch :]
         self.version += 1
-        return part
+        return [result for _, _, result in part]
 
     def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
         """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
@@ -80,15 +82,14 @@ class RolloutStream:
         waits = len(self._arrived) < self.batch or self._must_wait()
         while waits or not self._ended.empty():
             call, waits = self._ended.get(), False
-            number, _ = self._running.pop(call)
+            number, version = self._running.pop(call)
             self._idle.append(number)
-            result = call.result()
-            self._arrived.append(result)
-        self._arrived.sort(key=lambda result: result.version)
+            self._arrived.append((version, number, call.result()))
+        self._arrived.sort(key=lambda arrival: arrival[:2])
 
     def _must_wait(self) -> bool:
         """Whether an update now would make a rollout that is on its way too old before it can be learnt."""
-        versions = [result.version for result in self._arrived[self.batch :]]
+        versions = [version for version, _, _ in self._arrived[self.batch :]]
         versions += [version for _, version in self._running.values()]
         following = self.version + 1
         return any(
@@ -102,6 +103,8 @@ class RolloutStream:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state."""
+        if "iteration" in state:  # as runs in which no actor goes on with older params were saved until 2026-11
+            state = {"version": state["iteration"], "rollouts": [state["iteration"]] * self.actors.count}
         self.version = int(state["version"])
         # Of another number of actors, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])

@@ -11,8 +11,7 @@ import click
 from dsinga import api
 from dsinga.cli import CONTEXT_SETTINGS, plain_messages
 from dsinga.commands.options import cluster_options, job_and_connection, job_options
-from dsinga.testing.chaos.faults import DEADLY, KINDS, check_kinds
-from dsinga.testing.chaos.process_cluster import process_cluster
+from dsinga.testing.chaos.faults import DEADLY, KINDS, check_kinds, process_cluster
 from dsinga.testing.chaos.report import is_good, report
 from dsinga.testing.chaos.trials import Chaos
 

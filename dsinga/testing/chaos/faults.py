@@ -1,22 +1,26 @@
-"""The kinds of faults, how each is caused in the process of a Dask worker, and causing them at random moments."""
+"""The kinds of faults, how each is caused at random moments, and a cluster whose lost processes come back."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import dask
 from distributed import Client
+from distributed.utils import get_mp_context
 
-from dsinga.cluster import available_workers
-from dsinga.errors import UserError
+from dsinga.cluster import available_workers, connect
+from dsinga.errors import RunError, UserError
 from dsinga.registry import nearest
 
 _log = logging.getLogger(__name__)
@@ -28,6 +32,9 @@ STOP_SECONDS = 60.0
 ANSWER_SECONDS = 0.05
 # Seconds to wait for a Dask worker's answer.
 REPLY_SECONDS = 30.0
+# Seconds to wait for processes that were lost to come back, and between two looks.
+RETURN_SECONDS = 60.0
+CHECK_SECONDS = 0.2
 
 
 @dataclass
@@ -173,3 +180,34 @@ class FaultInjector:
         now = time.monotonic()
         still = {fault.victim for fault in self.faults if now < fault.at + STILL_SECONDS.get(fault.kind, 0.0)}
         return sorted(available_workers(self._client).keys() - still)
+
+
+@contextlib.contextmanager
+def process_cluster(workers: int) -> Iterator[Client]:
+    """Start a scheduler in this process and ``workers`` worker processes; yield a client.
+
+    Processes are forked from one that has imported dsinga: an import would take seconds of each recovery, and of the
+    cores that the other workers need.
+    """
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        get_mp_context()  # names modules of its own, the first time
+        multiprocessing.set_forkserver_preload(["dsinga.cluster.run.driver", "distributed.nanny"])
+        with connect(workers=workers, separate_processes=True) as client:
+            yield client
+
+
+def wait_for_return(client: Client, workers: int) -> None:
+    """Wait until the cluster has ``workers`` Dask workers again; ask a cluster that was started here for them.
+
+    Raises RunError where they do not come.
+    """
+    deadline = time.monotonic() + RETURN_SECONDS
+    while len(available_workers(client)) < workers:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"{len(available_workers(client))} of {workers} Dask workers are left after {RETURN_SECONDS:g} s; "
+                "start them with nannies, which restart lost processes, or leave out the kind retire"
+            )
+        if client.cluster is not None:  # it lists retired workers for a while, and replaces them when asked after that
+            client.cluster.scale(workers)
+        threading.Event().wait(CHECK_SECONDS)

@@ -22,8 +22,7 @@ from dsinga.extensions import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY, read_metrics
-from dsinga.testing.chaos.faults import CausedFault, FaultInjector
-from dsinga.testing.chaos.process_cluster import wait_for_return
+from dsinga.testing.chaos.faults import CausedFault, FaultInjector, wait_for_return
 from dsinga.training import Metrics
 
 _log = logging.getLogger(__name__)
