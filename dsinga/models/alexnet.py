@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
+from dsinga.models.blocks import conv, dense, layer, loss, make_job, pool, records, relu
 
 
 def alexnet(
@@ -49,8 +49,7 @@ def alexnet(
         "weight_decay": 0.0005,
         "learning_rate": {"type": "kStep", "base_lr": 0.01, "step_conf": {"gamma": 0.1, "change_freq": 100000}},
     }
-    fields = {"name": "alexnet", "seed": 1, "train_steps": 450000, "disp_freq": 20, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return make_job(job, "alexnet", layers, updater, train_steps=450000, disp_freq=20, test_freq=1000)
 
 
 def _pool_and_normalise(number: int) -> list[LayerConf]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps, updater
+from dsinga.models.blocks import conv, dense, layer, loss, make_job, pool, records, relu, sgd_by_steps, updater
 
 
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
@@ -37,8 +37,7 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         loss("ip1"),
     ]
     sgd = sgd_by_steps({0: 0.001, 60000: 0.0001, 65000: 0.00001}, weight_decay=0.004)
-    fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "convnet", layers, sgd, train_steps=1000, disp_freq=50, test_freq=200)
 
 
 def _normal(std: float) -> dict[str, Any]:
@@ -94,5 +93,4 @@ def lenet(
         loss("ip"),
     ]
     sgd = updater("kSGD", learning_rate, momentum=0.9)
-    fields = {"name": "lenet", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "lenet", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)
