@@ -123,7 +123,7 @@ def _path(
     """Return the layers of one modality, from its records to its label loss."""
     x = pairs = nn.Input(1, name)  # of any length
     for number, outputs in enumerate(hidden, 1):
-        x = nn.Dense(outputs, None, True, "he_normal", wd_scale=[decay], name=f"{name}_fc{number}")(x)
+        x = nn.Dense(outputs, kernel_initializer=HE, wd_scale=[decay], name=f"{name}_fc{number}")(x)
         x = nn.ReLU(name=f"{name}_relu{number}")(x)
         if dropout:
             x = nn.Dropout(dropout, name=f"{name}_drop{number}")(x)

@@ -76,7 +76,8 @@ def recommender(
     cosine = similarity == "cosine"
     scaled = nn.Layer("kCosineSimilarity", cosinesimilarity_conf={"scale": scale}, name="cosine")
     product = scaled if cosine else nn.Multiply(name="product")
-    rating = nn.Dense(1, None, True, 1.0 if cosine else FAN_IN, MIDDLE, name="similarity")
+    init = 1.0 if cosine else FAN_IN
+    rating = nn.Dense(1, kernel_initializer=init, bias_initializer=MIDDLE, name="similarity")
     means = [mean("user", users, user_codes), mean("film", films, film_codes)]
     score = nn.Add(name="score")(rating(product(user, described)), means)
     loss = nn.EuclideanLoss(name="loss")(score, nn.Layer("kLabel", name="rating")(user_codes))
