@@ -1,6 +1,7 @@
-"""Functions that return single layers, and the input layers and the loss that most nets need.
+"""Functions that return single layers, and the input layers, the loss and the job that most nets need.
 
-A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``.
+A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``, or ``[*records(...),
+*layers_of(loss)]`` where the loss is the feature of a layer of ``dsinga.nn``.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ def skip_gram(
     layers = [
         *records(data, batchsize, [], test_batchsize=500),
         blocks.embedding("vectors", "data", len(counts), embedding),
-        layer(
-            "loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings
-        ),  # params begin at 0, as in word2vec
+        layer("loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings),  # params begin at 0: word2vec
     ]
     return _job(job, "skip-gram", learning_rate, layers)
 
