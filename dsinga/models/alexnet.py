@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
+from dsinga import nn
+from dsinga.job import Job
+from dsinga.models.blocks import layers_of, make_job, records
+
+# Of each convolution the filters, the kernel, the number that biases begin with, and its stride or padding.
+CONVOLUTIONS: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
+    (96, 11, 0, {"strides": 4}),
+    (256, 5, 1, {"padding": 2}),
+    (384, 3, 0, {"padding": 1}),
+    (384, 3, 1, {"padding": 1}),
+    (256, 3, 1, {"padding": 1}),
+)
 
 
 def alexnet(
@@ -23,56 +33,32 @@ def alexnet(
         batchsize: records of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    image = {"cropsize": cropsize, "mirror": True}
-    layers = [
-        *records(data, batchsize, [3, size, size], mean_value=115),
-        layer("image", "kImagePreprocess", "data", rgbimage_conf=image),
-        _initialised(conv("conv1", "image", 96, 11, stride=4), 0.01, 0),
-        *_pool_and_normalise(1),
-        _initialised(conv("conv2", "norm1", 256, 5, pad=2), 0.01, 1),
-        *_pool_and_normalise(2),
-        _initialised(conv("conv3", "norm2", 384, 3, pad=1), 0.01, 0),
-        relu("relu3", "conv3"),
-        _initialised(conv("conv4", "relu3", 384, 3, pad=1), 0.01, 1),
-        relu("relu4", "conv4"),
-        _initialised(conv("conv5", "relu4", 256, 3, pad=1), 0.01, 1),
-        relu("relu5", "conv5"),
-        pool("pool5", "relu5"),
-        *_dense_with_dropout(6, "pool5"),
-        *_dense_with_dropout(7, "drop6"),
-        _initialised(dense("ip8", "drop7", classes), 0.01, 0),
-        loss("ip8"),
-    ]
+    crop = {"cropsize": cropsize, "mirror": True}
+    images = nn.Input((3, size, size))
+    x = nn.Layer("kImagePreprocess", rgbimage_conf=crop, name="image")(images)
+    for number, (filters, kernel, bias, window) in enumerate(CONVOLUTIONS, 1):
+        x = nn.Conv2D(filters, kernel, **window, param=_params(0.01, bias), name=f"conv{number}")(x)
+        x = nn.ReLU(name=f"relu{number}")(x)
+        if number in (1, 2, 5):
+            x = nn.Layer("kPooling", pooling_conf={"kernel": 3, "stride": 2}, name=f"pool{number}")(x)
+        if number in (1, 2):
+            x = nn.LocalResponseNormalization(5, 0.0001, 0.75, name=f"norm{number}")(x)
+    for number in (6, 7):
+        x = nn.ReLU(name=f"relu{number}")(nn.Dense(4096, param=_params(0.005, 1), name=f"ip{number}")(x))
+        x = nn.Layer("kDropout", name=f"drop{number}")(x)
+    scores = nn.Dense(classes, param=_params(0.01, 0), name="ip8")(x)
+    loss = nn.SoftmaxLoss(name="loss")(scores, labels=images)
+    layers = [*records(data, batchsize, [3, size, size], mean_value=115), *layers_of(loss)]
     updater = {
         "type": "kSGD",
         "momentum": 0.9,
         "weight_decay": 0.0005,
         "learning_rate": {"type": "kStep", "base_lr": 0.01, "step_conf": {"gamma": 0.1, "change_freq": 100000}},
     }
-    fields = {"name": "alexnet", "seed": 1, "train_steps": 450000, "disp_freq": 20, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
+    return make_job(job, "alexnet", layers, updater, train_steps=450000, disp_freq=20, test_freq=1000)
 
 
-def _pool_and_normalise(number: int) -> list[LayerConf]:
-    """Return the layers after one of the first two convolutions: relu, pooling, local response normalisation."""
-    lrn = {"local_size": 5, "alpha": 0.0001, "beta": 0.75}
-    return [
-        relu(f"relu{number}", f"conv{number}"),
-        pool(f"pool{number}", f"relu{number}"),
-        layer(f"norm{number}", "kLRN", f"pool{number}", lrn_conf=lrn),
-    ]
-
-
-def _dense_with_dropout(number: int, source: str) -> list[LayerConf]:
-    """Return a fully connected layer of 4096 units with relu, and dropout of half of them in training."""
-    return [
-        _initialised(dense(f"ip{number}", source, 4096), 0.005, 1),
-        relu(f"relu{number}", f"ip{number}"),
-        layer(f"drop{number}", "kDropout", f"relu{number}"),
-    ]
-
-
-def _initialised(conf: LayerConf, std: float, bias: float) -> LayerConf:
-    """Return the layer with a normal weight and a constant bias, which learns twice as fast and has no weight decay."""
+def _params(std: float, bias: float) -> list[dict[str, Any]]:
+    """Return a normal weight and a constant bias, which learns twice as fast and has no weight decay."""
     weight = {"init": {"type": "kGaussian", "std": std}}
-    return conf.replace(param=[weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}])
+    return [weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}]

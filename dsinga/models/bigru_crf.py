@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import Job
-from dsinga.models.blocks import embedding, job_fields, layer, read_phases, updater
+from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
 
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
-
-UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
 
 
 def bigru_crf(
@@ -47,22 +46,17 @@ def bigru_crf(
     """
     if "words" not in vocabulary or not vocabulary.keys() <= FEATURES.keys():
         raise UserError(f"vocabulary needs 'words' and may have others of {', '.join(FEATURES)}, not {[*vocabulary]}")
-    embedded = [f"{name}_embedding" for name in vocabulary]
-    layers = [
-        *(conf for name in vocabulary for conf in read_phases(name, data, batchsize, 32)),
-        *(embedding(f"{name}_embedding", name, size, FEATURES[name]) for name, size in vocabulary.items()),
-        layer("embedding", "kConcate", *embedded, concate_conf={"concate_dim": 2}),
-        layer("drop1", "kDropout", "embedding", dropout_conf={"dropout_ratio": dropout}),
-        layer(
-            "gru", "kGRU", "drop1", "words", gru_conf={"dim_hidden": hidden, "bidirectional": True},
-            param=[*[UNIFORM] * 6, {}, {}, {}] * 2,
-        ),
-        layer("drop2", "kDropout", "gru", dropout_conf={"dropout_ratio": dropout}),
-        layer(
-            "scores", "kInnerProduct", "drop2", per_step=True, innerproduct_conf={"num_output": tags}, param=[UNIFORM]
-        ),
-        layer("tags", "kCRF" if crf else "kSoftmaxLoss", "scores", "words", per_step=not crf),
-        layer("entities", "kEntityF1", "tags", "words", exclude=["kTrain"]),
-    ]  # fmt: skip
+    inputs = {name: nn.Input(1, name) for name in vocabulary}  # of any length
+    embedded = [
+        nn.Embedding(size, FEATURES[name], NORMAL, name=f"{name}_embedding")(inputs[name])
+        for name, size in vocabulary.items()
+    ]
+    x = nn.Dropout(dropout, name="drop1")(nn.Concatenate(name="embedding")(embedded))
+    x = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="gru")(x, inputs["words"])
+    x = nn.Dropout(dropout, name="drop2")(x)
+    scores = nn.Dense(tags, kernel_initializer=FAN_IN, name="scores")(x)
+    decoded = (nn.CRF(name="tags") if crf else nn.SoftmaxLoss(name="tags"))(scores, labels=inputs["words"])
+    entities = nn.Layer("kEntityF1", exclude=["kTrain"], name="entities")(decoded, inputs["words"])
+    layers = [*read_phases(vocabulary, data, batchsize, 32), *layers_of(entities)]
     adam = updater("kAdam", 0.002, clip_norm=5.0)
-    return Job(**job_fields(job, name="bigru-crf", seed=1, epochs=10, updater=adam, net={"layer": layers}))
+    return make_job(job, "bigru-crf", layers, adam, epochs=10)

@@ -1,18 +1,27 @@
-"""Functions that return single layers, and the input layers and the loss that most nets need.
+"""Functions that return single layers, and the input layers, the loss and the job that most nets need.
 
-A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``.
+A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``, or ``[*records(...),
+*layers_of(loss)]`` where the loss is the feature of a layer of ``dsinga.nn``.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.job import LayerConf
+from dsinga.job import Job, LayerConf
+from dsinga.nn.net_conf import Objective, write_net
+from dsinga.nn.symbol import Symbol
 
 HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
 """Normal numbers of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""
+
+FAN_IN = {"type": "kUniformSqrtFanIn"}
+NORMAL = {"type": "kGaussian", "std": 0.1}
+GRU_PARAMS: list[dict[str, Any]] = [*[{"init": FAN_IN}] * 6, {}, {}, {}]  # of one direction
+
+TESTS = ("kVal", "kTest")
 
 Init = Mapping[str, Any]
 
@@ -33,6 +42,22 @@ def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
     return {name: value for name, value in defaults.items() if name not in replaced} | {**job}
 
 
+def make_job(
+    job: Mapping[str, Any], name: str, layers: Sequence[LayerConf], updater: Mapping[str, Any], **defaults: Any
+) -> Job:
+    """Return the job of a net, with the fields of ``job`` in place of the others; see :func:`job_fields`."""
+    return Job(**job_fields(job, name=name, seed=1, **defaults, updater=updater, net={"layer": layers}))
+
+
+def layers_of(*outputs: Symbol) -> list[LayerConf]:
+    """Return the layers that compute ``outputs``, features in the words of ``dsinga.nn``, without the input layers.
+
+    Layers that the first output needs come first. Shapes of inputs are not in the layers, so any shape will do that has
+    as many axes as the records.
+    """
+    return write_net([], outputs, Objective(), {}, {}).layers
+
+
 def records(
     folder: str, batchsize: int, shape: Sequence[int], test_batchsize: int = 100, **store: Any
 ) -> list[LayerConf]:
@@ -41,20 +66,24 @@ def records(
     ``store`` has further fields of both, such as ``std_value``; its files are in ``folder``, too.
     """
     store = {name: posixpath.join(folder, value) if name.endswith("_file") else value for name, value in store.items()}
+    store["shape"] = list(shape)
+    return [
+        read("data", posixpath.join(folder, "train_data.zarr"), ["kTrain"], batchsize, **store),
+        read("data", posixpath.join(folder, "test_data.zarr"), TESTS, test_batchsize, **store),
+    ]
 
-    def data(part: str, size: int, phases: Sequence[str]) -> LayerConf:
-        conf = {"path": posixpath.join(folder, f"{part}_data.zarr"), "batchsize": size, "shape": list(shape), **store}
-        return layer("data", "kRecordInput", include=phases, store_conf=conf)
 
-    return [data("train", batchsize, ["kTrain"]), data("test", test_batchsize, ["kVal", "kTest"])]
+def read(name: str, path: str, phases: Sequence[str], batchsize: int, **store: Any) -> LayerConf:
+    """Return an input layer that reads a store in some phases; ``store`` has further fields of its store_conf."""
+    return layer(name, "kRecordInput", include=phases, store_conf={"path": path, "batchsize": batchsize, **store})
 
 
-def read_phases(name: str, folder: str, batchsize: int, test_batchsize: int) -> list[LayerConf]:
+def read_phases(names: str | Iterable[str], folder: str, batchsize: int, test_batchsize: int) -> list[LayerConf]:
     """Return the input layers that read <name>.zarr in the folders train, val and test of ``folder``, one a phase."""
     parts = {"train": ("kTrain", batchsize), "val": ("kVal", test_batchsize), "test": ("kTest", test_batchsize)}
-    paths = {part: posixpath.join(folder, part, f"{name}.zarr") for part in parts}
     return [
-        layer(name, "kRecordInput", include=[phase], store_conf={"path": paths[part], "batchsize": size})
+        read(name, posixpath.join(folder, part, f"{name}.zarr"), [phase], size)
+        for name in ([names] if isinstance(names, str) else names)
         for part, (phase, size) in parts.items()
     ]
 

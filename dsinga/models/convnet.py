@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps, updater
+from dsinga import nn
+from dsinga.job import Job
+from dsinga.models.blocks import HE, layers_of, make_job, records, sgd_by_steps, updater
+from dsinga.nn.symbol import LayerBuilder
 
 
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
@@ -20,38 +22,33 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         batchsize: records of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = [
-        *records(data, batchsize, [3, 32, 32], mean_file="image_mean.zarr"),
-        conv("conv1", "data", 32, 5, _normal(0.0001), pad=2),
-        pool("pool1", "conv1"),
-        relu("relu1", "pool1"),
-        _lrn("norm1", "relu1"),
-        conv("conv2", "norm1", 32, 5, _normal(0.01), pad=2),
-        relu("relu2", "conv2"),
-        pool("pool2", "relu2", "AVG"),
-        _lrn("norm2", "pool2"),
-        conv("conv3", "norm2", 64, 5, _normal(0.01), pad=2),
-        relu("relu3", "conv3"),
-        pool("pool3", "relu3", "AVG"),
-        _strongly_decayed(dense("ip1", "pool3", classes, _normal(0.01))),
-        loss("ip1"),
-    ]
+    x = images = nn.Input((3, 32, 32))
+    for layer in (
+        _conv(1, 32, 0.0001), _pool(1), nn.ReLU(name="relu1"), _normalise(1),
+        _conv(2, 32, 0.01), nn.ReLU(name="relu2"), _pool(2, "AVG"), _normalise(2),
+        _conv(3, 64, 0.01), nn.ReLU(name="relu3"), _pool(3, "AVG"),
+    ):  # fmt: skip
+        x = layer(x)
+    init = nn.RandomNormal(stddev=0.01)  # the weight decays 250 times as much as those of the convolutions
+    scores = nn.Dense(classes, kernel_initializer=init, lr_scale=[1, 2], wd_scale=[250, 0], name="ip1")(x)
+    loss = nn.SoftmaxLoss(name="loss")(scores, labels=images)
+    layers = [*records(data, batchsize, [3, 32, 32], mean_file="image_mean.zarr"), *layers_of(loss)]
     sgd = sgd_by_steps({0: 0.001, 60000: 0.0001, 65000: 0.00001}, weight_decay=0.004)
-    fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "convnet", layers, sgd, train_steps=1000, disp_freq=50, test_freq=200)
 
 
-def _normal(std: float) -> dict[str, Any]:
-    return {"type": "kGaussian", "std": std}
+def _conv(number: int, filters: int, std: float) -> LayerBuilder:
+    init = nn.RandomNormal(stddev=std)
+    return nn.Conv2D(filters, 5, padding=2, kernel_initializer=init, name=f"conv{number}")
 
 
-def _lrn(name: str, source: str) -> LayerConf:
-    return layer(name, "kLRN", source, lrn_conf={"local_size": 3, "alpha": 5e-5, "beta": 0.75})
+def _normalise(number: int) -> LayerBuilder:
+    return nn.LocalResponseNormalization(3, 5e-5, 0.75, name=f"norm{number}")
 
 
-def _strongly_decayed(conf: LayerConf) -> LayerConf:
-    """Return the layer with 250 times the weight decay of the convolutions, and none for its bias."""
-    return conf.replace(param=[conf.param[0].replace(wd_scale=250), {"lr_scale": 2, "wd_scale": 0}])
+def _pool(number: int, method: str = "MAX", kernel: int = 3) -> LayerBuilder:
+    window = {"pool": method, "kernel": kernel, "stride": 2}
+    return nn.Layer("kPooling", pooling_conf=window, name=f"pool{number}")
 
 
 def lenet(
@@ -80,19 +77,12 @@ def lenet(
         job: further fields of the job, such as ``train_steps``.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
-    layers = [
-        *records(data, batchsize, [1, size, size], std_value=scale),
-        conv("conv1", "data", filters[0], kernel, pad=pad),
-        pool("pool1", "conv1", kernel=2),
-        relu("relu1", "pool1"),
-        conv("conv2", "relu1", filters[1], kernel, pad=pad),
-        pool("pool2", "conv2", kernel=2),
-        relu("relu2", "pool2"),
-        dense("hidden", "relu2", hidden),
-        relu("relu3", "hidden"),
-        dense("ip", "relu3", classes),
-        loss("ip"),
-    ]
+    x = images = nn.Input((1, 28, 28))  # of any size
+    for number, count in enumerate(filters, 1):
+        x = nn.Conv2D(count, kernel, padding=pad, kernel_initializer=HE, name=f"conv{number}")(x)
+        x = nn.ReLU(name=f"relu{number}")(_pool(number, kernel=2)(x))
+    x = nn.ReLU(name="relu3")(nn.Dense(hidden, kernel_initializer=HE, name="hidden")(x))
+    loss = nn.SoftmaxLoss(name="loss")(nn.Dense(classes, kernel_initializer=HE, name="ip")(x), labels=images)
+    layers = [*records(data, batchsize, [1, size, size], std_value=scale), *layers_of(loss)]
     sgd = updater("kSGD", learning_rate, momentum=0.9)
-    fields = {"name": "lenet", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "lenet", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)

@@ -9,8 +9,9 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga import nn
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records, updater
+from dsinga.models.blocks import HE, TESTS, Init, dense, layer, layers_of, loss, make_job, read, records, updater
 
 
 def mlp(
@@ -42,24 +43,17 @@ def mlp(
         learning_rate: learning rate of SGD with momentum 0.9.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = records(data, batchsize, [inputs], mean_value=brightest / 2, std_value=brightest / 2)
-    source = "data"
+    x = numbers = nn.Input(1)  # of any length
     for number, outputs in enumerate(hidden, 1):
-        layers += [
-            dense(f"fc{number}", source, outputs, init),
-            layer(f"act{number}", activation, f"fc{number}"),
-        ]
-        source = f"act{number}"
+        x = nn.Dense(outputs, param=[{"init": init}], name=f"fc{number}")(x)
+        x = nn.Layer(activation, name=f"act{number}")(x)
         if dropout:
-            layers.append(layer(f"drop{number}", "kDropout", source, dropout_conf={"dropout_ratio": dropout}))
-            source = f"drop{number}"
-    layers += [dense("ip", source, classes, init), loss("ip")]
+            x = nn.Dropout(dropout, name=f"drop{number}")(x)
+    scores = nn.Dense(classes, param=[{"init": init}], name="ip")(x)
+    loss = nn.SoftmaxLoss(name="loss")(scores, labels=numbers)
+    read_numbers = records(data, batchsize, [inputs], mean_value=brightest / 2, std_value=brightest / 2)
     sgd = updater("kSGD", learning_rate, momentum=0.9)
-    fields = {"name": "mlp", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
-
-
-XAVIER = {"type": "kUniformFanInOut"}
+    return make_job(job, "mlp", [*read_numbers, *layers_of(loss)], sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
 
 def mdnn(
@@ -119,8 +113,7 @@ def mdnn(
     rate = {"type": "kStep", "base_lr": learning_rate}
     rate["step_conf"] = {"gamma": 0.2, "change_freq": max(steps * 2 // 3, 1)}
     sgd = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
-    fields = {"name": "mdnn", "seed": 1, "train_steps": steps, "disp_freq": 50, "test_freq": 200}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "mdnn", layers, sgd, train_steps=steps, disp_freq=50, test_freq=200)
 
 
 def _path(
@@ -128,27 +121,20 @@ def _path(
     dropout: float, scale: float, decay: float, store: dict[str, Any],
 ) -> list[LayerConf]:  # fmt: skip
     """Return the layers of one modality, from its records to its label loss."""
-    layers = []
-    for part, size, phases in (("tr", sizes[0], ["kTrain"]), ("te", sizes[1], ["kVal", "kTest"])):
-        conf = {"path": posixpath.join(data, f"{letter}_{part}.zarr"), "batchsize": size, **store}
-        layers.append(layer(name, "kRecordInput", include=phases, store_conf=conf))
-    source = name
+    x = pairs = nn.Input(1, name)  # of any length
     for number, outputs in enumerate(hidden, 1):
-        fc, act, drop = (f"{name}_{kind}{number}" for kind in ("fc", "relu", "drop"))
-        layers += [dense(fc, source, outputs), layer(act, "kReLU", fc)]
-        source = act
+        x = nn.Dense(outputs, kernel_initializer=HE, wd_scale=[decay], name=f"{name}_fc{number}")(x)
+        x = nn.ReLU(name=f"{name}_relu{number}")(x)
         if dropout:
-            layers.append(layer(drop, "kDropout", act, dropout_conf={"dropout_ratio": dropout}))
-            source = drop
-    layers += [
-        dense(f"{name}_linear", source, code, XAVIER),
-        layer(f"{name}_code", "kSTanh", f"{name}_linear"),
-        dense(f"{name}_scores", f"{name}_code", classes, XAVIER),
-        layer(f"{name}_loss", "kSoftmaxLoss", f"{name}_scores", name, softmaxloss_conf={"scale": scale}),
+            x = nn.Dropout(dropout, name=f"{name}_drop{number}")(x)
+    x = nn.Activation("stanh", name=f"{name}_code")(nn.Dense(code, wd_scale=[decay], name=f"{name}_linear")(x))
+    scores = nn.Dense(classes, wd_scale=[decay], name=f"{name}_scores")(x)
+    loss = nn.Layer("kSoftmaxLoss", softmaxloss_conf={"scale": scale}, name=f"{name}_loss")(scores, pairs)
+    parts = ("tr", ["kTrain"], sizes[0]), ("te", TESTS, sizes[1])
+    inputs = [
+        read(name, posixpath.join(data, f"{letter}_{part}.zarr"), phases, size, **store) for part, phases, size in parts
     ]
-    for weight in (param for conf in layers for param in conf.param):
-        weight.wd_scale = decay
-    return layers
+    return [*inputs, *layers_of(loss)]
 
 
 ZERO = {"type": "kConstant", "value": 0.0}
@@ -174,9 +160,7 @@ def line(
         layer("loss", "kEuclideanLoss", "out", "target"),
         layer("errors", "kRegressionError", "out", "data", exclude=["kTrain"]),
     ]
-    sgd = updater("kSGD", learning_rate)
-    fields = {"name": "line", "seed": 1, "train_steps": 600, "disp_freq": 20, "test_freq": 100}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "line", layers, updater("kSGD", learning_rate), train_steps=600, disp_freq=20, test_freq=100)
 
 
 def softmax_regression(
@@ -202,5 +186,4 @@ def softmax_regression(
     """
     layers = [*records(data, batchsize, shape, std_value=scale), dense("ip", "data", classes, ZERO), loss("ip")]
     sgd = updater("kSGD", learning_rate)
-    fields = {"name": "softmax-regression", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "softmax-regression", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)

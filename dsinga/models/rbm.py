@@ -6,14 +6,14 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga import nn
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer, records, updater
+from dsinga.job import Job
+from dsinga.models.blocks import NORMAL, layer, layers_of, make_job, records, updater
+from dsinga.nn.symbol import LayerBuilder, Symbol
 
 SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
-
-NORMAL = {"type": "kGaussian", "std": 0.1}
 
 
 def rbm(
@@ -59,12 +59,12 @@ def rbm(
     gaussian = number == len(sizes) - 1 and not binary
     visible, hidden = f"b{number}1", f"b{number}2"
     weight, units = f"w{number}", {"hdim": sizes[number]}
-    below = encoder(sizes, number - 1)
+    below = encoder(nn.Input(sizes[0]), sizes, number - 1)
     layers = [
         *records(data, batchsize, [sizes[0]], std_value=highest),
-        *below,
+        *layers_of(below),
         layer(
-            "RBMVis", "kRBMVis", below[-1].name if below else "data", "RBMHid",
+            "RBMVis", "kRBMVis", below.builder.name or "", "RBMHid",
             rbm_conf=units, param=[{"name": weight, "init": NORMAL}, {"name": visible, "wd_scale": 0}],
         ),
         layer(
@@ -74,30 +74,24 @@ def rbm(
     ]  # fmt: skip
     rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
     sgd = updater("kSGD", rate, momentum=0.8, weight_decay=0.0002)
-    steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500}
-    fields = {"name": f"{name}{number}", "seed": 1, "checkpoint_path": workspaces(number - 1, name, folder), **steps}
+    start = workspaces(number - 1, name, folder)
+    fields = {"checkpoint_path": start, "train_steps": 6000, "disp_freq": 100, "test_freq": 500}
     algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
-    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=sgd, net={"layer": layers}))
+    return make_job(job, f"{name}{number}", layers, sgd, **fields, train_one_batch=algorithm)
 
 
-def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:
+def encoder(x: Symbol, sizes: Sequence[int], depth: int) -> Symbol:
     """Return the first ``depth`` machines as fully connected layers with a sigmoid, ``Inner1``, ``Sigmoid1``, ..."""
-    layers: list[LayerConf] = []
     for number in range(1, depth + 1):
-        inner, sigmoid = f"Inner{number}", f"Sigmoid{number}"
-        source = layers[-1].name if layers else "data"
-        layers += [
-            connected(inner, source, sizes[number], f"w{number}", f"b{number}2"),
-            layer(sigmoid, "kSigmoid", inner),
-        ]
-    return layers
+        inner = connected(f"Inner{number}", sizes[number], f"w{number}", f"b{number}2")(x)
+        x = nn.Activation("sigmoid", name=f"Sigmoid{number}")(inner)
+    return x
 
 
-def connected(name: str, source: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerConf:
-    """Return a kInnerProduct with named params; if ``shared`` is given, its weight is that param, transposed."""
+def connected(name: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerBuilder:
+    """Return a dense layer with named params; if ``shared`` is given, its weight is that param, transposed."""
     param = {"name": weight, "share_from": shared} if shared else {"name": weight, "init": NORMAL}
-    settings = {"num_output": outputs, "transpose": bool(shared)}
-    return layer(name, "kInnerProduct", source, innerproduct_conf=settings, param=[param, {"name": bias}])
+    return nn.Dense(outputs, transpose=bool(shared), param=[param, {"name": bias}], name=name)
 
 
 def workspaces(count: int, name: str, folder: str) -> list[str]:
@@ -134,18 +128,15 @@ def autoencoder(
         job: further fields of the job, such as ``train_steps``.
     """
     depth = len(sizes) - 1
-    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *encoder(sizes, depth)[:-1]]
-    source = layers[-1].name
+    pixels = nn.Input(sizes[0])
+    (x,) = encoder(pixels, sizes, depth).sources or (pixels,)  # without the last sigmoid
     for number in range(depth, 0, -1):
         up = 2 * depth + 1 - number
-        inner, sigmoid = f"Inner{up}", f"Sigmoid{up}"
-        layers += [
-            connected(inner, source, sizes[number - 1], f"w{up}", f"b{number}1", shared=f"w{number}"),
-            layer(sigmoid, "kSigmoid", inner),
-        ]
-        source = sigmoid
-    layers.append(layer("loss", "kEuclideanLoss", source, "data"))
+        inner = connected(f"Inner{up}", sizes[number - 1], f"w{up}", f"b{number}1", shared=f"w{number}")(x)
+        x = nn.Activation("sigmoid", name=f"Sigmoid{up}")(inner)
+    loss = nn.EuclideanLoss(name="loss")(x, pixels)
+    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *layers_of(loss)]
     steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000}
     start = workspaces(depth, pretrained, folder) if pretrained else []
-    fields = {"name": "autoencoder", "seed": 1, "checkpoint_path": start, **steps}
-    return Job(**job_fields(job, **fields, updater=updater("kAdaGrad", learning_rate), net={"layer": layers}))
+    fields = {"checkpoint_path": start, **steps}
+    return make_job(job, "autoencoder", layers, updater("kAdaGrad", learning_rate), **fields)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
+from dsinga import nn
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import dense, embedding, job_fields, layer, updater
+from dsinga.job import Job
+from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, layers_of, make_job, read, updater
+from dsinga.nn.symbol import Symbol
 
-FAN_IN = {"type": "kUniformSqrtFanIn"}
 SIMILARITIES = ("cosine", "product")
 MIDDLE = 3.5
 """The rating that the net begins with, for each user and film."""
@@ -52,81 +53,39 @@ def recommender(
     """
     if similarity not in SIMILARITIES:
         raise UserError(f"similarity is {similarity!r}; give one of {', '.join(SIMILARITIES)}")
-    layers = [
-        *(conf for name in ("users", "films", "titles", "genres") for conf in _read(name, data, batchsize)),
-        *_user(users, width, dropout),
-        *_film(films, words, width, dropout),
-        *_similarity(similarity, scale),
-        embedding("user_mean", "users", users, 1, 0.0),
-        embedding("film_mean", "films", films, 1, 0.0),
-        layer("score", "kAdd", "similarity", "user_mean", "film_mean"),
-        layer("rating", "kLabel", "users"),
-        layer("loss", "kEuclideanLoss", "score", "rating"),
-        layer("error", "kRegressionError", "score", "users", exclude=["kTrain"]),
+    user_codes, film_codes = nn.Input((), "users"), nn.Input((), "films")
+    titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # of any length
+
+    def embed(name: str, codes: int, source: Symbol) -> Symbol:
+        return nn.Embedding(codes, width, NORMAL, name=f"{name}_embedding")(source)
+
+    def dense(name: str, source: Symbol) -> Symbol:
+        dropped = nn.Dropout(dropout, name=f"{name}_drop")(source)
+        return nn.Dense(width, kernel_initializer=FAN_IN, name=name)(dropped)
+
+    def mean(name: str, codes: int, source: Symbol) -> Symbol:
+        return nn.Embedding(codes, 1, param=[nn.Param(init=0.0)], name=f"{name}_mean")(source)
+
+    user = dense("user", embed("user", users, user_codes))
+    film = embed("film", films, film_codes)
+    lengths = nn.SequenceLength(name="lengths")(titles)
+    convolution = nn.Conv1D(width, 3, padding="same", kernel_initializer=FAN_IN, name="title_conv")
+    title = nn.ReLU(name="title_relu")(convolution(embed("word", words, titles), lengths))
+    title = nn.Layer("kPooling1D", name="title")(title, lengths)
+    described = dense("film", nn.Concatenate(name="described")(film, title, genres))
+    cosine = similarity == "cosine"
+    scaled = nn.Layer("kCosineSimilarity", cosinesimilarity_conf={"scale": scale}, name="cosine")
+    product = scaled if cosine else nn.Multiply(name="product")
+    init = 1.0 if cosine else FAN_IN
+    rating = nn.Dense(1, kernel_initializer=init, bias_initializer=MIDDLE, name="similarity")
+    means = [mean("user", users, user_codes), mean("film", films, film_codes)]
+    score = nn.Add(name="score")(rating(product(user, described)), means)
+    loss = nn.EuclideanLoss(name="loss")(score, nn.Layer("kLabel", name="rating")(user_codes))
+    error = nn.Layer("kRegressionError", exclude=["kTrain"], name="error")(score, user_codes)
+    stores = [
+        read(name, posixpath.join(data, part, f"{name}.zarr"), phases, size)
+        for name in ("users", "films", "titles", "genres")
+        for part, phases, size in (("train", ["kTrain"], batchsize), ("test", TESTS, 200))
     ]
-    adam = updater("kAdam", 0.002)
-    return Job(**job_fields(job, name="recommender", seed=1, epochs=7, updater=adam, net={"layer": layers}))
-
-
-def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
-    """Return the layers that read one store: in training that of train, else that of test."""
-    parts = {"train": (["kTrain"], batchsize), "test": (["kVal", "kTest"], 200)}
-    return [
-        layer(
-            name,
-            "kRecordInput",
-            include=phases,
-            store_conf={"path": posixpath.join(folder, part, f"{name}.zarr"), "batchsize": size},
-        )
-        for part, (phases, size) in parts.items()
-    ]
-
-
-def _drop(name: str, source: str, dropout: float) -> LayerConf:
-    return layer(name, "kDropout", source, dropout_conf={"dropout_ratio": dropout})
-
-
-def _user(users: int, width: int, dropout: float) -> list[LayerConf]:
-    """Return the layers that give the vector of a user."""
-    return [
-        embedding("user_embedding", "users", users, width),
-        _drop("user_drop", "user_embedding", dropout),
-        dense("user", "user_drop", width, FAN_IN),
-    ]
-
-
-def _film(films: int, words: int, width: int, dropout: float) -> list[LayerConf]:
-    """Return the layers that give the vector of a film."""
-    convolution = {"num_filters": width, "kernel": 3, "same": True}
-    return [
-        embedding("film_embedding", "films", films, width),
-        layer("lengths", "kSequenceLength", "titles"),
-        embedding("word_embedding", "titles", words, width),
-        layer(
-            "title_conv",
-            "kConvolution1D",
-            "word_embedding",
-            "lengths",
-            convolution1d_conf=convolution,
-            param=[{"init": FAN_IN}],
-        ),
-        layer("title_relu", "kReLU", "title_conv"),
-        layer("title", "kPooling1D", "title_relu", "lengths"),
-        layer("described", "kConcate", "film_embedding", "title", "genres", concate_conf={"concate_dim": 1}),
-        _drop("film_drop", "described", dropout),
-        dense("film", "film_drop", width, FAN_IN),
-    ]
-
-
-def _similarity(similarity: str, scale: float) -> list[LayerConf]:
-    """Return the layers from the two vectors to one number, which begins about MIDDLE."""
-    if similarity == "cosine":
-        cosine = layer("cosine", "kCosineSimilarity", "user", "film", cosinesimilarity_conf={"scale": scale})
-        return [cosine, _sum("similarity", "cosine", {"type": "kConstant", "value": 1.0})]
-    return [layer("product", "kMultiply", "user", "film"), _sum("similarity", "product", FAN_IN)]
-
-
-def _sum(name: str, source: str, init: dict[str, Any]) -> LayerConf:
-    """Return a kInnerProduct layer with one output, whose bias begins at MIDDLE."""
-    bias = {"init": {"type": "kConstant", "value": MIDDLE}}
-    return layer(name, "kInnerProduct", source, innerproduct_conf={"num_output": 1}, param=[{"init": init}, bias])
+    layers = [*stores, *layers_of(user, film, lengths, loss, error)]
+    return make_job(job, "recommender", layers, updater("kAdam", 0.002), epochs=7)

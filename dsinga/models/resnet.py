@@ -11,7 +11,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu, sgd_by_steps
+from dsinga.models.blocks import conv, dense, layer, loss, make_job, pool, records, relu, sgd_by_steps
 
 STAGES = (16, 32, 64)  # filters
 VGG_STAGES = ((32, 2), (64, 2), (128, 2))  # filters and number of convolutions
@@ -66,8 +66,7 @@ def resnet(
         loss("ip"),
     ]
     sgd = sgd_by_steps({0: 0.1, 32000: 0.01, 48000: 0.001}, weight_decay=0.0001)
-    fields = {"name": f"resnet{depth}", "seed": 1, "train_steps": 64000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, f"resnet{depth}", layers, sgd, train_steps=64000, disp_freq=100, test_freq=1000)
 
 
 def read_images(data: str, batchsize: int, size: int, augment: bool) -> list[LayerConf]:
@@ -157,5 +156,4 @@ def vgg(
         loss("ip"),
     ]
     sgd = sgd_by_steps({0: 0.05, 4000: 0.01, 6000: 0.001}, weight_decay=0.0005)
-    fields = {"name": "vgg", "seed": 1, "train_steps": 7000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=sgd, net={"layer": layers}))
+    return make_job(job, "vgg", layers, sgd, train_steps=7000, disp_freq=100, test_freq=1000)

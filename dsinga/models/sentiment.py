@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.job import Job, LayerConf
-from dsinga.models import blocks
-from dsinga.models.blocks import dense, job_fields, layer, loss, records
+from dsinga import nn
+from dsinga.job import Job
+from dsinga.models.blocks import FAN_IN, layers_of, make_job, records, updater
+from dsinga.nn.symbol import Symbol
 
-FAN_IN = {"init": {"type": "kUniformSqrtFanIn"}}
+LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # of one direction
 
 
 def sentiment_convolution(
@@ -37,22 +38,15 @@ def sentiment_convolution(
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = _words(vocabulary, data, embedding, batchsize, std=0.02)
-    layers.append(layer("drop_words", "kDropout", "embedding", dropout_conf={"dropout_ratio": dropout}))
+    words, lengths, embedded = _words(vocabulary, embedding, 0.02, max([1, *kernels]))
+    embedded = nn.Dropout(dropout, name="drop_words")(embedded)
+    pools = []
     for kernel in kernels:
-        settings = {"num_filters": filters, "kernel": kernel}
-        layers += [
-            layer(
-                f"conv{kernel}", "kConvolution1D", "drop_words", "lengths", convolution1d_conf=settings, param=[FAN_IN]
-            ),
-            layer(f"relu{kernel}", "kReLU", f"conv{kernel}"),
-            layer(f"pool{kernel}", "kPooling1D", f"relu{kernel}", f"conv{kernel}"),
-        ]
-    layers += [
-        layer("patterns", "kConcate", *(f"pool{kernel}" for kernel in kernels), concate_conf={"concate_dim": 1}),
-        *_classify("patterns", classes, dropout),
-    ]
-    return _job(job, "sentiment-convolution", 5, 0.0007, layers)
+        conv = nn.Conv1D(filters, kernel, kernel_initializer=FAN_IN, name=f"conv{kernel}")(embedded, lengths)
+        pools.append(nn.Layer("kPooling1D", name=f"pool{kernel}")(nn.ReLU(name=f"relu{kernel}")(conv), conv))
+    loss = _loss(nn.Concatenate(name="patterns")(*pools), words, classes, dropout)
+    layers = [*records(data, batchsize, ()), *layers_of(lengths, loss)]
+    return make_job(job, "sentiment-convolution", layers, updater("kAdam", 0.0007, clip_norm=5.0), epochs=5)
 
 
 def sentiment_lstm(
@@ -80,38 +74,24 @@ def sentiment_lstm(
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = _words(vocabulary, data, embedding, batchsize, std=0.1)
-    below = "embedding"
+    words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
-        settings = {"dim_hidden": hidden, "bidirectional": True}
-        drop, lstm = f"drop{number}", f"lstm{number}"
-        layers += [
-            layer(drop, "kDropout", below, dropout_conf={"dropout_ratio": dropout}),
-            layer(lstm, "kLSTM", drop, "lengths", lstm_conf=settings, param=[FAN_IN, FAN_IN, {}] * 2),
-        ]
-        below = lstm
-    layers += [layer("pool", "kPooling1D", below, "lengths"), *_classify("pool", classes, dropout)]
-    return _job(job, "sentiment-lstm", 5, 0.001, layers)
+        x = nn.Dropout(dropout, name=f"drop{number}")(x)
+        x = nn.LSTM(hidden, bidirectional=True, param=LSTM_PARAMS * 2, name=f"lstm{number}")(x, lengths)
+    loss = _loss(nn.Layer("kPooling1D", name="pool")(x, lengths), words, classes, dropout)
+    layers = [*records(data, batchsize, ()), *layers_of(lengths, loss)]
+    return make_job(job, "sentiment-lstm", layers, updater("kAdam", 0.001, clip_norm=5.0), epochs=5)
 
 
-def _words(vocabulary: int, data: str, embedding: int, batchsize: int, std: float) -> list[LayerConf]:
-    """Return the layers that read words, tell where each sentence ends, and look up the words."""
-    return [
-        *records(data, batchsize, ()),
-        layer("lengths", "kSequenceLength", "data"),
-        blocks.embedding("embedding", "data", vocabulary, embedding, std),
-    ]
+def _words(vocabulary: int, width: int, std: float, length: int = 1) -> tuple[Symbol, Symbol, Symbol]:
+    """Return the words of sentences, here of ``length`` words, what tells where each ends, and the words' vectors."""
+    words = nn.Input(length)
+    vectors = nn.Embedding(vocabulary, width, nn.RandomNormal(stddev=std), name="embedding")(words)
+    return words, nn.SequenceLength(name="lengths")(words), vectors
 
 
-def _classify(source: str, classes: int, dropout: float) -> list[LayerConf]:
-    """Return the layers from the features of a sentence to the loss."""
-    return [
-        layer("drop", "kDropout", source, dropout_conf={"dropout_ratio": dropout}),
-        dense("scores", "drop", classes),
-        loss("scores"),
-    ]
-
-
-def _job(job: dict[str, Any], name: str, epochs: int, rate: float, layers: list[LayerConf]) -> Job:
-    adam = blocks.updater("kAdam", rate, clip_norm=5.0)
-    return Job(**job_fields(job, name=name, seed=1, epochs=epochs, updater=adam, net={"layer": layers}))
+def _loss(features: Symbol, words: Symbol, classes: int, dropout: float) -> Symbol:
+    """Return the loss of the classes of sentences, whose labels ``words`` have."""
+    drop = nn.Dropout(dropout, name="drop")(features)
+    scores = nn.Dense(classes, kernel_initializer="he_normal", name="scores")(drop)
+    return nn.SoftmaxLoss(name="loss")(scores, labels=words)

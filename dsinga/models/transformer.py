@@ -6,16 +6,13 @@ Layer Normalization in the Transformer Architecture, 2020): it then trains witho
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import Any
 
-from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer, read_phases, updater
-
-GLOROT = {"init": {"type": "kUniformFanInOut", "value": 1.0, "low": -1.0, "high": 1.0}}
-"""Uniform numbers of variance 2/(inputs + outputs): Glorot and Bengio (2010)."""
-
-Layers = list[LayerConf]
+from dsinga import nn
+from dsinga.job import Job
+from dsinga.models.blocks import layers_of, make_job, read_phases, updater
+from dsinga.nn.symbol import Symbol
 
 
 def transformer(
@@ -54,111 +51,67 @@ def transformer(
         test_batchsize: sentences of an iteration in validation and test.
         job: further fields of the job, such as ``train_steps``.
     """
-    embedding = {"init": {"type": "kGaussian", "std": width**-0.5}}
-    scores = {"share_from": "target_embedding_weight"} if tie_weights else GLOROT
-    net = [
-        *read_phases("source", data, batchsize, test_batchsize),
-        *read_phases("target", data, batchsize, test_batchsize),
-        layer("source_steps", "kSequenceLength", "source"),
-        *embed("source", "source_steps", source_words, width, dropout, embedding),
-        *encoder("source_input", "source_steps", blocks, width, heads, hidden, dropout),
-        *embed("target", "target", target_words, width, dropout, embedding),
-        *decoder("target_input", "encoder", "source_steps", blocks, width, heads, hidden, dropout),
-        layer(
-            "scores", "kInnerProduct", "decoder", per_step=True, param=[scores],
-            innerproduct_conf={"num_output": target_words, "bias_term": not tie_weights},
-        ),
-        layer(
-            "loss", "kSoftmaxLoss", "scores", "target", per_step=True,
-            softmaxloss_conf={"label_smoothing": label_smoothing},
-        ),
-    ]  # fmt: skip
+    sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
+    net = _Blocks(width, heads, hidden, dropout)
+    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # of any length
+    steps = nn.SequenceLength(name="source_steps")(source)
+    memory = net.encoder(net.embed("source", steps, source_words), steps, blocks)
+    decoded = net.decoder(net.embed("target", target, target_words), memory, steps, blocks)
+    embedding = [nn.Param(share_from="target_embedding_weight")] if tie_weights else None
+    scores = nn.Dense(target_words, use_bias=not tie_weights, name="scores", param=embedding)(decoded)
+    smoothing = {"label_smoothing": label_smoothing}
+    loss = nn.Layer("kSoftmaxLoss", per_step=True, softmaxloss_conf=smoothing, name="loss")(scores, target)
     adam = updater("kAdam", 0.0005, adam_conf={"beta2": 0.98, "bias_correction": True}, clip_norm=5.0)
-    return Job(**job_fields(job, name="transformer", seed=1, epochs=10, updater=adam, net={"layer": net}))
+    return make_job(job, "transformer", [*sentences, *layers_of(memory, loss)], adam, epochs=10)
 
 
-def embed(name: str, codes: str, words: int, width: int, dropout: float, init: dict[str, Any]) -> Layers:
-    """Return the layers from the codes of a language to ``<name>_input``: embeddings, times √width, with positions."""
-    return [
-        layer(
-            f"{name}_embedding", "kEmbedding", codes, param=[init],
-            embedding_conf={"vocab_size": words, "feature_dim": width},
-        ),
-        layer(
-            f"{name}_position", "kPositionalEncoding", f"{name}_embedding",
-            positionalencoding_conf={"scale": math.sqrt(width)},
-        ),
-        layer(f"{name}_input", "kDropout", f"{name}_position", dropout_conf={"dropout_ratio": dropout}),
-    ]  # fmt: skip
+@dataclass
+class _Blocks:
+    """Makes the blocks of a Transformer of ``width`` features, whose weights begin as Glorot and Bengio (2010) say."""
 
+    width: int
+    heads: int
+    hidden: int
+    dropout: float
 
-def encoder(x: str, steps: str, blocks: int, width: int, heads: int, hidden: int, dropout: float) -> Layers:
-    """Return the layers from ``x`` to "encoder"; the labels of ``steps`` give the lengths of sentences."""
-    net: Layers = []
-    for number in range(1, blocks + 1):
-        name = f"encoder{number}"
-        net += attend(f"{name}_self", x, None, [steps], width, heads, dropout)
-        net += perceptron(f"{name}_perceptron", f"{name}_self", width, hidden, dropout)
-        x = f"{name}_perceptron"
-    return [*net, norm("encoder", x)]
+    def embed(self, name: str, codes: Symbol, words: int) -> Symbol:
+        """Return the embeddings of a language's codes, times √width, with positions."""
+        init = nn.RandomNormal(stddev=self.width**-0.5)
+        embedded = nn.Embedding(words, self.width, init, name=f"{name}_embedding")(codes)
+        placed = nn.PositionalEncoding(self.width**0.5, name=f"{name}_position")(embedded)
+        return nn.Dropout(self.dropout, name=f"{name}_input")(placed)
 
+    def encoder(self, x: Symbol, steps: Symbol, blocks: int) -> Symbol:
+        """Return the encoding of x; the labels of ``steps`` give the lengths of sentences."""
+        for name in (f"encoder{number}" for number in range(1, blocks + 1)):
+            x = self.attend(f"{name}_self", x, None, [steps])
+            x = self.perceptron(f"{name}_perceptron", x)
+        return nn.LayerNormalization(name="encoder")(x)
 
-def decoder(
-    x: str, memory: str, steps: str, blocks: int, width: int, heads: int, hidden: int, dropout: float
-) -> Layers:
-    """Return the layers from ``x`` to "decoder"; each step sees the steps before it, and all of ``memory``."""
-    net: Layers = []
-    for number in range(1, blocks + 1):
-        name = f"decoder{number}"
-        net += attend(f"{name}_self", x, None, [], width, heads, dropout, causal=True)
-        net += attend(f"{name}_cross", f"{name}_self", memory, [steps], width, heads, dropout)
-        net += perceptron(f"{name}_perceptron", f"{name}_cross", width, hidden, dropout)
-        x = f"{name}_perceptron"
-    return [*net, norm("decoder", x)]
+    def decoder(self, x: Symbol, memory: Symbol, steps: Symbol, blocks: int) -> Symbol:
+        """Return the decoding of x, of which each step sees the steps before it, and all of ``memory``."""
+        for name in (f"decoder{number}" for number in range(1, blocks + 1)):
+            x = self.attend(f"{name}_self", x, None, [], causal=True)
+            x = self.attend(f"{name}_cross", x, memory, [steps])
+            x = self.perceptron(f"{name}_perceptron", x)
+        return nn.LayerNormalization(name="decoder")(x)
 
+    def attend(self, name: str, x: Symbol, memory: Symbol | None, steps: list[Symbol], **conf: Any) -> Symbol:
+        """Return x plus attention from x to ``memory``, by default to x itself, which is then normalised."""
+        normal = nn.LayerNormalization(name=f"{name}_norm")(x)
+        keys = normal if memory is None else memory
+        query = nn.Dense(self.width, name=f"{name}_query")(normal)
+        key = nn.Dense(self.width, use_bias=False, name=f"{name}_key")(keys)  # a bias adds the same to all scores
+        value = nn.Dense(self.width, name=f"{name}_value")(keys)
+        attention = nn.Layer("kAttention", name=f"{name}_heads", attention_conf={"num_heads": self.heads, **conf})
+        return self.residual(name, x, attention(query, key, value, *steps))
 
-def attend(
-    name: str, x: str, memory: str | None, steps: list[str], width: int, heads: int, dropout: float, **conf: Any
-) -> Layers:
-    """Return x plus multi-head attention from x to ``memory``, by default to x itself, which is then normalised."""
-    keys = memory or f"{name}_norm"
-    query, key, value = (f"{name}_{role}" for role in ("query", "key", "value"))
-    return [
-        norm(f"{name}_norm", x),
-        dense(query, f"{name}_norm", width),
-        dense(key, keys, width, bias_term=False),  # which would add the same to all scores of a query
-        dense(value, keys, width),
-        layer(f"{name}_heads", "kAttention", query, key, value, *steps, attention_conf={"num_heads": heads, **conf}),
-        dense(f"{name}_output", f"{name}_heads", width),
-        *residual(name, f"{name}_output", x, dropout),
-    ]
+    def perceptron(self, name: str, x: Symbol) -> Symbol:
+        """Return x plus a perceptron with one hidden layer, applied to each step of the normalised x."""
+        hidden = nn.Dense(self.hidden, name=f"{name}_hidden")(nn.LayerNormalization(name=f"{name}_norm")(x))
+        return self.residual(name, x, nn.ReLU(name=f"{name}_relu")(hidden))
 
-
-def perceptron(name: str, x: str, width: int, hidden: int, dropout: float) -> Layers:
-    """Return x plus a perceptron with one hidden layer, applied to each step of the normalised x."""
-    return [
-        norm(f"{name}_norm", x),
-        dense(f"{name}_hidden", f"{name}_norm", hidden),
-        layer(f"{name}_relu", "kReLU", f"{name}_hidden"),
-        dense(f"{name}_output", f"{name}_relu", width),
-        *residual(name, f"{name}_output", x, dropout),
-    ]
-
-
-def residual(name: str, branch: str, x: str, dropout: float) -> Layers:
-    """Return the sum of x and a branch of which a part is dropped."""
-    return [
-        layer(f"{name}_drop", "kDropout", branch, dropout_conf={"dropout_ratio": dropout}),
-        layer(name, "kAdd", x, f"{name}_drop"),
-    ]
-
-
-def norm(name: str, x: str) -> LayerConf:
-    """Return the layer normalisation of each step."""
-    return layer(name, "kLayerNorm", x, layernorm_conf={"first_axis": 2})
-
-
-def dense(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:
-    """Return a kInnerProduct layer that is applied to each step."""
-    settings = {"num_output": outputs, **conf}
-    return layer(name, "kInnerProduct", source, per_step=True, innerproduct_conf=settings, param=[GLOROT])
+    def residual(self, name: str, x: Symbol, branch: Symbol) -> Symbol:
+        """Return the sum of x and a branch, brought to the width of x, of which a part is dropped."""
+        output = nn.Dense(self.width, name=f"{name}_output")(branch)
+        return nn.Add(name=name)(x, nn.Dropout(self.dropout, name=f"{name}_drop")(output))

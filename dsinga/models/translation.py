@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.job import Job, LayerConf
-from dsinga.models import blocks
-from dsinga.models.blocks import dense, job_fields, layer, read_phases, updater
-
-UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
-GRU_PARAMS = [*[UNIFORM] * 6, {}, {}, {}]
+from dsinga import nn
+from dsinga.job import Job
+from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
+from dsinga.nn.symbol import LayerBuilder, Symbol
 
 
 def gru_translator(
@@ -44,58 +42,35 @@ def gru_translator(
         test_batchsize: sentences of an iteration in validation and test.
         job: further fields of the job, such as ``train_steps``.
     """
-    gru = {"dim_hidden": hidden}
-    net = [
-        *read_phases("source", data, batchsize, test_batchsize),
-        *read_phases("target", data, batchsize, test_batchsize),
-        *_embed("source", source_words, embedding, dropout),
-        layer(
-            "encoder", "kGRU", "source_drop", "source_steps", gru_conf={**gru, "bidirectional": True},
-            param=GRU_PARAMS * 2,
-        ),
-        _dense_steps("keys", "encoder", hidden, bias_term=False),
-        *_embed("target", target_words, embedding, dropout),
-        layer("mean", "kPooling1D", "encoder", "source_steps", pooling1d_conf={"pool": "AVG"}),
-        dense("begin", "mean", hidden, UNIFORM["init"]),
-        layer("state", "kActivation", "begin", activation_conf={"type": "TANH"}),
-        layer(
-            "query", "kGRU", "target_drop", "target_steps", "state", gru_conf={**gru, "initial_state": True},
-            param=GRU_PARAMS,
-        ),
-        layer("attention", "kAttention", "query", "keys", "encoder", "source_steps", attention_conf={"score": "kDot"}),
-        _join("attended", "query", "attention"),
-        layer("attended_drop", "kDropout", "attended", dropout_conf={"dropout_ratio": dropout}),
-        layer("decoder", "kGRU", "attended_drop", "target_steps", gru_conf=gru, param=GRU_PARAMS),
-        _join("joined", "decoder", "attention"),
-        _dense_steps("mixed", "joined", embedding),
-        layer("tanh", "kActivation", "mixed", activation_conf={"type": "TANH"}),
-        layer("drop", "kDropout", "tanh", dropout_conf={"dropout_ratio": dropout}),
-        _dense_steps("scores", "drop", target_words),
-        layer("loss", "kSoftmaxLoss", "scores", "target", per_step=True),
-        layer(
-            "weights", "kAttentionWeights", "query", "keys", "source_steps", attention_conf={"score": "kDot"},
-            exclude=["kTrain", "kVal"],
-        ),
-    ]  # fmt: skip
+    sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
+    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # of any length
+    source_steps, words = _embed("source", source, source_words, embedding, dropout)
+    encoder = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="encoder")(words, source_steps)
+    keys = _dense("keys", hidden, use_bias=False)(encoder)
+    target_steps, words = _embed("target", target, target_words, embedding, dropout)
+    mean = nn.GlobalAveragePooling1D(name="mean")(encoder, source_steps)
+    state = nn.Activation("tanh", name="state")(_dense("begin", hidden)(mean))
+    initial = {"dim_hidden": hidden, "initial_state": True}
+    query = nn.Layer("kGRU", gru_conf=initial, param=GRU_PARAMS, name="query")(words, target_steps, state)
+    attention = nn.Attention(name="attention")(query, encoder, keys, source_steps)
+    attended = nn.Dropout(dropout, name="attended_drop")(nn.Concatenate(name="attended")(query, attention))
+    decoder = nn.GRU(hidden, param=GRU_PARAMS, name="decoder")(attended, target_steps)
+    mixed = _dense("mixed", embedding)(nn.Concatenate(name="joined")(decoder, attention))
+    drop = nn.Dropout(dropout, name="drop")(nn.Activation("tanh", name="tanh")(mixed))
+    loss = nn.SoftmaxLoss(name="loss")(_dense("scores", target_words)(drop), labels=target)
+    weights = nn.Layer(
+        "kAttentionWeights", attention_conf={"score": "kDot"}, exclude=["kTrain", "kVal"], name="weights"
+    )(query, keys, source_steps)
+    layers = [*sentences, *layers_of(source_steps, keys, target_steps, loss, weights)]
     adam = updater("kAdam", 0.001, clip_norm=5.0, adam_conf={"bias_correction": True})
-    return Job(**job_fields(job, name="gru-translator", seed=1, epochs=10, updater=adam, net={"layer": net}))
+    return make_job(job, "gru-translator", layers, adam, epochs=10)
 
 
-def _embed(name: str, words: int, width: int, dropout: float) -> list[LayerConf]:
-    """Return the embedding of the words of a language, and the layer that tells where its sentences end."""
-    return [
-        layer(f"{name}_steps", "kSequenceLength", name),
-        blocks.embedding(f"{name}_embedding", name, words, width),
-        layer(f"{name}_drop", "kDropout", f"{name}_embedding", dropout_conf={"dropout_ratio": dropout}),
-    ]
+def _embed(name: str, codes: Symbol, words: int, width: int, dropout: float) -> tuple[Symbol, Symbol]:
+    """Return what tells where the sentences of a language end, and the embeddings of their words."""
+    embedded = nn.Embedding(words, width, NORMAL, name=f"{name}_embedding")(codes)
+    return nn.SequenceLength(name=f"{name}_steps")(codes), nn.Dropout(dropout, name=f"{name}_drop")(embedded)
 
 
-def _dense_steps(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:
-    """Return a fully connected layer of each step."""
-    settings = {"num_output": outputs, **conf}
-    return layer(name, "kInnerProduct", source, per_step=True, innerproduct_conf=settings, param=[UNIFORM])
-
-
-def _join(name: str, *sources: str) -> LayerConf:
-    """Return the features of several layers, side by side at each step."""
-    return layer(name, "kConcate", *sources, concate_conf={"concate_dim": 2})
+def _dense(name: str, outputs: int, **settings: Any) -> LayerBuilder:
+    return nn.Dense(outputs, kernel_initializer=FAN_IN, name=name, **settings)

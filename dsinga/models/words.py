@@ -7,9 +7,7 @@ from typing import Any
 
 from dsinga.job import Job, LayerConf
 from dsinga.models import blocks
-from dsinga.models.blocks import job_fields, layer, loss, records
-
-FAN_IN = {"init": {"type": "kUniformSqrtFanIn"}}
+from dsinga.models.blocks import FAN_IN, dense, layer, loss, make_job, records
 
 
 def word_ngram(
@@ -38,9 +36,9 @@ def word_ngram(
     layers = [
         *records(data, batchsize, [context], test_batchsize=500),
         blocks.embedding("vectors", "data", vocabulary, embedding),
-        layer("hidden", "kInnerProduct", "vectors", innerproduct_conf={"num_output": hidden}, param=[FAN_IN]),
+        dense("hidden", "vectors", hidden, FAN_IN),
         layer("tanh", "kActivation", "hidden", activation_conf={"type": "TANH"}),
-        layer("scores", "kInnerProduct", "tanh", innerproduct_conf={"num_output": vocabulary}, param=[FAN_IN]),
+        dense("scores", "tanh", vocabulary, FAN_IN),
         loss("scores"),
     ]
     return _job(job, "word-ngram", learning_rate, layers)
@@ -72,13 +70,11 @@ def skip_gram(
     layers = [
         *records(data, batchsize, [], test_batchsize=500),
         blocks.embedding("vectors", "data", len(counts), embedding),
-        layer(
-            "loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings
-        ),  # params begin at 0, as in word2vec
+        layer("loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings),  # params begin at 0: word2vec
     ]
     return _job(job, "skip-gram", learning_rate, layers)
 
 
 def _job(job: dict[str, Any], name: str, learning_rate: float, layers: list[LayerConf]) -> Job:
-    fields = {"name": name, "seed": 1, "epochs": 2, "disp_freq": 200, "test_freq": 1000}
-    return Job(**job_fields(job, **fields, updater=blocks.updater("kAdam", learning_rate), net={"layer": layers}))
+    adam = blocks.updater("kAdam", learning_rate)
+    return make_job(job, name, layers, adam, epochs=2, disp_freq=200, test_freq=1000)

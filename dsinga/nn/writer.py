@@ -169,7 +169,7 @@ class LayerWriter:
         inits: Mapping[str, Any],
         fans: Mapping[str, tuple[int, int]],
     ) -> list[ParamConf]:
-        """Return the confs of the layer's params, without those at the end that say nothing."""
+        """Return the confs of the layer's params, without those at the end that say nothing and were not given."""
         specs = [spec for spec in layer.params if not spec.by_rows]
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
@@ -194,7 +194,7 @@ class LayerWriter:
         self.net.owners[id(self.builder)] = [
             conf.share_from or conf.name or f"{name}_{spec.role}" for conf, spec in zip(confs, specs, strict=True)
         ]
-        while confs and not set_fields(confs[-1]):
+        while len(confs) > len(given) and not set_fields(confs[-1]):
             confs.pop()
         return confs
 

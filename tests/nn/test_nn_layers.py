@@ -123,6 +123,11 @@ def test_an_activation_is_a_layer_of_its_own():
     assert len(written(nn.Dense(4, "linear"), shape=ROWS)) == 1
 
 
+def test_params_that_say_nothing_are_in_the_job_where_they_are_given():
+    given, not_given = (written(nn.Dense(4, param=params), shape=ROWS)[0] for params in ([{}, {}], None))
+    assert [len(conf.param) for conf in (given, not_given)] == [2, 1]
+
+
 def test_params_have_initialisers_scales_and_names():
     (conf,) = written(
         nn.Dense(4, kernel_initializer=nn.RandomNormal(stddev=0.1), lr_scale=(1, 2), wd_scale=(250, 0)), shape=ROWS
