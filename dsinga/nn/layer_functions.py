@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dsinga.job.component import Settings, docs
-from dsinga.job.message import set_fields
 from dsinga.job.setting_arguments import signature
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
@@ -93,8 +92,7 @@ def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilde
                 refuse_channels_last(writer)
             if conf is None:
                 return writer.add(form.type)
-            message = conf(**given)
-            fields: dict[str, Any] = {conf.field: message} if conf.needed or set_fields(message) else {}
+            fields: dict[str, Any] = {conf.field: conf(**given)} if given or conf.needed else {}
             return writer.add(form.type, **fields)
 
         return write

@@ -175,7 +175,7 @@ def test_wrong_updater_configurations_are_refused(conf, message):
 def lion_job(settings):
     """Return a job whose updater, of the user's own, has settings on line 2."""
 
-    @register("updater", "Lion")
+    @register("updater", "TypedLion")
     class Lion(Updater):
         class Conf(Settings):
             """Settings of Lion."""
@@ -190,7 +190,7 @@ def lion_job(settings):
             mean += g
 
     rate = "learning_rate { type: kFixed base_lr: 0.5 }"
-    return loads(f'updater {{ user_type: "Lion" {rate}\nlion_conf {{ {settings} }} }}', "job.conf")
+    return loads(f'updater {{ user_type: "TypedLion" {rate}\nlion_conf {{ {settings} }} }}', "job.conf")
 
 
 def test_a_users_updater_has_typed_settings():
