@@ -14,7 +14,6 @@ from dsinga.job.setting_arguments import signature
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
 from dsinga.nn.convolution import refuse_channels_last
-from dsinga.nn.keras_names import NAMES
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import entries, version
@@ -48,23 +47,29 @@ FORMS = {
     "OneHot": Form("kOneHot", {"num_tokens": "vocab_size"}, required=("num_tokens",)),
 }
 
+OTHERWISE = ("Convolution1D", "RNN")  # types whose names mean something else in Keras; nn has Conv1D and SimpleRNN
+
 _functions: dict[str, Callable[..., LayerBuilder]] = {}
 _version = -1
 
 
 def layer_functions() -> Mapping[str, Callable[..., LayerBuilder]]:
     """Return the functions of all registered layers by name: that of the type without its k, and those of ``FORMS``."""
-    global _version
+    global _functions, _version
     types = entries("layer")
     if _version != version():
         first = {cls: type for type, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
         named = {function_name(type): Form(type) for cls, type in first.items() if _is_of_nets(cls)}
-        forms = {name: form for name, form in named.items() if name not in NAMES} | FORMS  # nn calls these otherwise
-        for name, form in forms.items():
-            if getattr(_functions.get(name), "cls", None) is not types[form.type]:  # a cell may define it anew
-                _functions[name] = layer_function(name, form, types[form.type])
+        forms = {name: form for name, form in named.items() if name not in OTHERWISE} | FORMS
+        _functions = {name: _function(name, form, types[form.type]) for name, form in forms.items()}
         _version = version()
     return _functions
+
+
+def _function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
+    """Return the function of a class, the one that there is unless a cell has defined the class anew."""
+    known = _functions.get(name)
+    return known if known and getattr(known, "cls", None) is cls else layer_function(name, form, cls)
 
 
 def function_name(type: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.command_server import command_server
 from tests.support.executed_pages import ROOT, blocks, command_environment, execute
+from tests.support.registries import restored_registry
 
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")])
 README = ROOT / "README.md"
@@ -57,7 +58,8 @@ def folder(tmp_path, cache, forked, monkeypatch) -> Path:
 def test_page(page, folder, forked_commands):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")
-    execute(page, folder, forked_commands)
+    with restored_registry():
+        execute(page, folder, forked_commands)
     for picture in re.findall(r"\]\((?:\.\./)?images/([^)]+)\)", page.read_text(encoding="utf-8")):
         drawn, kept = folder / picture, ROOT / "docs" / "images" / picture
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"

@@ -17,6 +17,7 @@ from dsinga.layers.activation import ElementwiseFunction
 from dsinga.registry import register
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import ALIASES, CASES
+from tests.support.nn_stub import STUB, stub
 
 IMAGES, ROWS, STEPS = (3, 9, 8), (12,), (6, 5)
 
@@ -229,3 +230,7 @@ def test_images_that_may_be_channels_first_are_taken_as_they_are(shape):
 
 def test_features_with_few_columns_are_no_images_with_channels_last():
     assert written(nn.Conv2D(8, 5), nn.Conv2D(8, (1, 6)), nn.Conv2D(3, 1), shape=(1, 12, 12))
+
+
+def test_the_stub_for_type_checkers_is_what_the_functions_say():
+    assert STUB.read_text(encoding="utf-8") == stub(), "out of date: python -m tests.support.nn_stub"
