@@ -107,6 +107,17 @@ def _mat(folder: Path, lists: str = "", **arrays: np.ndarray) -> Path:
     return folder
 
 
+def _damaged_lmdb(folder: Path) -> Path:
+    """A database of several pages, of which the second half is zeros."""
+    with lmdb.open(str(folder / "db"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+        for number in range(300):
+            transaction.put(b"k%04d" % number, pixels(np.zeros((4, 4), np.uint8), 1))
+    path = folder / "db" / "data.mdb"
+    content = path.read_bytes()
+    path.write_bytes(content[: 2 << 12] + bytes(4 << 12) + content[6 << 12 :])
+    return folder / "db"
+
+
 def _lmdb(folder: Path, value: bytes) -> Path:
     with lmdb.open(str(folder / "db"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"k7", value)
@@ -205,6 +216,7 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
         r"record 0 at byte 0 has 16 values, but its shape \(4, 5\) has 20",
     ),
     ("cifar10", _looped_cifar, "cannot be read: Too many levels of symbolic links"),
+    ("lmdb", _damaged_lmdb, "db is damaged: page 4 is not the branch page of a tree; copy the database again"),
     ("lmdb", lmdb_of(b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
     ("lmdb", file_of("x.mdb", b"x"), "cannot be opened as an LMDB database"),
     ("npz", file_of("x.npz", b"x"), "cannot be read as an npz file"),

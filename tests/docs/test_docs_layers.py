@@ -17,12 +17,13 @@ from dsinga.job.message import defaults, field_types, item_type
 from tests.support.registries import entries
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "policy-losses.md", "updaters.md"))
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "policy-losses.md", "updaters.md", "reinforcement.md"))
 SECTIONS = {
     "updater": ("Updaters",),
     "schedule": ("Learning rates",),
     "initialiser": ("Initialisers",),
     "algorithm": ("Algorithm",),
+    "learning_algorithm": ("Algorithms",),
 }
 
 

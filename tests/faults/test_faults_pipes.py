@@ -142,6 +142,18 @@ def test_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None
     assert file.rpartition("/")[2] in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "name", ["chunk of a store", "foreign zarr", "checkpoint.json", "csv", "metrics", "mean image"]
+)
+def test_a_device_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    make, file, read = CASES[name]
+    make(tmp_path)
+    (tmp_path / file).unlink(missing_ok=True)
+    (tmp_path / file).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="it is a device, not a file"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["chunk of a store", "foreign chunk", "foreign zarr", "checkpoint.json", "image"])
 def test_a_file_of_a_tebibyte_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
     make, file, read = CASES[name]

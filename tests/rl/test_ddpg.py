@@ -221,7 +221,7 @@ def test_a_restored_state_goes_on_with_the_same_bits(algorithm: type[DDPG], corr
 
 def test_the_state_of_another_updater_of_the_critic_changes_nothing() -> None:
     first = DDPG(model(), SPACES)
-    first.learn(transitions())
+    first.learn(transitions(SPACES))
     second = DDPG(model(), SPACES, critic_updater=nn.SGD(0.01))
     before = dict(second.params)
     with pytest.raises(UserError, match="the checkpoint has the updater state 'mean', 'squares', but .* needs none"):

@@ -26,7 +26,7 @@ class Lion(Updater):
         mean += (1 - self.conf.momentum) * g
 
 
-registry.register("updater", "Lion")(Lion)
+registry.register("updater", "TestedLion")(Lion)
 
 
 def conf_of(name: str, **more: object) -> UpdaterConf:
@@ -35,7 +35,7 @@ def conf_of(name: str, **more: object) -> UpdaterConf:
 
 
 class TestLion(UpdaterContract):
-    confs = [conf_of("Lion"), conf_of("Lion", weight_decay=0.1, clip_low=-1, clip_high=0.5)]
+    confs = [conf_of("TestedLion"), conf_of("TestedLion", weight_decay=0.1, clip_low=-1, clip_high=0.5)]
 
     def formula(self, conf, step, lr, w, g, slots):
         mean = slots["mean"]
