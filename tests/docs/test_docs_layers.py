@@ -17,7 +17,10 @@ from dsinga.job.message import defaults, field_types, item_type
 from tests.support.registries import entries
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "policy-losses.md", "updaters.md", "reinforcement.md"))
+PAGE = "".join(
+    (DOCS / name).read_text(encoding="utf-8")
+    for name in ("layers.md", "policy-losses.md", "updaters.md", "reinforcement.md")
+)
 SECTIONS = {
     "updater": ("Updaters",),
     "schedule": ("Learning rates",),
