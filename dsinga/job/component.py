@@ -193,9 +193,10 @@ class Component(Message):
         """Return the fields that must be given for the type of this message, as far as it is registered."""
         if not self.type_name:
             return (self.user_field,)
-        conf = dict(component_settings(self.kind)).get(self.type_name)
+        entry = entries(self.kind).get(self.type_name)
+        conf: type[Settings] | None = getattr(entry, "Conf", None)
         if conf is None:
-            return tuple(getattr(entries(self.kind).get(self.type_name), "required_fields", ()))
+            return tuple(getattr(entry, "required_fields", ()))
         return tuple(conf._required) if self.flat else (conf.field,) if conf.needed else ()
 
     def settings_of(self, conf: type[S]) -> S:
