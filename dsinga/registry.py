@@ -38,6 +38,7 @@ ROOMS = {
     "environment": "dsinga.rl.environments",
     "learning_algorithm": "dsinga.rl.algorithms",
 }
+PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in ROOMS}
 _numbers: dict[str, dict[str, int]] = {kind: {} for kind in ROOMS}
 _files: dict[str, dict[str, str]] = {kind: {} for kind in ROOMS}  # in which each name is registered
@@ -50,8 +51,9 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
     ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
 
-    A file, or a notebook, may register a name again, so that a cell can be run twice. Raises UserError where another
-    file has registered it.
+    A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
+    place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
+    register one name.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
@@ -63,10 +65,11 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
     def decorate(entry: T) -> T:
         global _version
         for name in (*names, *numbers):
-            before = _files[kind].setdefault(name, file)
-            if before != file:
+            before = _files[kind].get(name, file)
+            if not (before == file or before.startswith(PACKAGE) or file.startswith(PACKAGE)):
                 raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
-            _entries[kind][name] = entry
+            if before == file or not file.startswith(PACKAGE):
+                _entries[kind][name], _files[kind][name] = entry, file
         _numbers[kind].update(numbers)
         _version += 1
         return entry

@@ -12,6 +12,7 @@ from dsinga.advice import command_line
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
+from tests.support.registries import restored_registry
 
 USER_FILE = """
 from __future__ import annotations
@@ -63,6 +64,19 @@ def test_a_class_of_a_file_can_be_pickled_to_a_process_without_the_file(user_fil
         print(layer.compute_feature([], [21.0], None).feature)"""
     process = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
     assert process.stdout.decode() == "42.0\n", process.stderr.decode()
+
+
+def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
+    import_file(user_file)
+    import_file(user_file)  # again, as a notebook does
+    other = tmp_path / "other.py"
+    other.write_text(USER_FILE)
+    with pytest.raises(UserError, match=r"two layers are called 'Twice', in \S+own.py and in \S+other.py; give one"):
+        import_file(other)
+    other.write_text(USER_FILE.replace("Twice", "kReLU"))  # in place of a built-in one, as in SINGA's example rnnlm
+    with restored_registry():
+        import_file(other)
+        assert lookup("layer", "kReLU").__name__ == "kReLU"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def folder(tmp_path, cache, forked, monkeypatch) -> Path:
 def test_page(page, folder, forked_commands):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")
-    with restored_registry():
+    with restored_registry(without_users=True):
         execute(page, folder, forked_commands)
     for picture in re.findall(r"\]\((?:\.\./)?images/([^)]+)\)", page.read_text(encoding="utf-8")):
         drawn, kept = folder / picture, ROOT / "docs" / "images" / picture

@@ -12,6 +12,7 @@ from dsinga.extensions.keras_names import CALLBACKS
 from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, MODEL_ATTRIBUTES
 from dsinga.nn.keras_names import LOSS_NAMES, NAMES, OPTIMIZERS
 from dsinga.nn.losses import NAMES as LOSSES
+from tests.support.registries import restored_registry
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -34,6 +35,11 @@ def test_the_tables_have_no_name_that_is_there():
 
 
 def test_the_names_of_keras_are_answered():
+    with restored_registry(without_users=True):
+        answer_names()
+
+
+def answer_names():
     for name, remedy in NAMES.items():
         for statement in (f"nn.{name}", f"from dsinga.nn import {name}"):
             with pytest.raises(UserError, match=f"^dsinga.nn has no '{name}'; ") as error:

@@ -15,15 +15,20 @@ def entries(kind: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def restored_registry() -> Iterator[None]:
-    """Undo at the end what has been registered meanwhile."""
-    before = {kind: entries(kind) for kind in registry.ROOMS}
+def restored_registry(*, without_users: bool = False) -> Iterator[None]:
+    """Undo at the end what has been registered meanwhile; begin, if asked to, without what tests have registered."""
+    tables = (registry._entries, registry._files, registry._numbers)
+    for kind in registry.ROOMS:
+        registry.load(kind)
+    before = [{kind: dict(names) for kind, names in table.items()} for table in tables]
+    if without_users:
+        for kind, files in before[1].items():
+            for name, file in files.items():
+                if not file.startswith(registry.PACKAGE):
+                    registry.unregister(kind, name)
     try:
         yield
     finally:
-        for kind, names in before.items():
-            for name, entry in entries(kind).items():
-                if names.get(name) is not entry:
-                    registry.unregister(kind, name)
-            for name in names.keys() - entries(kind).keys():
-                registry.register(kind, name)(names[name])
+        for table, kept in zip(tables, before, strict=True):
+            table.update(kept)
+        registry._version += 1
