@@ -32,6 +32,7 @@ import pytest  # noqa: E402
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
+from tests.support.order import ordered  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
@@ -49,6 +50,13 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collectstart() -> None:
     """Switch the garbage collector off while modules and thousands of tests are made, all of which last."""
     gc.disable()
+
+
+@pytest.hookimpl(trylast=True)  # after tests are deselected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests for the processes of pytest-xdist."""
+    if (count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = ordered(items, count)
 
 
 def pytest_collection_finish() -> None:
