@@ -15,6 +15,8 @@ class LaterImport:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks whether it is a fixture
+            raise AttributeError(name)
         pytest.importorskip(self._name.partition(".")[0])
         return getattr(importlib.import_module(self._name), name)
 
