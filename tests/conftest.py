@@ -32,7 +32,7 @@ import pytest  # noqa: E402
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
-from tests.support.order import ordered  # noqa: E402
+from tests.support.order import rank  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
@@ -52,11 +52,9 @@ def pytest_collectstart() -> None:
     gc.disable()
 
 
-@pytest.hookimpl(trylast=True)  # after tests are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests for the processes of pytest-xdist."""
-    if (count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
-        items[:] = ordered(items, count)
+    """Order the tests so that processes that share them have work until all end."""
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

@@ -1,36 +1,30 @@
-"""The order of tests for several processes: long ones first, and those that import PyTorch in a single process.
+"""The order of tests: those that import PyTorch, then those that wait long for other processes, then all others.
 
-A long test that begins last would leave the other processes idle, and PyTorch takes 180 MB of each process.
+pytest-xdist divides the tests in equal parts, and a process that has done its part takes the last ones of another's. So
+the first process waits while the others compute, no long test begins last, and PyTorch takes 180 MB of one process.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
-from itertools import cycle, groupby, islice
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[1]
-LONG = {FOLDER / "docs" / "test_docs.py", *(FOLDER / "notebooks").glob("test_*.py")}
-TORCH = re.compile(r"\b(torch|tensorboardX)\b")
+WAITING = {FOLDER / "docs" / "test_docs.py", *(FOLDER / "notebooks").glob("test_*.py")}
+PAGE_WITH_TORCH = "test_page[tracking]"
 
 
-def ordered(items: Iterable[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Return the tests as pytest-xdist divides them, in equal parts; each part begins with its share of long ones."""
-    parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    next_part = cycle(parts)
-    rest: list[pytest.Item] = []
-    for path, tests in groupby(items, attrgetter("path")):
-        if TORCH.search(path.read_text(encoding="utf-8")):
-            parts[0] += tests
-        elif path in LONG:
-            for _, unit in groupby(tests, lambda item: item.name if hasattr(item, "callspec") else ""):
-                next(next_part).extend(unit)
-        else:
-            rest += tests
-    size = (len(rest) + sum(map(len, parts))) // processes
-    others = iter(rest)
-    return [item for part in parts for item in [*part, *islice(others, max(size - len(part), 0))]] + [*others]
+def rank(item: pytest.Item) -> int:
+    """Return the number by which tests are sorted."""
+    if uses_torch(item.path) or item.name == PAGE_WITH_TORCH:
+        return 0
+    return 1 if item.path in WAITING else 2
+
+
+@functools.cache
+def uses_torch(path: Path) -> bool:
+    """Whether a file of tests names PyTorch, or tensorboardX, which imports it."""
+    return re.search(r"\b(torch|tensorboardX)\b", path.read_text(encoding="utf-8")) is not None
