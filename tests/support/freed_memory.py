@@ -27,9 +27,12 @@ def freed_memory() -> Iterator[None]:
     A process of pytest-xdist runs thousands of tests: what is idle for the rest of a run would be idle for all of them.
     """
     yield
-    if resident_bytes() - _left[0] > GROWTH_BYTES:
+    resident = resident_bytes()
+    if resident - _left[0] > GROWTH_BYTES:
         free_memory()
         _left[0] = resident_bytes()
+    else:
+        _left[0] = min(_left[0], resident)
 
 
 def free_memory() -> None:

@@ -26,5 +26,5 @@ def rank(item: pytest.Item) -> int:
 
 @functools.cache
 def uses_torch(path: Path) -> bool:
-    """Whether a file of tests names PyTorch, or tensorboardX, which imports it."""
-    return re.search(r"\b(torch|tensorboardX)\b", path.read_text(encoding="utf-8")) is not None
+    """Whether a file of tests names PyTorch, or a logger whose package imports it or much else."""
+    return re.search(r"\b(torch|tensorboardX|TensorBoard|MLflow)\b", path.read_text(encoding="utf-8")) is not None
