@@ -32,6 +32,7 @@ import pytest  # noqa: E402
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
+from tests.support.order import rank  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
@@ -49,6 +50,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collectstart() -> None:
     """Switch the garbage collector off while modules and thousands of tests are made, all of which last."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests so that processes that share them have work until all end."""
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
@@ -17,30 +15,47 @@ LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
 PUBLIC_NAMES_OF_TWO_PACKAGES = {"Model": ["nn/model.py", "rl/model.py"]}  # as in Keras, and as in PARL
 
 
+class Names(NamedTuple):
+    """What a file defines and imports."""
+
+    classes: list[str]  # nested and private ones, too
+    docstrings: list[tuple[int, str]]  # each with its line
+    imports: list[str]  # such as a.b for a module b or a name in a module a; in functions and for annotations, too
+    relative_imports: list[int]  # their lines
+
+
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Return the syntax tree of each file of the package, by its path in the package."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    }
+def files() -> dict[str, Names]:
+    """Return the names of each file of the package, by its path in the package."""
+    return {path.relative_to(PACKAGE).as_posix(): names_of(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forgotten_trees() -> Iterator[None]:
-    """Free the trees, 90 MB, after the tests of this file."""
-    yield
-    trees.cache_clear()
+def names_of(path: Path) -> Names:
+    """Return the names of a file; its syntax tree is not kept, since those of all files take 90 MB."""
+    result = Names([], [], [], [])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            result.classes.append(node.name)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (text := ast.get_docstring(node)) is not None:
+                result.docstrings.append((node.body[0].lineno, text))
+        elif isinstance(node, ast.Import):
+            result.imports.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            result.imports.extend(f"{node.module}.{alias.name}" for alias in node.names)
+            if node.level:
+                result.relative_imports.append(node.lineno)
+    return result
 
 
 def classes() -> dict[str, list[str]]:
-    """Return the files that define a class of a name, by the name; nested and private classes included."""
-    files = defaultdict(list)
-    for file, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name != "Conf":  # the settings of a component, in its class
-                files[node.name].append(file)
-    return files
+    """Return the files that define a class of a name, by the name."""
+    places = defaultdict(list)
+    for file, defined in files().items():
+        for name in defined.classes:
+            if name != "Conf":  # the settings of a component, in its class
+                places[name].append(file)
+    return places
 
 
 def test_no_two_classes_share_a_name():
@@ -52,31 +67,14 @@ def test_no_two_classes_share_a_name():
     assert not clashes
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the file and line, and the text, of every docstring."""
-    for file, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text is not None:
-                    yield f"{file}:{node.body[0].lineno}", text
-
-
 def test_every_docstring_says_what_its_object_does():
     """A docstring that begins with a reference to another one says too little."""
-    assert not [place for place, text in docstrings() if re.match(r"See :\w+:", text)]
+    texts = [(f"{file}:{line}", text) for file, names in files().items() for line, text in names.docstrings]
+    assert not [place for place, text in texts if re.match(r"See :\w+:", text)]
 
 
-def imports(file: str, tree: ast.Module) -> set[str]:
-    """Return the files of the package that ``file`` imports, in functions and for annotations, too."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{file}:{node.lineno} has a relative import"
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {target for name in names if (target := file_of(name)) not in (None, file)}
+def test_no_import_is_relative():
+    assert not [f"{file}:{line}" for file, names in files().items() for line in names.relative_imports]
 
 
 def file_of(name: str) -> str | None:
@@ -85,13 +83,13 @@ def file_of(name: str) -> str | None:
     if name.split(".")[0] != "dsinga":
         return None
     for candidate in (f"{path}.py", f"{path}/__init__.py".lstrip("/")):
-        if candidate in trees():
+        if candidate in files():
             return candidate
     return file_of(name.rpartition(".")[0])
 
 
 def test_no_files_import_each_other():
-    graph = {file: imports(file, tree) for file, tree in trees().items()}
+    graph = {file: {file_of(name) for name in names.imports} - {None, file} for file, names in files().items()}
 
     def reachable(start: str) -> set[str]:
         seen, pending = set(), [start]

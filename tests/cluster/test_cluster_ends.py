@@ -36,23 +36,30 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def wait_until_cleaned_up() -> None:
-    """Wait until no run has a partition, a shard or a thread in this process."""
-
-    def is_cleaned_up() -> bool:
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
-        return not [*worker_actor.WORKERS, *endpoint_names(), *threads]
-
-    wait_until(is_cleaned_up, 10)
+def left_by_runs() -> list[Any]:
+    """Return the partitions, shards and threads that runs have in this process."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
+    return [*worker_actor.WORKERS, *endpoint_names(), *threads]
 
 
-def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client) -> None:
+@pytest.fixture
+def before() -> list[Any]:
+    """What runs of other tests have left in this process before a test."""
+    return left_by_runs()
+
+
+def wait_until_cleaned_up(before: list[Any]) -> None:
+    """Wait until no run has more in this process than ``before``."""
+    wait_until(lambda: all(item in before for item in left_by_runs()), 10)
+
+
+def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, before: list[Any]) -> None:
     """To the scheduler, a client that closes is the same as one whose process was killed."""
     driver = Client(client.cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(Exception, match="(?i)client is closed"):
         cluster.train(endless, driver, AtRow(10, driver.close), roots=roots(job, None))
-    wait_until_cleaned_up()
+    wait_until_cleaned_up(before)
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
 
@@ -83,7 +90,7 @@ class Unpicklable(Exception):
         self.lock = lock
 
 
-def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> None:
+def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client, before: list[Any]) -> None:
     @register("algorithm", "FailsOnce")
     def fails_once(net, values, records, ctx, push):
         if ctx.step == 5 and ctx.rows.start > 0:
@@ -93,10 +100,10 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> N
     job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
     with pytest.raises(Exception, match="a fault of the second partition"):
         train(job, client, progress=False)
-    wait_until_cleaned_up()  # the others' calls would wait for five minutes, longer than a test may take
+    wait_until_cleaned_up(before)  # the others' calls would wait for five minutes, longer than a test may take
 
 
-def test_an_interrupted_run_says_how_to_go_on_in_python(job: Job, client: Client, tmp_path: Path):
+def test_an_interrupted_run_says_how_to_go_on_in_python(job: Job, client: Client, tmp_path: Path, before: list[Any]):
     def interrupt(step: int, metrics: dict[str, float]) -> None:
         if step == 10:
             raise KeyboardInterrupt
@@ -104,11 +111,13 @@ def test_an_interrupted_run_says_how_to_go_on_in_python(job: Job, client: Client
     job = with_topology(job, 2).replace(checkpoint_freq=4)
     with pytest.raises(KeyboardInterrupt, match=r"steps were done; go on from \S+/step8 with resume=True$"):
         train(job, client, workspace=tmp_path, progress=False, extensions=[interrupt])
-    wait_until_cleaned_up()
+    wait_until_cleaned_up(before)
     assert train(job.replace(train_steps=12), client, workspace=tmp_path, progress=False, resume=True).step == 12
 
 
-def test_a_run_in_a_program_that_exits_says_how_to_go_on(job: Job, threads: Client, tmp_path: Path, caplog):
+def test_a_run_in_a_program_that_exits_says_how_to_go_on(
+    job: Job, threads: Client, tmp_path: Path, caplog, before: list[Any]
+):
     """dask_jobqueue lets Ctrl-C exit the program."""
 
     def leave(step: int, metrics: dict[str, float]) -> None:
@@ -119,7 +128,7 @@ def test_a_run_in_a_program_that_exits_says_how_to_go_on(job: Job, threads: Clie
     with caplog.at_level(logging.WARNING), pytest.raises(SystemExit):  # Dask has set the level higher
         train(short, threads, workers=1, workspace=tmp_path, progress=False, extensions=[leave])
     assert re.search(r"ended: \d+ steps were done; go on from \S+/step8 with resume=True$", caplog.text, re.MULTILINE)
-    wait_until_cleaned_up()
+    wait_until_cleaned_up(before)
 
 
 def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, tmp_path: Path):

@@ -38,10 +38,9 @@ def commands(cache, tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def forked_commands(commands, cache, tmp_path_factory) -> Iterator[dict[str, str]]:
-    """An environment whose command ``dsinga`` is forked from a process that has imported what it needs."""
+    """An environment whose commands are forked from a process that has imported what they need."""
     with command_server(tmp_path_factory.mktemp("server"), commands) as words:
-        dsinga = [*words, "tests.support.idle_dsinga"]
-        yield command_environment(tmp_path_factory.mktemp("commands"), cache, dsinga)
+        yield command_environment(tmp_path_factory.mktemp("commands"), cache, words)
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import pytest
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import feature_parts
+from tests.support.later_import import functional, torch
 from tests.support.layer_cases import BATCH, IMAGES, ROWS, context
 
-torch = pytest.importorskip("torch")
-functional = torch.nn.functional
 NUMPY = BACKENDS["numpy"]()
 
 

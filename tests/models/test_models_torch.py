@@ -11,10 +11,9 @@ from dsinga import models
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
+from tests.support.later_import import functional, torch
 from tests.support.training_cases import context, gradients, layer, records_of
 
-torch = pytest.importorskip("torch")
-functional = torch.nn.functional
 ROWS, SIZE = 6, 8
 
 

@@ -9,10 +9,8 @@ from dsinga.ops import BACKENDS
 from dsinga.testing.kernel_backend import KernelBackend
 from dsinga.testing.kernel_formulas import assert_close
 from tests.support import emulated_cupy
-
-torch = pytest.importorskip("torch")
-F = torch.nn.functional
-
+from tests.support.later_import import functional as F
+from tests.support.later_import import torch
 
 CPU = [("onednn", np.float32), ("numpy", np.float32), ("numpy", np.float64)]
 EMULATED = [("emulated", np.float32), ("emulated", np.float64)]

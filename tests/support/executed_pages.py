@@ -41,9 +41,7 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def command_environment(
-    folder: Path, cache: Path, dsinga: Sequence[str] = (sys.executable, "-m", "tests.support.idle_dsinga")
-) -> dict[str, str]:
+def command_environment(folder: Path, cache: Path, module: Sequence[str] = (sys.executable, "-m")) -> dict[str, str]:
     """Return an environment in which ``dsinga``, ``dask``, ``python`` and ``pip`` are those under test.
 
     The package need not be installed. ``pip`` installs nothing: what pages need is there, or pip fails.
@@ -51,17 +49,24 @@ def command_environment(
     Args:
         folder: an empty folder, which receives these programs.
         cache: keeps measured rates of layers.
-        dsinga: the words of the command ``dsinga``.
+        module: the words that take the place of ``python -m``.
     """
-    python = (sys.executable,)
-    programs = {"dsinga": dsinga, "dask": (*python, "-m", "dask"), "python": python, "pip": (*python, "-m", "pip")}
-    for name, words in programs.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    run, python = f"exec {shlex.join(module)}", f"exec {sys.executable}"
+    programs = {
+        "dsinga": f'{run} tests.support.idle_dsinga "$@"',
+        "dask": f'{run} dask "$@"',
+        "pip": f'{python} -m pip "$@"',
+        "python": f'if [ "$1" = -m ]; then shift; {run} "$@"; fi; {python} "$@"',
+    }
+    for name, command in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{command}\n")
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     variables = {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}
     # Else each Dask worker of a command would import Dask anew.
     variables["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
+    # A forked process has imported modules that pytest would rewrite.
+    variables["PYTEST_ADDOPTS"] = "-W ignore::pytest.PytestAssertRewriteWarning"
     return {**os.environ, **variables, "PIP_NO_INDEX": "1"}
 
 

@@ -1,4 +1,4 @@
-"""A fixture that gives memory back to the system after each test module. Imported by tests/conftest.py."""
+"""A fixture that gives memory back to the system after large tests. Imported by tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ M_ARENA_MAX = -8  # of glibc's malloc.h
 _left = [0]
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def freed_memory() -> Iterator[None]:
     """Free the pools and caches that dsinga keeps for a process, if the process has grown since they were freed last.
 
     A process of pytest-xdist runs thousands of tests: what is idle for the rest of a run would be idle for all of them.
     """
     yield
-    if resident_bytes() - _left[0] > GROWTH_BYTES:
+    resident = resident_bytes()
+    if resident - _left[0] > GROWTH_BYTES:
         free_memory()
         _left[0] = resident_bytes()
+    else:
+        _left[0] = min(_left[0], resident)
 
 
 def free_memory() -> None:
