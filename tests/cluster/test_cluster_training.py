@@ -19,7 +19,7 @@ from tests.support.user_layers import Identity, with_user_layer
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
     """They are defined in a function, as in a notebook cell: no worker process can import them."""
 
-    @register("layer", "Twice")
+    @register("layer", "TwiceOver")
     class Twice(Identity):
         def compute_feature(self, params, sources, ctx):
             return Output(2 * sources[0])
@@ -32,7 +32,7 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
         def change(self, lr, w, g, slots, t, s):
             w -= 0.001 * np.sign(g)
 
-    job = with_user_layer(job, "Twice").replace(train_steps=50, updater=UpdaterConf(user_type="SignSGD"))
+    job = with_user_layer(job, "TwiceOver").replace(train_steps=50, updater=UpdaterConf(user_type="SignSGD"))
     result = train(with_topology(job, 2), processes, progress=False)
     assert_same(result.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = result.history.phase("train")[:, "loss"]

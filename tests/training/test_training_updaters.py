@@ -133,7 +133,7 @@ def test_plain_sgd_keeps_no_state():
 
 
 def test_a_users_updater_is_found_by_name():
-    @register("updater", "SignSGD")
+    @register("updater", "SignDescent")
     class SignSGD(Updater):
         slots = ("seen",)
 
@@ -147,7 +147,7 @@ def test_a_users_updater_is_found_by_name():
 
     conf = UpdaterConf(
         type="kUserUpdater",
-        user_type="SignSGD",
+        user_type="SignDescent",
         learning_rate={"type": "kUserChange", "user_type": "Doubling", "base_lr": 0.5},
     )
     updater, value = create_updater(conf), np.zeros(2, np.float32)
