@@ -27,7 +27,7 @@ class ArgSort(Layer):
     class Conf(Settings):
         """Settings of kArgSort and kAccuracy."""
 
-        topk: Count = setting(1, "how many of the largest predictions count")
+        topk: Count = setting(1, "how many of the largest numbers of a row count")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

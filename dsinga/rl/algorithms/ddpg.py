@@ -52,7 +52,7 @@ class DDPG(Algorithm):
         """Settings of kDDPG."""
 
         noise: NonNegative = setting(
-            0.1, "standard deviation of the noise that sample adds to actions, of which the bounds are -1 and 1"
+            0.1, "standard deviation of the noise that is added to actions from -1 to 1, to explore"
         )
         noise_correlation: Unit = setting(
             0.0,
