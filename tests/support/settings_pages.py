@@ -224,7 +224,7 @@ def type_text(hint: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         words = f"one of {', '.join(f'`{name}`' for name in kind.__members__)}"
     elif is_message(kind):
-        words = f"the fields of `{kind.__name__}`"
+        words = f"`{kind.__name__.removesuffix('Conf').lower()} {{ ... }}`"
     else:
         words = {str: "text"}.get(kind) or describe(kind).removeprefix("a ")
     limits = bounds(range_in(hint))
