@@ -75,12 +75,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def sections(index: str) -> list[dict[str, list[str]]]:
-    """Return the navigation that docs/README.md gives: for each heading, the pages in the first cells of its table."""
+    """Return the navigation that docs/README.md gives: for each table, the pages in its first cells."""
     found = []
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
         cells = re.findall(r"^\| (\[.*?) \|", text, re.MULTILINE)
-        found.append({title: re.findall(r"\((\S+?\.md)\)", " ".join(cells))})
+        if cells:
+            found.append({title: re.findall(r"\((\S+?\.md)\)", " ".join(cells))})
     return found
 
 

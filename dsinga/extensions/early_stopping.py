@@ -23,7 +23,7 @@ class EarlyStopping(Extension):
         """Settings of kEarlyStopping."""
 
         monitor: str = setting("val/loss", "the name of a metric, by phase and name, as in 'val/loss'")
-        patience: Count = setting(5, "how many values without improvement are too many")
+        patience: Count = setting(5, "after how many values in a row without improvement training ends")
         min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
         mode: MonitorMode = setting(
             MonitorMode.auto,

@@ -27,7 +27,7 @@ class ReduceOnPlateau(Extension):
         factor: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = setting(
             0.1, "what the rate is multiplied by"
         )
-        patience: Count = setting(3, "how many values without improvement are too many")
+        patience: Count = setting(3, "after how many values in a row without improvement the rate is lowered")
         min_delta: NonNegative = setting(0.0, "by how much a value must be better than the best to be an improvement")
         mode: MonitorMode = setting(
             MonitorMode.auto,

@@ -146,7 +146,10 @@ class Activation(ElementwiseFunction):
     class Conf(Settings):
         """Settings of kActivation."""
 
-        type: ActivationType = setting(ActivationType.RELU, "its function")
+        type: ActivationType = setting(
+            ActivationType.RELU,
+            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x)",
+        )
 
     settings: Conf
 
@@ -176,7 +179,10 @@ class Softmax(Layer):
     class Conf(Settings):
         """Settings of kSoftmax."""
 
-        num_softmax_per_instance: Count = setting(1, "into how many groups a row is divided")
+        num_softmax_per_instance: Count = setting(
+            1,
+            "into how many equal parts a row is divided, each with a softmax of its own",
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
@@ -233,7 +239,10 @@ class Dropout(Layer):
         """Settings of kDropout."""
 
         dropout_ratio: Share = setting(0.5, "the fraction of units set to zero")
-        unit: DropoutUnit = setting(DropoutUnit.kNumber, "the kind of unit; beyond SINGA")
+        unit: DropoutUnit = setting(
+            DropoutUnit.kNumber,
+            "what is set to zero together: single numbers, channels, or rows; beyond SINGA",
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

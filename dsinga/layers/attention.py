@@ -32,7 +32,10 @@ class AttentionLayer(Layer):
         """Settings of kAttention and kAttentionWeights."""
 
         num_heads: Count = setting(1, "the number of heads")
-        score: AttentionScore = setting(AttentionScore.kScaledDot, "how keys are scored")
+        score: AttentionScore = setting(
+            AttentionScore.kScaledDot,
+            "the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v",
+        )
         causal: bool = setting(False, "whether a query sees no later keys")
 
     settings: Conf
@@ -213,7 +216,7 @@ class PositionalEncoding(Layer):
     class Conf(Settings):
         """Settings of kPositionalEncoding."""
 
-        scale: Positive = setting(1.0, "the factor of its source")
+        scale: Positive = setting(1.0, "what the source is multiplied by before the encoding is added")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

@@ -64,8 +64,8 @@ class SliceLayer(Layer):
     class Conf(Settings, name="SliceConf"):
         """Settings of kSlice."""
 
-        slice_dim: Axis = setting(0, "the axis on which its source is cut")
-        num_slices: Parts = setting(1, "the number of slices")
+        slice_dim: Axis = setting(0, "the axis along which the source is cut; 0 is the batch")
+        num_slices: Parts = setting(1, "into how many parts the source is cut")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
@@ -140,7 +140,7 @@ class Concate(Layer):
     class Conf(Settings):
         """Settings of kConcate."""
 
-        concate_dim: Axis = setting(0, "the axis on which its sources are joined")
+        concate_dim: Axis = setting(0, "the axis along which the sources are joined; 0 is the batch")
         num_concates: Parts = setting(1, "the number of sources; 1 for as many as there are")
 
     settings: Conf

@@ -19,15 +19,17 @@ from dsinga.registry import register
 class WindowConf(Settings):
     """Settings shared by convolution and pooling: a window, for both directions or each."""
 
-    kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it and the next two")
-    pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it and the next two")
-    stride: Pixels | None = setting(None, "by how many pixels the window moves")
-    kernel_x: Pixels | None = setting(None, "the width of the window")
-    kernel_y: Pixels | None = setting(None, "the height of the window")
-    pad_x: Padding | None = setting(None, "how many pixels of zeros are left and right of an image")
-    pad_y: Padding | None = setting(None, "how many pixels of zeros are above and below an image")
-    stride_x: Pixels | None = setting(None, "by how many pixels the window moves to the right")
-    stride_y: Pixels | None = setting(None, "by how many pixels the window moves down")
+    kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it, kernel_x and kernel_y")
+    pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it, pad_x and pad_y")
+    stride: Pixels | None = setting(
+        None, "by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2)"
+    )
+    kernel_x: Pixels | None = setting(None, "the width of the window; by default kernel")
+    kernel_y: Pixels | None = setting(None, "the height of the window; by default kernel")
+    pad_x: Padding | None = setting(None, "how many pixels of zeros are left and right of an image; by default pad")
+    pad_y: Padding | None = setting(None, "how many pixels of zeros are above and below an image; by default pad")
+    stride_x: Pixels | None = setting(None, "by how many pixels the window moves to the right; by default stride")
+    stride_y: Pixels | None = setting(None, "by how many pixels the window moves down; by default stride")
 
     def pair(self, field: str, default: int) -> Pair:
         """Return (vertical, horizontal) of "kernel", "pad" or "stride"."""
@@ -150,7 +152,7 @@ class Pooling(Layer):
     class Conf(WindowConf):
         """Settings of kPooling; kernel 3, pad 0, stride 2 by default."""
 
-        pool: PoolMethod = setting(PoolMethod.MAX, "the kind of pooling")
+        pool: PoolMethod = setting(PoolMethod.MAX, "whether a window gives its maximum or its mean")
         global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
 
     settings: Conf

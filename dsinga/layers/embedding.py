@@ -70,7 +70,7 @@ class OneHot(CodesLayer):
     class Conf(Settings, name="OnehotConf"):
         """Settings of kOneHot."""
 
-        vocab_size: Count | None = setting(None, "the number of different codes")
+        vocab_size: Count | None = setting(None, "the number of different codes; must be given")
 
     settings: Conf
     gathered_because = "makes all columns from one code"

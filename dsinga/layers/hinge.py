@@ -34,7 +34,7 @@ class HingeLoss(Layer):
 
         norm: HingeNorm = setting(HingeNorm.L1, "whether violations of the margin are summed, or their squares")
         margin: Positive = setting(1.0, "by how much the label's score should be above the others")
-        topk: Count = setting(1, "a prediction is right if the label is among so many of the largest")
+        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
     settings: Conf

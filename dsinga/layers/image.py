@@ -123,14 +123,14 @@ class Mnist(Layer):
         """Settings of kMnist: x/norm_a - norm_b."""
 
         norm_a: Positive = setting(1.0, "what pixels are divided by")
-        norm_b: float = setting(0.0, "what is subtracted then")
-        kernel: int = setting(0, "of the elastic distortion; has no effect")
-        sigma: float = setting(0.0, "of the elastic distortion; has no effect")
-        alpha: float = setting(0.0, "of the elastic distortion; has no effect")
-        beta: float = setting(0.0, "of the elastic distortion; has no effect")
-        gamma: float = setting(0.0, "of the elastic distortion; has no effect")
-        resize: int = setting(0, "of the elastic distortion; has no effect")
-        elastic_freq: int = setting(0, "of the elastic distortion; has no effect")
+        norm_b: float = setting(0.0, "what is subtracted after the division")
+        kernel: int = setting(0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        sigma: float = setting(0.0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        alpha: float = setting(0.0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        beta: float = setting(0.0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        gamma: float = setting(0.0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        resize: int = setting(0, "has no effect; in SINGA's documentation, of the elastic distortion")
+        elastic_freq: int = setting(0, "has no effect; in SINGA's documentation, of the elastic distortion")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

@@ -41,9 +41,12 @@ class InnerProduct(Layer):
     class Conf(Settings):
         """Settings of kInnerProduct."""
 
-        num_output: Count = required("how many numbers it gives a row")
+        num_output: Count = required("the number of outputs for each row")
         bias_term: bool = setting(True, "whether a bias is added")
-        transpose: bool = setting(False, "whether its weight is (inputs, num_output), not (num_output, inputs)")
+        transpose: bool = setting(
+            False,
+            "whether the weight has the shape (inputs, num_output), not (num_output, inputs)",
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
@@ -101,7 +104,7 @@ class LearnedVector(Layer):
     class Conf(Settings):
         """Settings of kLearnedVector."""
 
-        num_output: Count = required("how many numbers it has")
+        num_output: Count = required("how many numbers the vector has")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

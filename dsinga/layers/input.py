@@ -126,8 +126,8 @@ class Dummy(Layer):
     class Conf(Settings):
         """Settings of kDummy, which without ``input`` and ``output`` passes data on."""
 
-        input: bool = setting(False, "whether it is a source of random numbers")
-        output: bool = setting(False, "whether it is an end of the net")
+        input: bool = setting(False, "whether the layer makes random numbers, in place of passing on its source")
+        output: bool = setting(False, "whether the layer is an end of the net")
         shape: list[Count] = setting([], "the shape of the random numbers, the batch first")
 
     settings: Conf

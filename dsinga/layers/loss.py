@@ -51,7 +51,7 @@ class SoftmaxLoss(Layer):
     class Conf(Settings):
         """Settings of kSoftmaxLoss."""
 
-        topk: Count = setting(1, "a prediction is right if the label is among so many of the largest")
+        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
         label_smoothing: Share = setting(0.0, "the share of the target that is spread over all classes; beyond SINGA")
 

@@ -90,7 +90,10 @@ class LayerNorm(Layer):
     class Conf(Settings):
         """Settings of kLayerNorm."""
 
-        first_axis: Annotated[int, Range(1, 3)] = setting(1, "the first of the axes that are normalised together")
+        first_axis: Annotated[int, Range(1, 3)] = setting(
+            1,
+            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 1

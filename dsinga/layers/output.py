@@ -27,7 +27,7 @@ class ArgSort(Layer):
     class Conf(Settings):
         """Settings of kArgSort and kAccuracy."""
 
-        topk: Count = setting(1, "how many of the largest predictions count")
+        topk: Count = setting(1, "how many of the largest numbers of a row count")
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
@@ -93,7 +93,7 @@ class CharRNNOutput(Layer):
 
 @register("layer", kCSVOutput=402, kRecordOutput=403)
 class StoreOutput(Layer):
-    """Mark the feature of the source to be written to the store in ``store`` (its store_conf)."""
+    """Mark the feature of the source to be written to a store, that of ``store_conf``."""
 
     takes_vectors: ClassVar[bool] = True
     required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)

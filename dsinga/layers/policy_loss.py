@@ -121,7 +121,10 @@ def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int 
 class PolicyConf(Settings):
     """Settings shared by losses of policies."""
 
-    distribution: PolicyDistribution = setting(PolicyDistribution.kCategorical, "the distribution of its policy")
+    distribution: PolicyDistribution = setting(
+        PolicyDistribution.kCategorical,
+        "what the policy's numbers are: scores of actions, or means and logs of deviations",
+    )
 
 
 class PolicyLoss(Layer):
@@ -202,7 +205,10 @@ class PPOLoss(PolicyLoss):
     class Conf(PolicyConf):
         """Settings of kPPOLoss."""
 
-        clip: Positive = setting(0.2, "the largest change of a probability, as a share of it")
+        clip: Positive = setting(
+            0.2,
+            "the change of an action's probability, as a share of it, beyond which the gradient is 0",
+        )
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf

@@ -29,7 +29,10 @@ class Pooling1D(WindowLayer):
     class Conf(Settings):
         """Settings of kPooling1D."""
 
-        pool: StepPoolMethod = setting(StepPoolMethod.MAX, "the kind of pooling")
+        pool: StepPoolMethod = setting(
+            StepPoolMethod.MAX,
+            "what a window gives: its maximum, mean, sum, first step or last step",
+        )
         kernel: Steps | None = setting(None, "how many steps are pooled together; all without it")
         stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")
 

@@ -73,7 +73,7 @@ class RBMSide(Layer):
 
 @register("layer", kRBMVis=210)
 class RBMVis(RBMSide):
-    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian``.
+    """The visible side of a restricted Boltzmann machine: the data (B, ...) as (B, n), from 0 to 1 unless ``gaussian``.
 
     The hidden layer among its srclayers is the other side, and is computed after it. The net adds a layer
     ``reconstruction(<name>)`` after both, which reports the reconstruction error (:class:`Reconstruction`).
@@ -106,7 +106,7 @@ class RBMVis(RBMSide):
 
 @register("layer", kRBMHid=209)
 class RBMHid(RBMSide):
-    """The hidden side: means (B, hdim) of its units given the visible units (B, n).
+    """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n).
 
     The means are the probabilities of 1, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
     side (``share_from``), bias (hdim,). With ``persistent``, its chains are a lasting param (B, hdim), by rows.

@@ -33,11 +33,14 @@ class RecurrentConf(Settings):
 
     dim_hidden: Count = required("the width of the hidden state")
     bias_term: bool = setting(True, "whether a bias is added")
-    bidirectional: bool = setting(False, "whether a second direction begins with the last step; beyond SINGA")
+    bidirectional: bool = setting(
+        False,
+        "whether a second direction, from the last step to the first, is joined to it; beyond SINGA",
+    )
     carry: bool | None = setting(
         None,
-        "whether a batch begins with the last state of the batch before; without it, where batches continue the same "
-        "texts (kCharRNN) in a job with one worker group; beyond SINGA",
+        "whether a batch begins with the last state of the batch before; by default, where batches continue the "
+        "same texts (kCharRNN) in a job with one worker group; beyond SINGA",
     )
     initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
 

@@ -18,8 +18,8 @@ from dsinga.registry import register
 class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
     """Settings of kCharRNN, and of kCharRNNOutput, which writes a text."""
 
-    path: str | None = setting(None, "the text")
-    vocab_path: str | None = setting(None, "the vocabulary of the text")
+    path: str | None = setting(None, "the file of the text")
+    vocab_path: str | None = setting(None, "the file of the text's vocabulary")
     unroll_len: Count = setting(50, "the number of time steps")
     batchsize: Count = setting(1, "the number of streams of the text, each with a row of the batch")
 

@@ -31,7 +31,7 @@ class TDLoss(Layer):
     class Conf(Settings):
         """Settings of kTDLoss."""
 
-        delta: NonNegative = setting(1.0, "the error beyond which the loss is linear; 0 for none")
+        delta: NonNegative = setting(1.0, "the error beyond which the loss is linear; with 0 it is squared everywhere")
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf

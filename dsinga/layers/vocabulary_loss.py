@@ -69,7 +69,9 @@ class ClassSoftmaxLoss(Layer):
         """Settings of kClassSoftmaxLoss."""
 
         vocab_size: Count = required("the number of words")
-        class_start: list[Natural] = setting([], "the first word of each class, from 0 on")
+        class_start: list[Natural] = setting(
+            [], "the code of the first word of each class, rising from 0; by default there is one class"
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 2
@@ -164,7 +166,10 @@ class SampledLoss(Layer):
 
         vocab_size: Count = required("the number of words")
         num_samples: Members = setting(5, "how many random words each word is told from")
-        method: SamplingMethod = setting(SamplingMethod.kNegativeSampling, "how a word is told from random ones")
+        method: SamplingMethod = setting(
+            SamplingMethod.kNegativeSampling,
+            "kNegativeSampling by scores alone, or kNCE, noise-contrastive estimation",
+        )
         counts: list[Natural] = setting([], "how often each word occurs; without it, Zipf's law")
         power: NonNegative = setting(0.75, "the exponent of the counts in the probability of a random word")
 

@@ -44,8 +44,11 @@ class VTraceLoss(Layer):
     class Conf(PolicyConf):
         """Settings of kVTraceLoss."""
 
-        rho_clip: Positive = setting(1.0, "the largest ratio of probabilities that weighs a step")
-        c_clip: Positive = setting(1.0, "the largest ratio by which the steps after it count")
+        rho_clip: Positive = setting(
+            1.0,
+            "the largest ratio of an action's probabilities, now and when it was chosen, in the error of a value",
+        )
+        c_clip: Positive = setting(1.0, "the largest such ratio in the factors that carry later errors back")
         value_scale: NonNegative = setting(0.5, "the factor of the loss of the values")
 
     settings: Conf

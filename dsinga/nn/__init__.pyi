@@ -254,7 +254,7 @@ def Concate(
     """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate).
 
     Args:
-        concate_dim: the axis on which its sources are joined.
+        concate_dim: the axis along which the sources are joined; 0 is the batch.
         num_concates: the number of sources; 1 for as many as there are."""
 
 def Concatenate(
@@ -352,15 +352,15 @@ def Convolution(
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution).
 
     Args:
-        kernel: the height and width of the window; 3 without it and the next two.
-        pad: how many pixels of zeros surround an image; 0 without it and the next two.
-        stride: by how many pixels the window moves.
-        kernel_x: the width of the window.
-        kernel_y: the height of the window.
-        pad_x: how many pixels of zeros are left and right of an image.
-        pad_y: how many pixels of zeros are above and below an image.
-        stride_x: by how many pixels the window moves to the right.
-        stride_y: by how many pixels the window moves down.
+        kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
+        pad: how many pixels of zeros surround an image; 0 without it, pad_x and pad_y.
+        stride: by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2).
+        kernel_x: the width of the window; by default kernel.
+        kernel_y: the height of the window; by default kernel.
+        pad_x: how many pixels of zeros are left and right of an image; by default pad.
+        pad_y: how many pixels of zeros are above and below an image; by default pad.
+        stride_x: by how many pixels the window moves to the right; by default stride.
+        stride_y: by how many pixels the window moves down; by default stride.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
@@ -424,7 +424,7 @@ def Dropout(
 
     Args:
         rate: the fraction of units set to zero.
-        unit: the kind of unit; beyond SINGA."""
+        unit: what is set to zero together: single numbers, channels, or rows; beyond SINGA."""
 
 def Dueling(
     *,
@@ -458,8 +458,8 @@ def Dummy(
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy).
 
     Args:
-        input: whether it is a source of random numbers.
-        output: whether it is an end of the net.
+        input: whether the layer makes random numbers, in place of passing on its source.
+        output: whether the layer is an end of the net.
         shape: the shape of the random numbers, the batch first."""
 
 def Embedding(
@@ -500,7 +500,7 @@ def EntropyLoss(
     """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss).
 
     Args:
-        distribution: the distribution of its policy.
+        distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
 
 def EuclideanLoss(
@@ -722,9 +722,9 @@ def InnerProduct(
     """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct).
 
     Args:
-        num_output: how many numbers it gives a row.
+        num_output: the number of outputs for each row.
         bias_term: whether a bias is added.
-        transpose: whether its weight is (inputs, num_output), not (num_output, inputs)."""
+        transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
 
 def Input(
     shape: int | Sequence[int] | None = None,
@@ -843,7 +843,7 @@ def LayerNorm(
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise (kLayerNorm).
 
     Args:
-        first_axis: the first of the axes that are normalised together."""
+        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
 
 def LayerNormalization(
     axis: int | Sequence[int] = -1,
@@ -894,7 +894,7 @@ def LearnedVector(
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector).
 
     Args:
-        num_output: how many numbers it has."""
+        num_output: how many numbers the vector has."""
 
 def LinearMomentum(
     base_momentum: float,
@@ -1003,14 +1003,14 @@ def Mnist(
 
     Args:
         norm_a: what pixels are divided by.
-        norm_b: what is subtracted then.
-        kernel: of the elastic distortion; has no effect.
-        sigma: of the elastic distortion; has no effect.
-        alpha: of the elastic distortion; has no effect.
-        beta: of the elastic distortion; has no effect.
-        gamma: of the elastic distortion; has no effect.
-        resize: of the elastic distortion; has no effect.
-        elastic_freq: of the elastic distortion; has no effect."""
+        norm_b: what is subtracted after the division.
+        kernel: has no effect; in SINGA's documentation, of the elastic distortion.
+        sigma: has no effect; in SINGA's documentation, of the elastic distortion.
+        alpha: has no effect; in SINGA's documentation, of the elastic distortion.
+        beta: has no effect; in SINGA's documentation, of the elastic distortion.
+        gamma: has no effect; in SINGA's documentation, of the elastic distortion.
+        resize: has no effect; in SINGA's documentation, of the elastic distortion.
+        elastic_freq: has no effect; in SINGA's documentation, of the elastic distortion."""
 
 def MultiHeadAttention(
     num_heads: int,
@@ -1088,7 +1088,7 @@ def OneHot(
     """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot).
 
     Args:
-        num_tokens: the number of different codes."""
+        num_tokens: the number of different codes; must be given."""
 
 def PPOLoss(
     distribution: str = 'kCategorical',
@@ -1108,8 +1108,8 @@ def PPOLoss(
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss).
 
     Args:
-        distribution: the distribution of its policy.
-        clip: the largest change of a probability, as a share of it.
+        distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
+        clip: the change of an action's probability, as a share of it, beyond which the gradient is 0.
         scale: the factor of the loss."""
 
 def Param(
@@ -1161,7 +1161,7 @@ def PolicyGradientLoss(
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss).
 
     Args:
-        distribution: the distribution of its policy.
+        distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
 
 def Pooling(
@@ -1190,16 +1190,16 @@ def Pooling(
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling).
 
     Args:
-        kernel: the height and width of the window; 3 without it and the next two.
-        pad: how many pixels of zeros surround an image; 0 without it and the next two.
-        stride: by how many pixels the window moves.
-        kernel_x: the width of the window.
-        kernel_y: the height of the window.
-        pad_x: how many pixels of zeros are left and right of an image.
-        pad_y: how many pixels of zeros are above and below an image.
-        stride_x: by how many pixels the window moves to the right.
-        stride_y: by how many pixels the window moves down.
-        pool: the kind of pooling.
+        kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
+        pad: how many pixels of zeros surround an image; 0 without it, pad_x and pad_y.
+        stride: by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2).
+        kernel_x: the width of the window; by default kernel.
+        kernel_y: the height of the window; by default kernel.
+        pad_x: how many pixels of zeros are left and right of an image; by default pad.
+        pad_y: how many pixels of zeros are above and below an image; by default pad.
+        stride_x: by how many pixels the window moves to the right; by default stride.
+        stride_y: by how many pixels the window moves down; by default stride.
+        pool: whether a window gives its maximum or its mean.
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA."""
 
 def Pooling1D(
@@ -1220,7 +1220,7 @@ def Pooling1D(
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
-        pool: the kind of pooling.
+        pool: what a window gives: its maximum, mean, sum, first step or last step.
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
@@ -1240,7 +1240,7 @@ def PositionalEncoding(
     """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding).
 
     Args:
-        scale: the factor of its source."""
+        scale: what the source is multiplied by before the encoding is added."""
 
 def RBM(
     units: int,
@@ -1282,7 +1282,7 @@ def RBMHid(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The hidden side: means (B, hdim) of its units given the visible units (B, n) (kRBMHid).
+    """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n) (kRBMHid).
 
     Args:
         hdim: the number of hidden units.
@@ -1306,7 +1306,7 @@ def RBMVis(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian`` (kRBMVis).
+    """The visible side of a restricted Boltzmann machine: the data (B, ...) as (B, n), from 0 to 1 unless ``gaussian`` (kRBMVis).
 
     Args:
         hdim: the number of hidden units.
@@ -1665,7 +1665,7 @@ def TDLoss(
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss).
 
     Args:
-        delta: the error beyond which the loss is linear; 0 for none.
+        delta: the error beyond which the loss is linear; with 0 it is squared everywhere.
         scale: the factor of the loss."""
 
 def TimeDistributed(
@@ -1692,9 +1692,9 @@ def VTraceLoss(
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss).
 
     Args:
-        distribution: the distribution of its policy.
-        rho_clip: the largest ratio of probabilities that weighs a step.
-        c_clip: the largest ratio by which the steps after it count.
+        distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
+        rho_clip: the largest ratio of an action's probabilities, now and when it was chosen, in the error of a value.
+        c_clip: the largest such ratio in the factors that carry later errors back.
         value_scale: the factor of the loss of the values."""
 
 def ZeroPadding2D(

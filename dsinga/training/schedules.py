@@ -110,7 +110,7 @@ class Exponential(Schedule):
         """Settings of kExponential."""
 
         change_freq: Count = required("the number of steps in which the rate is multiplied by gamma")
-        gamma: Positive = setting(0.5, "the factor, by default a half")
+        gamma: Positive = setting(0.5, "what the rate is multiplied by every change_freq steps")
 
     settings: Conf
 
@@ -142,7 +142,7 @@ class Step(Schedule):
     class Conf(Settings):
         """Settings of kStep."""
 
-        gamma: NonNegative = setting(1.0, "the factor of each change")
+        gamma: NonNegative = setting(1.0, "what the rate is multiplied by at each change")
         change_freq: Count = required("every how many steps the rate changes")
 
     settings: Conf
@@ -159,7 +159,7 @@ class FixedStep(Schedule):
         """Settings of kFixedStep."""
 
         step: list[Natural] = setting([], "the steps from which the rates of step_lr hold, in rising order")
-        step_lr: list[NonNegative] = setting([], "as many rates")
+        step_lr: list[NonNegative] = setting([], "the rates, as many as step has")
 
         def faults(self) -> Iterator[Fault]:
             """Yield different numbers of ``step`` and ``step_lr``, and steps that do not rise."""

@@ -163,7 +163,10 @@ class Adam(Updater):
 
         beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
         beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
-        bias_correction: bool = setting(False, "beyond SINGA: whether Adam is computed as published")
+        bias_correction: bool = setting(
+            False,
+            "beyond SINGA: whether the moments are corrected for their bias, as published",
+        )
 
     settings: Conf
     slots = ("mean", "squares")

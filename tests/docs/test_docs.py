@@ -97,3 +97,16 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_answer_one_question_in_at_most_150_lines(page):
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_no_page_begins_with_the_store_or_the_net_of_another_page():
+    """Such a page begins with the other page's blocks, by ``<!-- begins with PAGE -->``."""
+    pages: dict[str, list[str]] = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        lines = text.splitlines()[:30]
+        nets = [block.text.partition("neuralnet {")[2] for block in blocks(text) if block.line <= 30]
+        for part in [*(line for line in lines if "write_store(" in line), *filter(None, nets)]:
+            pages.setdefault("".join(part.split()), []).append(page.name)
+    assert len(pages) > 20
+    assert not {part: names for part, names in pages.items() if len(names) > 1}

@@ -1,6 +1,5 @@
-"""docs/layers.md and docs/updaters.md name everything built in, and nothing that is not there."""
+"""The pages of formulas and of settings name everything built in, and nothing that is not there."""
 
-import enum
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,11 @@ import dsinga.net
 import dsinga.training  # noqa: F401  registers the rest
 from dsinga import registry
 from dsinga.data import KINDS
-from dsinga.job import LayerConf, LRGenConf, Message, UpdaterConf
-from dsinga.job.message import defaults, field_types, item_type
+from dsinga.job import LayerConf, Message, ParamConf
+from dsinga.job.component import component_settings, docs
+from dsinga.job.message import field_types
 from tests.support.registries import entries
+from tests.support.settings_pages import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "".join(
@@ -63,27 +64,38 @@ def test_the_page_on_data_names_every_importer():
     assert set(re.findall(r"`(\w+)`", "".join(cells))) == builtin("importer")
 
 
-def settings() -> Iterator[tuple[type[Message], str, str | None]]:
-    """Yield (message, field, default or None) for each setting that a row of a table gives."""
-    owners = {**field_types(LayerConf), **field_types(UpdaterConf), **field_types(LRGenConf)}
-    for row in re.findall(r"^\| `k.*$", PAGE, flags=re.MULTILINE):
-        conf = re.search(r"`(\w+_conf)`", row)
-        if conf and conf[1] != "store_conf":
-            message = item_type(owners[conf[1]])[0]
-            for name, default in re.findall(r"`([a-z]\w*)`(?: \[([^\]:]+)[^\]]*\])?", row):
-                if not re.match("k[A-Z]", name) and not name.endswith("_conf"):
-                    yield message, name, default or None
+def settings() -> Iterator[tuple[type[Message], str]]:
+    """Yield (message, field) for each setting that a formula in a row of a table names."""
+    confs = {name: entry.Conf for kind in ("layer", "updater", "schedule") for name, entry in entries(kind).items()}
+    for names, row in re.findall(r"^\| (`k[^|]*) \|(.*)$", PAGE, flags=re.MULTILINE):
+        conf = confs.get(re.findall(r"\bk\w+", names)[0])
+        for name in re.findall(r"`([a-z]\w*)[:`]", row) if conf else ():
+            if not re.match("k[A-Z]", name) and not name.endswith("_conf"):
+                yield conf, name
 
 
-def test_settings_and_their_defaults_are_those_of_the_schema():
+def test_formulas_name_settings_that_there_are():
     rows = list(settings())
     assert len(rows) > 30
-    for message, name, default in rows:
-        assert name in field_types(message), f"{message.__name__} has no {name}"
-        own = defaults(message).get(name)
-        if default and own is not None:  # windows have defaults that depend on the layer
-            shown = own.name if isinstance(own, enum.Enum) else str(own).lower()
-            assert default == shown or float(default) == own, f"{message.__name__}.{name} is {shown}, not {default}"
+    of_all = {*field_types(LayerConf), *field_types(ParamConf)}
+    for message, name in rows:
+        assert name in {*field_types(message), *of_all}, f"{message.__name__} has no {name}"
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_pages_of_settings_say_what_the_registry_says(name):
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text == pages()[name], "out of date: python -m tests.support.settings_pages"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in registry.ROOMS if kind not in ("importer", "environment")])
+def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means(kind):
+    text = "".join(pages().values())
+    for name in builtin(kind):
+        assert f"`{name}`" in text or f"# {name}\n" in text
+    for name, conf in component_settings(kind):
+        empty = [setting for setting, meaning in docs(conf).items() if name in builtin(kind) and not meaning.strip()]
+        assert not empty, f"{name} does not say what {empty} mean"
 
 
 def test_the_index_names_every_page():

@@ -147,21 +147,22 @@ def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links
 
 
 def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
-    text = (site / "clusters.html").read_text("utf-8")
+    text = (site / "running.html").read_text("utf-8")
     assert '<span class="filename">job.conf</span>' in text
     assert "```" not in text
 
 
 def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[str, Links]) -> None:
     text = (site / "index.html").read_text("utf-8")
-    article = text[text.index("<article") : text.index('id="begin-here"')]
+    article = text[text.index("<article") : text.index('id="python"')]
     assert "trains neural networks in Python" in article
     assert "pip install" in article
     assert "confusion_matrix" in article, "an example"
     assert "<img" in article, "a picture"
     assert 'href="project/index.html"' in article, "the source"
     titles = re.findall(r'<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
-    assert titles.index("Python") < titles.index("Jobs and data")
+    assert titles.index("Begin here") < titles.index("Python") < titles.index("Jobs and data")
+    assert article.index('id="begin-here"') < article.index("pip install")
 
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "docs" / "book").glob("*.md") if path.stem != "README")

@@ -52,13 +52,13 @@ class DDPG(Algorithm):
         """Settings of kDDPG."""
 
         noise: NonNegative = setting(
-            0.1, "standard deviation of the noise that sample adds to actions, of which the bounds are -1 and 1"
+            0.1, "standard deviation of the noise that is added to actions from -1 to 1, to explore"
         )
         noise_correlation: Unit = setting(
             0.0,
-            "correlation of the noise of an environment's step with that of the step before. Above 0 it is an "
-            "Ornstein-Uhlenbeck process, exp(-theta·dt), which pushes one way for about 1/(1 - correlation) steps, "
-            "across episodes, too",
+            "correlation of the noise of an environment's step with that of the step before. Above 0 the noise is an "
+            "Ornstein-Uhlenbeck process, whose correlation is exp(-theta·dt), and pushes one way for about "
+            "1/(1 - correlation) steps, across episodes, too",
         )
         random_steps: Natural = setting(1000, "steps of environments at first, whose actions are random")
         target_share: Unit = setting(

@@ -48,12 +48,12 @@ class DQN(Algorithm):
     class Conf(Settings):
         """Settings of kDQN."""
 
-        double: bool = setting(False, "whether Q chooses the action that Q' values")
+        double: bool = setting(False, "whether the params choose the action that the target params value (double DQN)")
         delta: NonNegative = setting(1.0, "the error beyond which the loss is linear (Huber), 0 for none")
-        target_every: Count = setting(250, "updates after which Q' follows Q")
-        target_share: Unit = setting(1.0, "how far Q' then moves towards Q, from 0 to 1; 1 copies")
+        target_every: Count = setting(250, "after how many updates the target params follow the params")
+        target_share: Unit = setting(1.0, "how far the target params then move towards the params; 1 copies them")
         first_epsilon: Unit = setting(1.0, "the share of random actions at first")
-        last_epsilon: Unit = setting(0.05, "the share from epsilon_steps on; it falls linearly")
+        last_epsilon: Unit = setting(0.05, "the share of random actions from epsilon_steps on; it falls linearly")
         epsilon_steps: Natural = setting(10_000, "steps of environments until the share is last_epsilon")
         actor_spread: NonNegative = setting(
             7.0, "how far the exploration of remote actors differs; with 0 all explore alike"

@@ -39,8 +39,8 @@ class ES(Algorithm):
     class Conf(Settings):
         """Settings of kES."""
 
-        population: Annotated[int, Range(2)] = setting(32, "candidates of a generation, an even number")
-        deviation: Positive = setting(0.05, "standard deviation of the noise")
+        population: Annotated[int, Range(2)] = setting(32, "the number of candidates of a generation, an even number")
+        deviation: Positive = setting(0.05, "standard deviation of the noise that is added to a candidate's params")
 
     settings: Conf
 

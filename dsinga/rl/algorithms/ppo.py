@@ -47,12 +47,15 @@ class PPO(ActorCritic):
         """Settings of kPPO."""
 
         clip: Positive = setting(0.2, "by how much the probability of an action may change before its gradient ends")
-        epochs: Count = setting(4, "passes over a rollout")
-        minibatches: Count = setting(4, "updates in a pass")
+        epochs: Count = setting(4, "the number of passes over a rollout")
+        minibatches: Count = setting(4, "into how many minibatches a pass is divided, each for an update")
         decay: Unit = setting(0.95, "weight of later errors in an advantage, lambda")
         value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
         entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
-        normalize_advantages: bool = setting(True, "whether those of a minibatch get mean 0 and standard deviation 1")
+        normalize_advantages: bool = setting(
+            True,
+            "whether the advantages of a minibatch get mean 0 and standard deviation 1",
+        )
         max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
 
     settings: Conf

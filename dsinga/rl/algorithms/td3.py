@@ -30,8 +30,8 @@ class TD3(DDPG):
         """Settings of kTD3."""
 
         target_noise: NonNegative = setting(0.2, "standard deviation of the noise in targets, for actions from -1 to 1")
-        target_noise_limit: NonNegative = setting(0.5, "the noise is at most so large")
-        actor_every: Count = setting(2, "updates of the critics for each of the actor")
+        target_noise_limit: NonNegative = setting(0.5, "the largest noise in targets, for actions from -1 to 1")
+        actor_every: Count = setting(2, "how many updates of the critics come before each of the actor")
 
     settings: Conf
     critics: ClassVar[int] = 2

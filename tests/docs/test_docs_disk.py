@@ -1,4 +1,4 @@
-"""The command of docs/running.md that puts links in place of copies of oneDNN's library."""
+"""The command of docs/workers.md that puts links in place of copies of oneDNN's library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def replace_copies(folder: Path) -> None:
     """Execute the command twice."""
-    (block,) = (block for block in blocks((ROOT / "docs" / "running.md").read_text("utf-8")) if block.language == "sh")
+    (block,) = (block for block in blocks((ROOT / "docs" / "workers.md").read_text("utf-8")) if block.language == "sh")
     environment = {**os.environ, "PATH": f"{folder.parents[1]}:{os.environ['PATH']}"}
     for _ in range(2):
         subprocess.run(["sh", "-euc", block.text], env=environment, check=True, timeout=20)
