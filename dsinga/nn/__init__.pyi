@@ -1112,6 +1112,26 @@ def PPOLoss(
         clip: the largest change of a probability, as a share of it.
         scale: the factor of the loss."""
 
+def PReLU(
+    initial_slope: float = 0.25,
+    shared: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel (kPReLU).
+
+    Args:
+        initial_slope: the slope for negative inputs with which training begins.
+        shared: whether all channels have the same slope."""
+
 def Param(
     name: str = '',
     init: Any = None,

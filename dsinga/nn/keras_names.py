@@ -30,7 +30,7 @@ _LAYERS = {
             "Hashing FeatureSpace MaxNumBoundingBoxes",
             _NO_LAYER: "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum PReLU Permute RMSNormalization RepeatVector "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",

@@ -147,6 +147,11 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kReLU", ROWS, conf=conf("relu", negative_slope=0.25)),
         lambda _, x: functional.leaky_relu(x, 0.25),
     ),
+    "learnt slopes": (case("kPReLU", IMAGES), lambda params, x: functional.prelu(x, params[0])),
+    "a shared slope": (
+        case("kPReLU", ROWS, conf=conf("prelu", shared=True)),
+        lambda params, x: functional.prelu(x, params[0]),
+    ),
     "softmax": (case("kSoftmax", ROWS), lambda _, x: x.softmax(1)),
     "embedding": (
         case("kEmbedding", (BATCH, 4), conf=EMBEDDING, codes=6),

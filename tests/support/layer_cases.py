@@ -110,6 +110,9 @@ case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_diff
 case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
+case("kPReLU", "", {}, IMAGES)
+case("kPReLU", "rows", {"prelu_conf": {"initial_slope": 0.5}}, ROWS)
+case("kPReLU", "shared", {"prelu_conf": {"shared": True}}, IMAGES)
 case("kSigmoid kSTanh", "", {}, ROWS)
 for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU"):
     case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
