@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.job import Settings, required, setting
+from dsinga.job.limits import Count, Share
 from dsinga.job.message import set_fields
 from dsinga.nn.optimizers import updater_conf
-from dsinga.training import create_updater
+from dsinga.registry import register, unregister
+from dsinga.training import Updater, create_updater
+from dsinga.training.schedules import Schedule
 
 
 def rate(schedule, step: int) -> float:
@@ -103,6 +108,44 @@ def test_an_optimizer_by_name_has_the_defaults(name):
     functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop}
     if name.lower() in functions:
         assert conf == functions[name.lower()]()
+
+
+def test_updaters_and_schedules_of_the_users_own_have_functions():
+    @register("updater", "Shrinking")
+    class Shrinking(Updater):
+        class Conf(Settings):
+            """Settings of Shrinking."""
+
+            beta1: Share = required("the share that is left")
+
+        def change(self, lr, w, g, slots, t, s):
+            w *= self.settings.beta1
+
+    @register("schedule", "Halving")
+    class Halving(Schedule):
+        class Conf(Settings):
+            """Settings of Halving."""
+
+            change_freq: Count = setting(1, "every how many steps")
+
+        def __call__(self, step):
+            return self.base / 2 ** (step // self.settings.change_freq)
+
+    try:
+        conf = nn.Shrinking(0.25, nn.Halving(0.4, decay_steps=3, minimum_lr=0.15), weight_decay=0.5)
+        assert [create_updater(conf).rate(step) for step in (0, 3, 9)] == [0.4, 0.2, 0.15]
+        assert (conf.type_name, conf.shrinking_conf.beta1, conf.weight_decay) == ("Shrinking", 0.25, 0.5)
+        for call, message in (
+            (lambda: nn.Shrinking(), "Shrinking: missing a required argument: 'beta_1'"),
+            (lambda: nn.Shrinking(2.0), "beta1"),
+            (lambda: nn.Halving(), "Halving: missing a required argument: 'initial_learning_rate'"),
+            (lambda: nn.Halving(0.1, decay_stps=3), "Halving has no argument 'decay_stps'; did you mean 'decay_steps'"),
+        ):
+            with pytest.raises(UserError, match=message):
+                create_updater(call())
+    finally:
+        unregister("updater", "Shrinking")
+        unregister("schedule", "Halving")
 
 
 def test_clipping_is_a_field_of_the_updater():
