@@ -903,6 +903,21 @@ def LinearMomentum(
 ) -> MomentumConf:
     """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
 
+def Lion(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.99,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
+
+    Args:
+        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
+        beta_2: the decay of the running mean of gradients."""
+
 def LocalResponseNormalization(
     size: int = 5,
     alpha: float = 1.0,

@@ -101,11 +101,11 @@ def test_updates_are_those_of_pytorch(name):
         np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "Adam", "adamax", "rmsprop", "adagrad", "adadelta", "kNesterov"])
+@pytest.mark.parametrize("name", ["sgd", "Adam", "adamax", "rmsprop", "adagrad", "adadelta", "lion", "kNesterov"])
 def test_an_optimizer_by_name_has_the_defaults(name):
     conf = updater_conf(name)
     create_updater(conf)
-    functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop}
+    functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop, "lion": nn.Lion}
     if name.lower() in functions:
         assert conf == functions[name.lower()]()
 
@@ -146,6 +146,12 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
     finally:
         unregister("updater", "Shrinking")
         unregister("schedule", "Halving")
+
+
+def test_lion_takes_the_arguments_of_keras():
+    conf = nn.Lion(0.002, beta_1=0.8, beta_2=0.95, weight_decay=0.1)
+    assert (conf.type.name, conf.learning_rate.base_lr, conf.weight_decay) == ("kLion", 0.002, 0.1)
+    assert (conf.lion_conf.beta1, conf.lion_conf.beta2) == (0.8, 0.95)
 
 
 def test_clipping_is_a_field_of_the_updater():
