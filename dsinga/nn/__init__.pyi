@@ -365,6 +365,21 @@ def Convolution(
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
+def CosineDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    alpha: float = 0.0,
+    warmup_steps: int = 0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+) -> LRGenConf:
+    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq (kCosine).
+
+    Args:
+        decay_steps: the number of steps from base_lr to the last rate.
+        alpha: the last rate, as a share of base_lr.
+        warmup_steps: the number of steps before, in which the rate rises from 0 to base_lr."""
+
 def CosineSimilarity(
     scale: float = 1.0,
     *,

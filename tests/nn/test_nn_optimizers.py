@@ -132,7 +132,7 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
             return self.base / 2 ** (step // self.settings.change_freq)
 
     try:
-        conf = nn.Shrinking(0.25, nn.Halving(0.4, decay_steps=3, minimum_lr=0.15), weight_decay=0.5)
+        conf = nn.Shrinking(0.25, nn.Halving(0.4, 3, minimum_lr=0.15), weight_decay=0.5)
         assert [create_updater(conf).rate(step) for step in (0, 3, 9)] == [0.4, 0.2, 0.15]
         assert (conf.type_name, conf.shrinking_conf.beta1, conf.weight_decay) == ("Shrinking", 0.25, 0.5)
         for call, message in (
@@ -152,6 +152,27 @@ def test_lion_takes_the_arguments_of_keras():
     conf = nn.Lion(0.002, beta_1=0.8, beta_2=0.95, weight_decay=0.1)
     assert (conf.type.name, conf.learning_rate.base_lr, conf.weight_decay) == ("kLion", 0.002, 0.1)
     assert (conf.lion_conf.beta1, conf.lion_conf.beta2) == (0.8, 0.95)
+
+
+def test_a_cosine_has_the_rates_of_pytorch():
+    torch = pytest.importorskip("torch")
+    conf = nn.CosineDecay(0.4, decay_steps=20, alpha=0.25)
+    peer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(peer, T_max=20, eta_min=0.1)
+    for step in range(21):
+        assert rate(conf, step) == pytest.approx(decay.get_last_lr()[0])
+        peer.step()
+        decay.step()
+
+
+def test_a_cosine_warms_up_as_in_keras():
+    """Keras's formula from an initial rate of 0, to the target 0.4."""
+    conf = nn.CosineDecay(0.4, 20, alpha=0.5, warmup_steps=10)
+    for step in (0, 3, 9, 10, 17, 30, 99):
+        decayed = 0.5 * 0.4 * (1 + np.cos(np.pi * min((step - 10) / 20, 1)))
+        assert rate(conf, step) == pytest.approx(0.4 * step / 10 if step < 10 else 0.5 * decayed + 0.2)
+    with pytest.raises(UserError, match="no argument 'warmup_target'; it is initial_learning_rate"):
+        nn.CosineDecay(0.0, 20, warmup_target=0.4)
 
 
 def test_clipping_is_a_field_of_the_updater():
