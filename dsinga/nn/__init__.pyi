@@ -679,6 +679,26 @@ def HingeLoss(
 ) -> LayerBuilder:
     """Hinge loss of all other classes, as of support vector machines (kHingeLoss)."""
 
+def HuberLoss(
+    delta: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kHuberLoss).
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        scale: the factor of the loss and its gradient."""
+
 def Identity(
     *,
     name: str | None = None,

@@ -82,7 +82,7 @@ LOSSES = {
     **instead_by_name(
         {
             _NO_LOSS: "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle Dice Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
+            "Circle Dice KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
@@ -90,6 +90,7 @@ LOSSES = {
     "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
     "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
+    "Huber": 'write loss="huber", or nn.HuberLoss()',
     "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
@@ -97,7 +98,7 @@ LOSSES = {
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "huber mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
+            _NO_LOSS: "mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
             "mean_absolute_percentage_error kl_divergence circle mean_squared_logarithmic_error "
             "binary_focal_crossentropy tversky categorical_focal_crossentropy",
         }

@@ -170,6 +170,10 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kEuclideanLoss", ROWS, (BATCH, 3, 4), conf=conf("euclideanloss", scale=0.5)),
         lambda _, x, y: (x - y.flatten(1)).square().sum() / BATCH / 2,
     ),
+    "Huber's loss": (
+        case("kHuberLoss", ROWS, (BATCH, 3, 4), conf=conf("huberloss", delta=0.7, scale=2)),
+        lambda _, x, y: functional.huber_loss(x, y.flatten(1), reduction="sum", delta=0.7) * 2 / BATCH,
+    ),
     "cosine similarity": (
         case("kCosineSimilarity", ROWS, ROWS, conf=conf("cosinesimilarity", scale=5)),
         lambda _, x, y: 5 * functional.cosine_similarity(x, y)[:, None],

@@ -137,6 +137,10 @@ case("kSoftmaxLoss", "smoothed weighted", smoothed, ROWS, (BATCH,), (BATCH,), cl
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
 case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)
+case("kHuberLoss", "", {}, ROWS, (BATCH, 3, 2, 2))
+huber = {"huberloss_conf": {"delta": 0.5, "scale": 2}}
+case("kHuberLoss", "scaled", huber, ROWS, ROWS)
+case("kHuberLoss", "weighted", huber, ROWS, ROWS, (BATCH, 1))
 case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, probabilities=1)
 scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
 case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, probabilities=1)
