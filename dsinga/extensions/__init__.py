@@ -21,6 +21,7 @@ from dsinga.extensions.standard import Checkpointing, Display, Evaluation, Funct
 from dsinga.extensions.stop_on_time import StopOnTime
 from dsinga.extensions.tensorboard import TensorBoard
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+from dsinga.registry import entries, is_user_code
 
 __all__ = [
     "CSV",
@@ -57,4 +58,11 @@ __all__ = [
     "create_extensions",
 ]
 
-__getattr__ = missing_names(__name__, __all__, instead=CALLBACKS)
+
+def classes() -> dict[str, type]:
+    """Return the classes of the built-in extensions by name."""
+    types = entries("extension").values()
+    return {cls.__name__: cls for cls in types if isinstance(cls, type) and not is_user_code(cls)}
+
+
+__getattr__ = missing_names(__name__, __all__, classes, instead=CALLBACKS)

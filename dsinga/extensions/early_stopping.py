@@ -1,13 +1,15 @@
-"""The extension that ends training when a metric no longer improves."""
+"""The extensions that end training by a metric: when it no longer improves, or has gone beyond a value."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from dsinga.extensions.best_value import Plateau, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keep_best import KeepBest
 from dsinga.extensions.triggers import OnMetric
 from dsinga.job import MonitorMode
-from dsinga.job.component import Settings, setting
+from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Count, NonNegative
 from dsinga.registry import register
 
@@ -75,3 +77,38 @@ class EarlyStopping(Extension):
         self._plateau.load_state(state)
         if self._keep is not None:
             self._keep.load_state(state.get("keep", {}))
+
+
+@register("extension", kStopBeyond=8)
+class StopBeyond(Extension):
+    """Ends training once a metric is above or below a value: it is good enough, or training has gone wrong."""
+
+    class Conf(Settings):
+        """Settings of kStopBeyond."""
+
+        monitor: str = setting("val/loss", "the name of a metric, by phase and name, as in 'val/loss'")
+        above: float | None = setting(None, "the value above which the metric ends training")
+        below: float | None = setting(None, "the value below which it does")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield that neither is given, or that every value would end training."""
+            if self.above is None and self.below is None:
+                yield Fault("extension kStopBeyond needs above, as in above: 0.99, or below, as in below: 0.1")
+            elif self.above is not None and self.below is not None and self.above < self.below:
+                text = f"above is {self.above:g} and below {self.below:g}, so that every value ends training"
+                yield Fault(f"{text}; give an above that is not less", "above")
+
+    settings: Conf
+
+    def set_up(self) -> None:
+        """Run whenever the metric is recorded."""
+        self._monitor = metric_name(self.settings.monitor)
+        self.trigger = OnMetric(self.settings.monitor)
+
+    def run(self, loop: LoopView) -> None:
+        """Compare the newest value with the bounds."""
+        value, above, below = loop.metrics[self._monitor], self.settings.above, self.settings.below
+        if above is not None and value > above:
+            loop.stop(f"{self._monitor} is {value:.4g}, above {above:g}")
+        elif below is not None and value < below:
+            loop.stop(f"{self._monitor} is {value:.4g}, below {below:g}")

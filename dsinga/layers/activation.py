@@ -1,4 +1,4 @@
-"""Functions of single units: kReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kSoftmax, kDropout.
+"""Functions of single units: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kSoftmax, kDropout.
 
 All but kSoftmax map (B, ...) to the same shape.
 """
@@ -20,7 +20,9 @@ from dsinga.layers.base import (
     Gradients,
     Layer,
     Output,
+    ParamSpec,
     Shape,
+    as_text,
     float_bytes,
     from_matrix,
     to_matrix,
@@ -81,6 +83,52 @@ class ReLU(ElementwiseFunction):
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         return ops.relu_grad(y, dy, self.slope)
+
+
+@register("layer", kPReLU=752)
+class PReLU(Layer):
+    """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel.
+
+    He et al., Delving Deep into Rectifiers (2015), who train the slopes without weight decay: ``wd_scale: 0``.
+    """
+
+    class Conf(Settings):
+        """Settings of kPReLU."""
+
+        initial_slope: NonNegative = setting(0.25, "the slope for negative inputs with which training begins")
+        shared: bool = setting(False, "whether all channels have the same slope")
+
+    settings: Conf
+    source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+        if len(self.shape) < 2:
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+        initial, shared = self.settings.initial_slope, self.settings.shared
+        slopes = (1,) if shared else self.shape[1:2]
+        self.params = (ParamSpec("slope", slopes, None if shared else 0, initial=initial),)
+
+    def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
+        """Return ``values`` where x > 0, and times the slope of their channel elsewhere."""
+        by_channel = slope.reshape(-1, *[1] * (x.ndim - 2))
+        return ctx.ops.xp.where(x > 0, values, by_channel * values)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(self._select(sources[0], sources[0], params[0], ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, slope = sources[0], params[0]
+        sums = ctx.ops.channel_sums(ctx.ops.xp.minimum(x, 0), grad)
+        dslope = sums.sum(keepdims=True) if self.settings.shared else sums
+        return (self._select(x, grad, slope, ctx) if needs[0] else None,), (dslope.astype(slope.dtype),)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape)] * 2  # the negative inputs, and the gradient times the slopes
 
 
 @register("layer", kSigmoid=213)

@@ -1,4 +1,4 @@
-"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss and kSigmoidCrossEntropyLoss.
+"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss, kHuberLoss and kSigmoidCrossEntropyLoss.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
 the sums and counts of all workers add up to that mean. An optional third source gives a weight for each row; see
@@ -15,7 +15,7 @@ import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, NonNegative, Share
+from dsinga.job.limits import Count, NonNegative, Positive, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
@@ -188,6 +188,56 @@ class EuclideanLoss(PairLoss):
     def _losses(self, difference: Array) -> Array:
         """Return the squared error of each row, (B,) float64."""
         return (difference * difference).sum(axis=1, dtype=np.float64)
+
+
+@register("layer", kHuberLoss=753)
+class HuberLoss(PairLoss):
+    """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+
+    h(e) is e²/2 where |e| is at most ``delta``, beyond it delta·(|e| - delta/2), so that single large errors count
+    less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
+    """
+
+    takes_vectors: ClassVar[bool] = True
+
+    class Conf(Settings):
+        """Settings of kHuberLoss."""
+
+        delta: Positive = setting(1.0, "the error beyond which the loss is linear")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
+        losses = self._losses(difference, ctx)
+        weights = weights_of(sources, WEIGHTS, ctx.ops)
+        loss = losses.sum() * self.settings.scale
+        loss = loss if weights is None else weighted_sum(losses, weights, self.settings.scale)
+        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        factor = self.settings.scale / ctx.rows.total
+        slopes = weighted_rows(self._slopes(output.feature, ctx), weights_of(sources, WEIGHTS, ctx.ops))
+        grads: list[Array | None] = [
+            from_matrix(slopes * sign, source, ctx.ops) if need else None
+            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
+        ]
+        for need in needs[WEIGHTS:]:
+            losses = self._losses(output.feature, ctx) if need else None
+            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
+        return grads, ()
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        """Return the derivative of h, the difference between -delta and delta, (B, n)."""
+        return ctx.ops.xp.minimum(ctx.ops.xp.maximum(difference, -self.settings.delta), self.settings.delta)
+
+    def _losses(self, difference: Array, ctx: Context) -> Array:
+        """Return the loss of each row, (B,) float64."""
+        slopes = self._slopes(difference, ctx)
+        return (slopes * (difference - slopes / 2)).sum(axis=1, dtype=np.float64)
 
 
 @register("layer", kSigmoidCrossEntropyLoss=730)

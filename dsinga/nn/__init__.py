@@ -4,6 +4,8 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+from typing import Any
+
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.activations import GELU, Activation, Softmax
 from dsinga.nn.attention import Attention, MultiHeadAttention
@@ -47,7 +49,7 @@ from dsinga.nn.losses import (
     SoftmaxLoss,
 )
 from dsinga.nn.model import CD, Model, Sequential
-from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop
+from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop, optimizer_functions
 from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, SimpleRNN, TimeDistributed
 from dsinga.nn.schedules import (
     ExponentialDecay,
@@ -55,6 +57,7 @@ from dsinga.nn.schedules import (
     LinearMomentum,
     PiecewiseConstantDecay,
     Schedule,
+    schedule_functions,
 )
 
 __all__ = [
@@ -71,4 +74,10 @@ __all__ = [
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
 
-__getattr__ = missing_names(__name__, __all__, layer_functions)
+
+def derived_functions() -> dict[str, Any]:
+    """Return the functions that follow from the classes of registered components, by name."""
+    return {**optimizer_functions(), **schedule_functions(), **layer_functions()}
+
+
+__getattr__ = missing_names(__name__, __all__, derived_functions)

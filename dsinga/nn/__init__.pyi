@@ -365,6 +365,21 @@ def Convolution(
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
+def CosineDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    alpha: float = 0.0,
+    warmup_steps: int = 0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+) -> LRGenConf:
+    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq (kCosine).
+
+    Args:
+        decay_steps: the number of steps from base_lr to the last rate.
+        alpha: the last rate, as a share of base_lr.
+        warmup_steps: the number of steps before, in which the rate rises from 0 to base_lr."""
+
 def CosineSimilarity(
     scale: float = 1.0,
     *,
@@ -664,6 +679,26 @@ def HingeLoss(
 ) -> LayerBuilder:
     """Hinge loss of all other classes, as of support vector machines (kHingeLoss)."""
 
+def HuberLoss(
+    delta: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kHuberLoss).
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        scale: the factor of the loss and its gradient."""
+
 def Identity(
     *,
     name: str | None = None,
@@ -903,6 +938,21 @@ def LinearMomentum(
 ) -> MomentumConf:
     """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
 
+def Lion(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.99,
+    weight_decay: float = 0.0,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
+
+    Args:
+        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
+        beta_2: the decay of the running mean of gradients."""
+
 def LocalResponseNormalization(
     size: int = 5,
     alpha: float = 1.0,
@@ -1111,6 +1161,26 @@ def PPOLoss(
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         clip: the change of an action's probability, as a share of it, beyond which the gradient is 0.
         scale: the factor of the loss."""
+
+def PReLU(
+    initial_slope: float = 0.25,
+    shared: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel (kPReLU).
+
+    Args:
+        initial_slope: the slope for negative inputs with which training begins.
+        shared: whether all channels have the same slope."""
 
 def Param(
     name: str = '',

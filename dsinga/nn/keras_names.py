@@ -30,7 +30,7 @@ _LAYERS = {
             "Hashing FeatureSpace MaxNumBoundingBoxes",
             _NO_LAYER: "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum PReLU Permute RMSNormalization RepeatVector "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
@@ -69,12 +69,11 @@ _LAYERS = {
 }
 
 OPTIMIZERS = {
-    **dict.fromkeys("Adafactor Ftrl Lamb Lion Muon Nadam".split(), _NO_OPTIMIZER),
+    **dict.fromkeys("Adafactor Ftrl Lamb Muon Nadam".split(), _NO_OPTIMIZER),
     "AdamW": "write nn.Adam(weight_decay=...), which adds the decay to gradients",
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
-    "CosineDecay": "write nn.ExponentialDecay or nn.PiecewiseConstantDecay, or register a schedule (docs/extending.md)",
-    "CosineDecayRestarts": "write nn.PiecewiseConstantDecay, or register a schedule (docs/extending.md)",
+    "CosineDecayRestarts": "write nn.CosineDecay, or register a schedule (docs/extending.md)",
     "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
     "PolynomialDecay": 'write nn.Schedule("kLinear", ...) for power 1',
 }
@@ -83,7 +82,7 @@ LOSSES = {
     **instead_by_name(
         {
             _NO_LOSS: "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle Dice Huber KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
+            "Circle Dice KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
@@ -91,6 +90,7 @@ LOSSES = {
     "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
     "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
+    "Huber": 'write loss="huber", or nn.HuberLoss()',
     "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
@@ -98,7 +98,7 @@ LOSSES = {
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "huber mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
+            _NO_LOSS: "mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
             "mean_absolute_percentage_error kl_divergence circle mean_squared_logarithmic_error "
             "binary_focal_crossentropy tversky categorical_focal_crossentropy",
         }

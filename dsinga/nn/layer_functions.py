@@ -5,39 +5,17 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from dsinga.job.component import Settings, docs
-from dsinga.job.setting_arguments import signature
+from dsinga.job.component import Settings
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
 from dsinga.nn.convolution import refuse_channels_last
+from dsinga.nn.forms import Form, function_name, named
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import entries, version
-
-
-class Form(NamedTuple):
-    """How a function of ``nn`` stands for a layer.
-
-    Attributes:
-        type: the layer's type.
-        arguments: the setting by the name of the argument, where the two differ.
-        defaults: defaults that differ from the layer's.
-        fixed: settings that are no arguments.
-        required: arguments without a default.
-        takes_images: whether images with the channels last are refused.
-    """
-
-    type: str
-    arguments: Mapping[str, str] = {}
-    defaults: Mapping[str, Any] = {}
-    fixed: Mapping[str, Any] = {}
-    required: tuple[str, ...] = ()
-    takes_images: bool = False
-
 
 FORMS = {
     "Dropout": Form("kDropout", {"rate": "dropout_ratio"}, required=("rate",)),
@@ -72,11 +50,6 @@ def _function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
     return known if known and getattr(known, "cls", None) is cls else layer_function(name, form, cls)
 
 
-def function_name(type: str) -> str:
-    """Return the name of the function of a layer type: PReLU of kPReLU, and a user's name as it is."""
-    return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
-
-
 def _is_of_nets(cls: Any) -> bool:
     """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
     is_layer = isinstance(cls, type) and issubclass(cls, Layer) and not issubclass(cls, Bridge)
@@ -86,49 +59,17 @@ def _is_of_nets(cls: Any) -> bool:
 def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
     """Return the function called ``name`` that makes layers of a class."""
     conf: type[Settings] | None = getattr(cls, "Conf", None)
-    parameters = [] if conf is None else list(_parameters(form, conf))
 
     def function(**arguments: Any) -> Write:
-        settings = {form.arguments.get(argument, argument): value for argument, value in arguments.items()}
-        given = {**form.defaults, **form.fixed, **settings}
+        fields = form.fields(conf, arguments)
 
         def write(writer: LayerWriter) -> Any:
             if form.takes_images:
                 refuse_channels_last(writer)
-            if conf is None:
-                return writer.add(form.type)
-            fields: dict[str, Any] = {conf.field: conf(**given)} if given or conf.needed else {}
             return writer.add(form.type, **fields)
 
         return write
 
-    function.__name__ = function.__qualname__ = name
-    function.__module__ = "dsinga.nn"  # where pickle finds it
-    function.__doc__ = _doc(form, cls, conf)
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    make = layer(function)
+    make = layer(named(function, name, form, cls))
     make.cls = cls  # type: ignore[attr-defined]
     return make
-
-
-def _parameters(form: Form, conf: type[Settings]) -> list[inspect.Parameter]:
-    names = {setting: argument for argument, setting in form.arguments.items()}
-    parameters = []
-    for setting, parameter in signature(conf).parameters.items():
-        name = names.get(setting, setting)
-        default = form.defaults.get(setting, parameter.empty if name in form.required else parameter.default)
-        if setting not in form.fixed:
-            parameters.append(parameter.replace(name=name, default=default))
-    return sorted(parameters, key=lambda known: known.default is not known.empty)
-
-
-def _doc(form: Form, cls: Any, conf: type[Settings] | None) -> str:
-    """Return the docstring: the first sentence of the class, its type, and what each argument means."""
-    first = (inspect.getdoc(cls) or f"Layer {form.type}.").partition("\n\n")[0]
-    lines = [f"{first.rstrip('.')} ({form.type})."]
-    meanings = {} if conf is None else docs(conf)
-    names = {setting: argument for argument, setting in form.arguments.items()}
-    shown = [(names.get(setting, setting), text) for setting, text in meanings.items() if setting not in form.fixed]
-    if shown:
-        lines += ["", "Args:", *(f"    {name}: {text}." for name, text in shown)]
-    return "\n".join(lines)

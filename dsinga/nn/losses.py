@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
+from dsinga.layers.loss import PairLoss
 from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.forms import function_name
 from dsinga.nn.keras_names import LOSS_NAMES, missing_names
+from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, NetWriter, Write
-from dsinga.registry import nearest
+from dsinga.registry import entries, nearest
 
 
 @layer
@@ -150,8 +153,7 @@ NAMES = {
     "hinge": HingeLoss,
     "crf": CRF,
 }
-MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the layer sums
-TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
+SUMS = {"euclidean"}  # over the outputs of a row; other losses that compare with a feature are means, as in Keras
 METRICS = {  # that losses report besides the loss, by the name of the layer's function
     "SoftmaxLoss": ("accuracy",),
     "SigmoidCrossEntropyLoss": ("accuracy",),
@@ -160,8 +162,29 @@ METRICS = {  # that losses report besides the loss, by the name of the layer's f
     "ClassSoftmaxLoss": ("entropy",),
     "SampledLoss": (),
 }
-LOSSES = {*METRICS, *TARGETS}
-WITHOUT_PARAMS = {*TARGETS, "SoftmaxLoss", "HingeLoss"}
+
+
+def comparing() -> Set[str]:
+    """Return the names of the functions of losses that compare with a feature, not with classes."""
+    types = entries("layer").items()
+    return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
+
+
+def losses_by_name() -> Mapping[str, Callable[..., LayerBuilder]]:
+    """Return the functions of losses by the names that compile takes; "huber" follows from kHuberLoss."""
+    written = {function.__name__ for function in NAMES.values()}
+    further = sorted(comparing() - written)
+    return {**NAMES, **{name.removesuffix("Loss").lower(): layer_functions()[name] for name in further}}
+
+
+def is_loss(kind: str) -> bool:
+    """Whether a function of this name makes a loss that nn knows."""
+    return kind in METRICS or kind in comparing()
+
+
+def may_have_params(kind: str) -> bool:
+    """Whether a layer that a function of this name makes may have params: of losses, only some have."""
+    return kind not in comparing() | {"SoftmaxLoss", "HingeLoss"}
 
 
 def loss_kind(loss: Any) -> str:
@@ -169,15 +192,16 @@ def loss_kind(loss: Any) -> str:
     if isinstance(loss, LayerBuilder):
         return loss.kind
     name = loss if isinstance(loss, str) else ""
-    if name in NAMES:
-        return NAMES[name].__name__
-    if callable(loss) and getattr(loss, "__name__", "") in LOSSES:
+    known = losses_by_name()
+    if name in known:
+        return known[name].__name__
+    if callable(loss) and is_loss(getattr(loss, "__name__", "")):
         raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
     if callable(loss):
         raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending-layers.md)")
     if name in LOSS_NAMES:
         raise UserError(f"there is no loss {name!r}; {LOSS_NAMES[name].removeprefix('there is no such loss; ')}")
-    raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
+    raise UserError(f"there is no loss {loss!r}{nearest(str(loss), known) or '; these are ' + ', '.join(known)}")
 
 
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
@@ -198,11 +222,10 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         settings = {"name": name, **loss.settings}
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
-    loss_kind(loss)
-    shape = row_shape(output)
-    if loss in MEANS:
+    kind, shape = loss_kind(loss), row_shape(output)
+    if kind in comparing() and loss not in SUMS:
         weight /= math.prod(shape or (1,))
-    return NAMES[loss](name=name, **({} if weight == 1 else {"scale": weight}))
+    return losses_by_name()[loss](name=name, **({} if weight == 1 else {"scale": weight}))
 
 
 __getattr__ = missing_names(__name__)

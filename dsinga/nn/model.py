@@ -13,7 +13,7 @@ from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterC
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import checked, checked_class
-from dsinga.nn.losses import LOSSES, loss_kind
+from dsinga.nn.losses import is_loss, loss_kind
 from dsinga.nn.net_conf import (
     Objective,
     check_metric_names,
@@ -161,7 +161,7 @@ class Model(Trainable):
     def require_loss(self) -> None:
         """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
-        if not self.objective.losses and not kinds & {"RBM", "RBMVis", *LOSSES}:
+        if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def _write(self, train: PhaseRecords) -> Any:

@@ -16,7 +16,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
-from dsinga.nn.losses import CRF, METRICS, TARGETS, WITHOUT_PARAMS, loss_builder
+from dsinga.nn.losses import CRF, METRICS, comparing, loss_builder, may_have_params
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
@@ -111,7 +111,7 @@ def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[
     losses = objective.losses
     builders = layers_of([*outputs, *(loss for loss in losses if isinstance(loss, Symbol))])
     builders += [loss for loss in losses if isinstance(loss, LayerBuilder)]
-    return [builder for builder in builders if builder.kind not in WITHOUT_PARAMS]
+    return [builder for builder in builders if may_have_params(builder.kind)]
 
 
 def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
@@ -135,7 +135,7 @@ def weighted(conf: LayerConf) -> list[LayerConf]:
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
     shape = row_shape(output) or ()
-    if builder.kind in TARGETS:
+    if builder.kind in comparing():
         return np.zeros((1, *shape), np.float32)
     return np.zeros((1, *shape[:-1]), np.int64)
 
@@ -157,7 +157,7 @@ def targets(
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
     """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
-    if builder.kind not in TARGETS:
+    if builder.kind not in comparing():
         return source
     shape = label_shapes.get(source.layer, ())
     if shape is None:

@@ -10,6 +10,7 @@ from typing import Any
 from dsinga.arguments import extended_signature, shown
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.nn.forms import Derived, Form, named, type_fields
 from dsinga.nn.keras_arguments import bind, checked
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
@@ -128,7 +129,31 @@ def ParamSettings(
     return ParamSettingsConf(match=match, **fields)
 
 
-OPTIMIZERS: Mapping[str, Callable[..., UpdaterConf]] = {
+# Arguments that Keras calls otherwise than updaters their settings.
+ARGUMENTS = {"beta_1": "beta1", "beta_2": "beta2"}
+
+
+def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
+    """Return the function called ``name`` that makes updaters of a class."""
+    form = Form(type, ARGUMENTS)
+
+    def function(learning_rate: Rate = 0.001, **arguments: Any) -> dict[str, Any]:
+        return {**type_fields(UpdaterType, type), "learning_rate": learning_rate, **form.fields(cls.Conf, arguments)}
+
+    first = inspect.signature(function).parameters["learning_rate"]
+    make = optimizer(named(function, name, form, cls, [first]))
+    make.cls = cls  # type: ignore[attr-defined]
+    return make
+
+
+# Those of further updaters: nn.Lion of a class that is registered as kLion.
+optimizer_functions = Derived(
+    "updater",
+    optimizer_function,
+    otherwise=("kSGD", "kNesterov", "kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax"),
+)
+
+OPTIMIZERS: dict[str, Callable[..., UpdaterConf]] = {
     "sgd": SGD,
     "adam": Adam,
     "adamax": Adamax,
@@ -145,18 +170,19 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
     if isinstance(optimizer, Mapping):
         return UpdaterConf(**optimizer)
     name = optimizer.lower() if isinstance(optimizer, str) else optimizer
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name]()
+    known = OPTIMIZERS | {name.lower(): function for name, function in optimizer_functions().items()}
+    if name in known:
+        return known[name]()
     if isinstance(optimizer, str) and optimizer in UpdaterType.__members__:
         return UpdaterConf(type=UpdaterType[optimizer])
     if isinstance(optimizer, str) and optimizer in registered("updater"):
         return UpdaterConf(type="kUserUpdater", user_type=optimizer)  # type: ignore[arg-type]
     if callable(optimizer):
-        remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in OPTIMIZERS.values() else "give what it returns"
+        remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in known.values() else "give what it returns"
         raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
     keras = {key.lower(): f"; {remedy.removeprefix('there is none; ')}" for key, remedy in NAMES.items()}
-    hint = keras.get(str(name)) or nearest(str(name), OPTIMIZERS) or f"; these are {', '.join(OPTIMIZERS)}"
+    hint = keras.get(str(name)) or nearest(str(name), known) or f"; these are {', '.join(known)}"
     raise UserError(f"there is no optimizer {optimizer!r}{hint}")
 
 
-__getattr__ = missing_names(__name__)
+__getattr__ = missing_names(__name__, derived=optimizer_functions)

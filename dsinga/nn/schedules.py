@@ -5,12 +5,15 @@ Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.nn.keras_arguments import checked
+from dsinga.nn.forms import Derived, Form, named, type_fields
+from dsinga.nn.keras_arguments import bind, checked
 from dsinga.nn.keras_names import missing_names
 from dsinga.registry import registered
 
@@ -100,4 +103,38 @@ def schedule(kind: str, rate: float, **fields: Any) -> LRGenConf:
     return LRGenConf(type=kind, base_lr=rate, **fields)  # type: ignore[arg-type]
 
 
-__getattr__ = missing_names(__name__)
+# Arguments that Keras calls otherwise than schedules their settings.
+ARGUMENTS = {"decay_steps": "change_freq"}
+
+
+def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
+    """Return the function called ``name`` that makes schedules of a class."""
+    form = Form(type, ARGUMENTS)
+
+    def function(
+        initial_learning_rate: float, minimum_lr: float | None = None, start_step: int = 0, **arguments: Any
+    ) -> LRGenConf:
+        bounds = {"minimum_lr": minimum_lr, "start_step": start_step}
+        fields = {**type_fields(ChangeMethod, type), **bounds, **form.fields(cls.Conf, arguments)}
+        return LRGenConf(base_lr=initial_learning_rate, **fields)
+
+    first, *last, _ = inspect.signature(function).parameters.values()
+    named(function, name, form, cls, [first], last)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> LRGenConf:
+        return function(**bind(name, inspect.signature(function), args, kwargs))
+
+    make.cls = cls  # type: ignore[attr-defined]
+    return make
+
+
+# Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.
+schedule_functions = Derived(
+    "schedule",
+    schedule_function,
+    otherwise=("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep"),
+    suffix="Decay",
+)
+
+__getattr__ = missing_names(__name__, derived=schedule_functions)

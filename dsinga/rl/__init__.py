@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dsinga.registry import entries, is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
@@ -73,9 +74,12 @@ _API = ("AgentResult", "train", "train_in_groups")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function of the API when it is first used."""
+    """Import a function of the API when it is first used; return the class of an algorithm that is registered."""
     if name in _API:
         import importlib
 
         return getattr(importlib.import_module("dsinga.api.agents"), name)
+    algorithms = {cls.__name__: cls for cls in entries("learning_algorithm").values() if not is_user_code(cls)}
+    if name in algorithms:
+        return algorithms[name]
     raise AttributeError(f"module 'dsinga.rl' has no attribute {name!r}")

@@ -26,7 +26,7 @@ class LayerCase:
 
     ``kind`` is the name under which the layer is registered: a type such as "kReLU", or the ``user_type`` of a user's
     layer. ``shapes`` has the shape of each source, batch first, of 2 rows at least; 5 suffice. ``conf`` gives fields of
-    the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or ``{"extensions": {"prelu": {...}}}``;
+    the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or ``{"extensions": {"mine": {...}}}``;
     an input layer needs the ``info`` of its store. ``variant`` distinguishes several cases of one layer in the output
     of pytest.
 

@@ -39,8 +39,8 @@ class LayerContract(LayerParts):
     compute for some features what the whole layer computes for these, with the whole layer's random numbers.
 
     >>> from dsinga.testing import LayerCase, LayerContract
-    >>> class TestPReLU(LayerContract):  # in a file test_prelu.py that registers the layer "PReLU", run by pytest
-    ...     cases = [LayerCase("PReLU", [(5, 3)])]
+    >>> class TestMine(LayerContract):  # in a file test_mine.py that registers the layer "Mine", run by pytest
+    ...     cases = [LayerCase("Mine", [(5, 3)])]
 
     ``backends`` names the kernel backends to check, None for all that load. ``tolerances`` has the largest relative and
     absolute difference between results of a backend in float32; it is 2e-5 for backends that it does not name.

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, required, setting
-from dsinga.job.limits import Count, Natural, NonNegative, Positive
+from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
 from dsinga.registry import register
 from dsinga.training.resolve import error_note, resolve
 
@@ -174,3 +174,28 @@ class FixedStep(Schedule):
 
     def __call__(self, step: int) -> float:
         return self.settings.step_lr[max(bisect_right(self.settings.step, step) - 1, 0)]
+
+
+@register("schedule", kCosine=7)
+class Cosine(Schedule):
+    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
+
+    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without restarts: r stays 1. It
+    begins after ``warmup_steps``, in which the rate rises in a line from 0.
+    """
+
+    class Conf(Settings):
+        """Settings of kCosine."""
+
+        change_freq: Count = required("the number of steps from base_lr to the last rate")
+        alpha: Unit = setting(0.0, "the last rate, as a share of base_lr")
+        warmup_steps: Natural = setting(0, "the number of steps before, in which the rate rises from 0 to base_lr")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        alpha, warmup = self.settings.alpha, self.settings.warmup_steps
+        if step < warmup:
+            return self.base * step / warmup
+        share = min((step - warmup) / self.settings.change_freq, 1.0)
+        return self.base * (alpha + (1.0 - alpha) * (1.0 + math.cos(math.pi * share)) / 2.0)

@@ -1,4 +1,4 @@
-"""The formulas of SINGA's seven updaters."""
+"""The formulas of SINGA's seven updaters, and of Lion."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Share
 from dsinga.registry import register
 from dsinga.training.updater import Block, Change, Updater
+
+SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:
@@ -227,3 +229,33 @@ class AdamMax(Updater):
         np.multiply(m, lr, out=t)
         t /= u
         w -= t
+
+
+@register("updater", kLion=8)
+class Lion(Updater):
+    """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down.
+
+    ``weight_decay`` is a part of the gradient, as of all updaters, where Chen et al. subtract it apart from that.
+    """
+
+    class Conf(Settings):
+        """Settings of kLion."""
+
+        beta1: Share = setting(0.9, "the weight of the mean, beside the newest gradient, in the direction of a step")
+        beta2: Share = setting(0.99, "the decay of the running mean of gradients")
+
+    settings: Conf
+    slots = ("mean",)
+
+    def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update w -= lr·sign(beta1·m + (1 - beta1)·g); m = beta2·m + (1 - beta2)·g."""
+        (m,) = slots
+        np.subtract(g, m, out=s)
+        s *= 1.0 - self.settings.beta1
+        s += m
+        average(m, g, self.settings.beta2, t)
+        np.absolute(s, out=t)
+        t += SMALLEST  # so that the sign of 0 is 0
+        s /= t
+        s *= lr
+        w -= s

@@ -25,6 +25,7 @@ from dsinga.extensions import (
     MetricValues,
     MLflow,
     ReduceOnPlateau,
+    StopBeyond,
     StopOnTime,
     TensorBoard,
     create_extensions,
@@ -42,6 +43,7 @@ CREATE: dict[str, Callable[[Path], Extension]] = {
     "MedianStopping": lambda folder: MedianStopping(median_rule(), "val/loss"),
     "KeepBest": lambda folder: KeepBest("val/loss"),
     "ReduceOnPlateau": lambda folder: ReduceOnPlateau("val/loss", 0.5, patience=2, cooldown=2, min_factor=0.2),
+    "StopBeyond": lambda folder: StopBeyond("train/loss", below=0.1),
     "StopOnTime": lambda folder: StopOnTime("1h"),  # more than there is: each run has its own time
     "CSV": lambda folder: CSV(folder / "metrics.csv"),
     "TensorBoard": lambda folder: TensorBoard(folder, histogram_freq=50),

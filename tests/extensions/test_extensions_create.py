@@ -18,6 +18,7 @@ from dsinga.extensions import (
     KeepBest,
     Moment,
     ReduceOnPlateau,
+    StopBeyond,
     StopOnTime,
     create_extensions,
 )
@@ -102,6 +103,7 @@ def outcome(extension: Extension) -> tuple[Any, ...]:
             ReduceOnPlateau("val/loss", factor=0.5, patience=2, cooldown=1, min_factor=0.1),
             ReduceOnPlateau("val/loss"),
         ),
+        ("kStopBeyond below: 1.35", StopBeyond(below=1.35), StopBeyond(below=-100)),
         ('kStopOnTime time: "1m 10s"', StopOnTime(70), StopOnTime("1h")),
         ("kStopOnTime seconds: 7", StopOnTime(7), StopOnTime("1h")),
     ],

@@ -19,6 +19,7 @@ from dsinga.extensions import (
     Extension,
     KeepBest,
     ReduceOnPlateau,
+    StopBeyond,
     StopOnTime,
     WhenBest,
     create_extensions,
@@ -140,6 +141,24 @@ class TestReduceOnPlateau:
         assert simulate(losses, ReduceOnPlateau("val/loss", 0.5, patience)).rate_factors == expected
 
 
+class TestStopBeyond:
+    @pytest.mark.parametrize(
+        ("bounds", "step", "reason"),
+        [
+            ({"below": 0.25}, 40, "val/loss is 0.2, below 0.25"),
+            ({"above": 0.45}, 10, "val/loss is 0.5, above 0.45"),
+            ({"above": 0.55, "below": 0.3}, 40, "val/loss is 0.2, below 0.3"),  # a value on a bound is not beyond it
+            ({"above": 0.5, "below": 0.1}, 50, ""),
+        ],
+    )
+    def test_it_stops_at_the_first_value_beyond(self, bounds: dict[str, float], step: int, reason: str) -> None:
+        loop = simulate([0.5, 0.4, 0.3, 0.2, 0.1], StopBeyond("val_loss", **bounds))
+        assert (loop.step, loop.stopped) == (step, reason)
+
+    def test_values_that_are_no_numbers_are_beyond_nothing(self) -> None:
+        assert not simulate([float("nan")] * 3, StopBeyond(above=0.5, below=0.1)).stopped
+
+
 class TestStopOnTime:
     """A step of a simulated run takes a second, and it says that it needs 3 to stop."""
 
@@ -201,6 +220,8 @@ class TestTriggersInARun:
         (lambda: EarlyStopping(min_delta="a"), "min_delta is 'a'; give a number of at least 0"),
         (lambda: EarlyStopping(restore_best_weights="no"), "restore_best_weights is 'no'; give True or False"),
         (lambda: EarlyStopping(5), "monitor is 5; give the name of a metric"),
+        (lambda: StopBeyond(), "kStopBeyond needs above, as in above: 0.99, or below"),
+        (lambda: StopBeyond(above=0.1, below=0.5), "above is 0.1 and below 0.5, so that every value ends training"),
         (lambda: StopOnTime([]), "is no time to stop after; give seconds above 0"),
         (lambda: ReduceOnPlateau("val/loss", cooldown=-1), "cooldown is -1; give a whole number of at least 0"),
     ],

@@ -21,7 +21,7 @@ NEVER_CUT = {
     "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kSampledLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
-    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
+    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",

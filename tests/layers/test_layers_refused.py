@@ -44,6 +44,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kPooling", {}, [ROWS], ["takes images (batch, channels, height, width)", "store_conf"]),
     ("kLRN", {}, [ROWS], ["takes images", "6 x 12"]),
     ("kBM", {}, [(6,)], ["takes (batch, channels, ...)"]),
+    ("kPReLU", {}, [(6,)], ["takes (batch, channels, ...)"]),
     ("kRGBImage", {}, [ROWS], ["takes images"]),
     (
         "kConvolution",

@@ -146,6 +146,11 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kReLU", ROWS, conf=conf("relu", negative_slope=0.25)),
         lambda _, x: functional.leaky_relu(x, 0.25),
     ),
+    "learnt slopes": (case("kPReLU", IMAGES), lambda params, x: functional.prelu(x, params[0])),
+    "a shared slope": (
+        case("kPReLU", ROWS, conf=conf("prelu", shared=True)),
+        lambda params, x: functional.prelu(x, params[0]),
+    ),
     "softmax": (case("kSoftmax", ROWS), lambda _, x: x.softmax(1)),
     "embedding": (
         case("kEmbedding", (BATCH, 4), conf=EMBEDDING, codes=6),
@@ -163,6 +168,10 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
     "scaled Euclidean loss": (
         case("kEuclideanLoss", ROWS, (BATCH, 3, 4), conf=conf("euclideanloss", scale=0.5)),
         lambda _, x, y: (x - y.flatten(1)).square().sum() / BATCH / 2,
+    ),
+    "Huber's loss": (
+        case("kHuberLoss", ROWS, (BATCH, 3, 4), conf=conf("huberloss", delta=0.7, scale=2)),
+        lambda _, x, y: functional.huber_loss(x, y.flatten(1), reduction="sum", delta=0.7) * 2 / BATCH,
     ),
     "cosine similarity": (
         case("kCosineSimilarity", ROWS, ROWS, conf=conf("cosinesimilarity", scale=5)),

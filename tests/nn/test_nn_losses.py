@@ -52,6 +52,19 @@ def test_mean_squared_error_is_the_mean_over_outputs():
     assert loss.euclideanloss_conf.scale == 1 / 3
 
 
+def test_huber_is_the_mean_over_outputs():
+    made = model(loss="huber")
+    error = np.abs(scores(made) - NUMBERS)
+    expected = np.where(error <= 1, error**2 / 2, error - 0.5).mean()
+    assert made.evaluate(X, NUMBERS)["loss"] == pytest.approx(expected, rel=1e-5)
+    sums = model(loss=nn.HuberLoss(delta=0.5, scale=2))
+    error = np.abs(scores(sums) - NUMBERS)
+    expected = 2 * np.where(error <= 0.5, error**2 / 2, 0.5 * (error - 0.25)).sum(axis=1).mean()
+    assert sums.evaluate(X, NUMBERS)["loss"] == pytest.approx(expected, rel=1e-5)
+    history = made.fit(X, NUMBERS, epochs=3, progress=False).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
 @pytest.mark.parametrize("end", [(), (nn.Activation("sigmoid"),)])
 def test_binary_cross_entropy_is_the_mean_over_outputs(end):
     made = model(*end, loss="binary_crossentropy")

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.job import Settings, required, setting
+from dsinga.job.limits import Count, Share
 from dsinga.job.message import set_fields
 from dsinga.nn.optimizers import updater_conf
-from dsinga.training import create_updater
+from dsinga.registry import register, unregister
+from dsinga.training import Updater, create_updater
+from dsinga.training.schedules import Schedule
 
 
 def rate(schedule, step: int) -> float:
@@ -96,13 +101,78 @@ def test_updates_are_those_of_pytorch(name):
         np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "Adam", "adamax", "rmsprop", "adagrad", "adadelta", "kNesterov"])
+@pytest.mark.parametrize("name", ["sgd", "Adam", "adamax", "rmsprop", "adagrad", "adadelta", "lion", "kNesterov"])
 def test_an_optimizer_by_name_has_the_defaults(name):
     conf = updater_conf(name)
     create_updater(conf)
-    functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop}
+    functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop, "lion": nn.Lion}
     if name.lower() in functions:
         assert conf == functions[name.lower()]()
+
+
+def test_updaters_and_schedules_of_the_users_own_have_functions():
+    @register("updater", "Shrinking")
+    class Shrinking(Updater):
+        class Conf(Settings):
+            """Settings of Shrinking."""
+
+            beta1: Share = required("the share that is left")
+
+        def change(self, lr, w, g, slots, t, s):
+            w *= self.settings.beta1
+
+    @register("schedule", "Halving")
+    class Halving(Schedule):
+        class Conf(Settings):
+            """Settings of Halving."""
+
+            change_freq: Count = setting(1, "every how many steps")
+
+        def __call__(self, step):
+            return self.base / 2 ** (step // self.settings.change_freq)
+
+    try:
+        conf = nn.Shrinking(0.25, nn.Halving(0.4, 3, minimum_lr=0.15), weight_decay=0.5)
+        assert [create_updater(conf).rate(step) for step in (0, 3, 9)] == [0.4, 0.2, 0.15]
+        assert (conf.type_name, conf.shrinking_conf.beta1, conf.weight_decay) == ("Shrinking", 0.25, 0.5)
+        for call, message in (
+            (lambda: nn.Shrinking(), "Shrinking: missing a required argument: 'beta_1'"),
+            (lambda: nn.Shrinking(2.0), "beta1"),
+            (lambda: nn.Halving(), "Halving: missing a required argument: 'initial_learning_rate'"),
+            (lambda: nn.Halving(0.1, decay_stps=3), "Halving has no argument 'decay_stps'; did you mean 'decay_steps'"),
+        ):
+            with pytest.raises(UserError, match=message):
+                create_updater(call())
+    finally:
+        unregister("updater", "Shrinking")
+        unregister("schedule", "Halving")
+
+
+def test_lion_takes_the_arguments_of_keras():
+    conf = nn.Lion(0.002, beta_1=0.8, beta_2=0.95, weight_decay=0.1)
+    assert (conf.type.name, conf.learning_rate.base_lr, conf.weight_decay) == ("kLion", 0.002, 0.1)
+    assert (conf.lion_conf.beta1, conf.lion_conf.beta2) == (0.8, 0.95)
+
+
+def test_a_cosine_has_the_rates_of_pytorch():
+    torch = pytest.importorskip("torch")
+    conf = nn.CosineDecay(0.4, decay_steps=20, alpha=0.25)
+    peer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(peer, T_max=20, eta_min=0.1)
+    for step in range(21):
+        assert rate(conf, step) == pytest.approx(decay.get_last_lr()[0])
+        peer.step()
+        decay.step()
+
+
+def test_a_cosine_warms_up_as_in_keras():
+    """Keras's formula from an initial rate of 0, to the target 0.4."""
+    conf = nn.CosineDecay(0.4, 20, alpha=0.5, warmup_steps=10)
+    for step in (0, 3, 9, 10, 17, 30, 99):
+        decayed = 0.5 * 0.4 * (1 + np.cos(np.pi * min((step - 10) / 20, 1)))
+        assert rate(conf, step) == pytest.approx(0.4 * step / 10 if step < 10 else 0.5 * decayed + 0.2)
+    with pytest.raises(UserError, match="no argument 'warmup_target'; it is initial_learning_rate"):
+        nn.CosineDecay(0.0, 20, warmup_target=0.4)
 
 
 def test_clipping_is_a_field_of_the_updater():

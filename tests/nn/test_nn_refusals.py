@@ -41,7 +41,7 @@ def job(*layers, shape) -> dsinga.Job:
 
 NAMES_AND_HABITS = {
     "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
-    "nn.losses.Huber": "dsinga.nn.losses has no 'Huber'; there is no such loss; register a loss layer of your own",
+    "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
     "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
     "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "from dsinga.extensions import ModelCheckpoint": 'write dsinga.extensions.KeepBest("val_loss")',
@@ -113,7 +113,7 @@ LAYERS = {
 }
 
 LOSSES_AND_OPTIMIZERS = {
-    "model(loss='huber')": "there is no loss 'huber'; register a loss layer of your own",
+    "model(loss='mae')": "there is no loss 'mae'; register a loss layer of your own",
     "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; did you mean",
     "model(loss='mse2')": "there is no loss 'mse2'; did you mean 'mse'?",
     "model(loss=lambda y, p: 0)": "a loss is a name or a layer, not a function",

@@ -59,6 +59,22 @@ def test_an_update_is_that_of_pytorch(double: bool, dueling: bool) -> None:
         np.testing.assert_allclose(algorithm.params[name], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_of_expected_sarsa_are_means_over_the_policy(double: bool) -> None:
+    """By the probability of each action, in float64; after half of epsilon_steps epsilon is (0.8 + 0.2) / 2."""
+    settings = {"first_epsilon": 0.8, "last_epsilon": 0.2, "epsilon_steps": 64, "double": double}
+    algorithm, batch = rl.ExpectedSARSA(model(), SPACES, **settings), transitions(SPACES)
+    algorithm.sample(batch.observations, np.random.default_rng(0))
+    for value in algorithm.target_params.values():
+        value += np.float32(0.1)
+    values = algorithm.heads(batch.next_observations, algorithm.target_params)[0].astype(np.float64)
+    chooser = algorithm.heads(batch.next_observations)[0] if double else values
+    chances = np.full((32, 3), 0.5 / 3)
+    chances[np.arange(32), chooser.argmax(axis=1)] += 0.5
+    expected = batch.rewards + 0.9 * (chances * values).sum(axis=1) * ~batch.terminated
+    np.testing.assert_allclose(algorithm.targets(batch), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_target_params_follow_at_intervals(share: float) -> None:
     algorithm = DQN(model(), SPACES, target_every=2, target_share=share)

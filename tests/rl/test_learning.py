@@ -78,6 +78,15 @@ def test_other_algorithms_learn_to_balance(algorithm: str, settings: list[str], 
     assert max(returns(job)) >= least
 
 
+@pytest.mark.slow
+def test_expected_sarsa_learns_to_balance() -> None:
+    settings = "algorithm=kExpectedSARSA", "expectedsarsa_conf.target_every=1", "expectedsarsa_conf.target_share=0.01"
+    job = load("cartpole/dqn", *(f"reinforcement.{setting}" for setting in settings), "train_steps=100000")
+    assert job.reinforcement is not None
+    job.reinforcement.dqn_conf = None
+    assert max(returns(job)) >= 300
+
+
 def test_ppo_learns_something_in_a_second() -> None:
     job = load("cartpole/ppo", "train_steps=8192", "reinforcement.evaluation_episodes=16")
     assert returns(job)[-1] > 60  # a random policy reaches some 20

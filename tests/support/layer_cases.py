@@ -110,6 +110,9 @@ case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_diff
 case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
+case("kPReLU", "", {}, IMAGES)
+case("kPReLU", "rows", {"prelu_conf": {"initial_slope": 0.5}}, ROWS)
+case("kPReLU", "shared", {"prelu_conf": {"shared": True}}, IMAGES)
 case("kSigmoid kSTanh", "", {}, ROWS)
 for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU"):
     case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
@@ -134,6 +137,10 @@ case("kSoftmaxLoss", "smoothed weighted", smoothed, ROWS, (BATCH,), (BATCH,), cl
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
 case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)
+case("kHuberLoss", "", {}, ROWS, (BATCH, 3, 2, 2))
+huber = {"huberloss_conf": {"delta": 0.5, "scale": 2}}
+case("kHuberLoss", "scaled", huber, ROWS, ROWS)
+case("kHuberLoss", "weighted", huber, ROWS, ROWS, (BATCH, 1))
 case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, probabilities=1)
 scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
 case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, probabilities=1)

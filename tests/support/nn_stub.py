@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import nn
-from dsinga.nn.layer_functions import layer_functions
 from dsinga.registry import is_user_code
 
 STUB = Path(nn.__file__).with_suffix(".pyi")
@@ -26,7 +25,7 @@ BUILT_IN = {"int", "float", "str", "bool", "None", "tuple", "list", "dict", "obj
 def stub() -> str:
     """Return the text of the stub."""
     functions = {name: value for name in nn.__all__ if is_function(value := getattr(nn, name))}
-    functions |= {name: value for name, value in layer_functions().items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
+    functions |= {name: value for name, value in nn.derived_functions().items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
     imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
@@ -57,8 +56,9 @@ def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> l
             ),
             None,
         )
-        home = STANDARD.get(word) or getattr(known, "__module__", None) or inspect.unwrap(function).__module__
-        home = inspect.unwrap(function).__module__ if home in ("typing", "types") and word != "Any" else home
+        defined_in = inspect.unwrap(function).__globals__["__name__"]
+        home = STANDARD.get(word) or getattr(known, "__module__", None) or defined_in
+        home = defined_in if home in ("typing", "types") and word != "Any" else home
         found.append("import os" if word == "os" else f"from {home} import {word}")
     return found
 

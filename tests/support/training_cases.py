@@ -31,8 +31,8 @@ class Exact(Layer):
         return Output(sources[0].data, labels=sources[0].labels)
 
 
-@register("layer", "Average")
-class Average(Layer):
+@register("layer", "LastingMean")
+class LastingMean(Layer):
     """Keeps the mean of its source's columns as lasting state, unless it is named "still"; scales its source."""
 
     def __init__(self, conf, source_shapes, info=None):

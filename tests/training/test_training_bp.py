@@ -302,7 +302,7 @@ def test_pushed_gradients_belong_to_the_callee():
 
 
 def test_the_new_state_is_pushed_in_place_of_a_gradient():
-    net = build(layer("mean", "Average", "data"), dense("top", "mean"), LOSS)
+    net = build(layer("mean", "LastingMean", "data"), dense("top", "mean"), LOSS)
     records = records_of(net)
     pushed, _ = gradients(net, values_of(net), records)
     assert list(pushed) == ["top_weight", "top_bias", "mean_scale", "mean_mean"]
@@ -310,7 +310,7 @@ def test_the_new_state_is_pushed_in_place_of_a_gradient():
 
 
 def test_unchanged_state_is_pushed_as_a_copy():
-    net = build(layer("still", "Average", "data"), dense("top", "still"), LOSS)
+    net = build(layer("still", "LastingMean", "data"), dense("top", "still"), LOSS)
     values = values_of(net)
     pushed, _ = gradients(net, values, records_of(net))
     np.testing.assert_array_equal(pushed["still_mean"], values["still_mean"])

@@ -36,6 +36,14 @@ from dsinga.training.schedules import Schedule
             {0: 3, 59: 3, 60: 2, 64: 2, 65: 1, 10**6: 1},
         ),
         ({"type": "kFixedStep", "fixedstep_conf": {"step": [10, 20], "step_lr": [3, 2]}}, {0: 3, 10: 3, 20: 2}),
+        (
+            {"type": "kCosine", "cosine_conf": {"change_freq": 6}},
+            {0: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 6: 0, 10**6: 0},
+        ),
+        (
+            {"type": "kCosine", "cosine_conf": {"change_freq": 6, "alpha": 0.25, "warmup_steps": 4}},
+            {0: 0, 1: 0.1, 3: 0.3, 4: 0.4, 7: 0.25, 10: 0.1, 11: 0.1},
+        ),
         # cxxnet's: expdecay, polydecay and factor, each with its floor; and their start
         (
             {"type": "kExponential", "exponential_conf": {"change_freq": 100, "gamma": 0.25}, "minimum_lr": 0.03},
@@ -58,7 +66,7 @@ from dsinga.training.schedules import Schedule
 def test_every_schedule_gives_the_rates_of_the_table(conf, rates):
     rate = schedule(LRGenConf(base_lr=0.4, **conf))
     for step, expected in rates.items():
-        assert rate(step) == pytest.approx(expected, rel=1e-12), step
+        assert rate(step) == pytest.approx(expected, rel=1e-12, abs=1e-12), step
 
 
 def test_a_users_schedule_may_be_a_function_or_a_class():
@@ -103,13 +111,13 @@ def test_mistakes_in_a_job_are_reported_with_file_and_line(text, message):
         schedule(conf)
 
 
-def cosine_job(settings: str):
+def wave_job(settings: str):
     """Return a job whose schedule, of the user's own, has settings on line 3."""
 
-    @register("schedule", "Cosine")
-    class Cosine(Schedule):
+    @register("schedule", "Wave")
+    class Wave(Schedule):
         class Conf(Settings):
-            """Settings of Cosine."""
+            """Settings of Wave."""
 
             decay_steps: Count = required("the number of steps from base_lr to the lowest rate")
             alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
@@ -122,25 +130,25 @@ def cosine_job(settings: str):
             share = min(step / self.settings.decay_steps, 1)
             return self.base * (self.settings.alpha + (1 - self.settings.alpha) * (1 + math.cos(math.pi * share)) / 2)
 
-    rate = f'learning_rate {{ user_type: "Cosine" base_lr: 0.4\ncosine_conf {{ {settings} }} }}'
+    rate = f'learning_rate {{ user_type: "Wave" base_lr: 0.4\nwave_conf {{ {settings} }} }}'
     return loads(f"train_steps: 9\nupdater {{ type: kSGD {rate} }}", "job.conf")
 
 
 def test_a_users_schedule_has_typed_settings():
-    rate = schedule(cosine_job("decay_steps: 4 alpha: 0.5").updater.learning_rate)
+    rate = schedule(wave_job("decay_steps: 4 alpha: 0.5").updater.learning_rate)
     assert [rate(step) for step in (0, 2, 4, 9)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("decay_step: 4", "CosineConf has no field 'decay_step'; did you mean 'decay_steps'"),
-        ("decay_steps: 0.5", "CosineConf.decay_steps takes a whole number, not 0.5"),
-        ("alpha: 0.5", "CosineConf needs the field 'decay_steps'"),
+        ("decay_step: 4", "WaveConf has no field 'decay_step'; did you mean 'decay_steps'"),
+        ("decay_steps: 0.5", "WaveConf.decay_steps takes a whole number, not 0.5"),
+        ("alpha: 0.5", "WaveConf needs the field 'decay_steps'"),
         ("decay_steps: 0", "decay_steps must be at least 1, not 0"),
         ("decay_steps: 1 alpha: 0.5", "alpha: 0.5 needs more than one of decay_steps"),
     ],
 )
 def test_wrong_settings_of_a_users_schedule_are_refused_with_their_line(settings, message):
     with pytest.raises(UserError, match=f"job.conf:3: {message}"):
-        check(cosine_job(settings))
+        check(wave_job(settings))

@@ -23,6 +23,7 @@ OPTIONS = {
     "kAdaDelta": {"adadelta_conf": {"rho": 0.7}},
     "kAdam": {"adam_conf": BETAS},
     "kAdamMax": {"adammax_conf": BETAS},
+    "kLion": {"lion_conf": BETAS},
 }
 
 
@@ -90,6 +91,9 @@ class TestBuiltInUpdaters(UpdaterContract):
         norm = np.maximum(0.95 * norm, np.abs(g)) + conf.delta
         return w - lr * mean / norm, {"mean": mean, "norm": norm}
 
+    def kLion(self, conf, lr, w, g, mean):
+        return w - lr * np.sign(0.8 * mean + (1 - 0.8) * g), {"mean": 0.95 * mean + (1 - 0.95) * g}
+
 
 def numbers(seed, size):
     return np.random.default_rng(seed).normal(size=size).astype(np.float32)
@@ -125,6 +129,12 @@ def test_a_constant_gradient_of_a_centred_mean_gives_numbers():
     for step in range(200):
         updater.update(step, value, numbers(0, 500), state)
     assert np.isfinite(value).all()
+
+
+def test_lion_does_not_move_where_nothing_points():
+    updater, value = make_updater("kLion"), np.ones(4, np.float32)
+    updater.update(0, value, np.array([0, -0.0, 1e-29, -1e30], np.float32), updater.create_state(4))
+    np.testing.assert_array_equal(value, np.ones(4, np.float32) - np.float32(0.1) * np.array([0, 0, 1, -1], np.float32))
 
 
 def test_plain_sgd_keeps_no_state():
@@ -176,9 +186,9 @@ def lion_job(settings):
     """Return a job whose updater, of the user's own, has settings on line 2."""
 
     @register("updater", "TypedLion")
-    class Lion(Updater):
+    class TypedLion(Updater):
         class Conf(Settings):
-            """Settings of Lion."""
+            """Settings of TypedLion."""
 
             beta: Share = setting(0.9, "the decay of the mean")
 
@@ -190,7 +200,7 @@ def lion_job(settings):
             mean += g
 
     rate = "learning_rate { type: kFixed base_lr: 0.5 }"
-    return loads(f'updater {{ user_type: "TypedLion" {rate}\nlion_conf {{ {settings} }} }}', "job.conf")
+    return loads(f'updater {{ user_type: "TypedLion" {rate}\ntypedlion_conf {{ {settings} }} }}', "job.conf")
 
 
 def test_a_users_updater_has_typed_settings():
@@ -207,8 +217,8 @@ def test_a_users_updater_has_typed_settings():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("beta1: 0.5", "LionConf has no field 'beta1'; did you mean 'beta'"),
-        ('beta: "a"', "LionConf.beta takes a number, not 'a'"),
+        ("beta1: 0.5", "TypedLionConf has no field 'beta1'; did you mean 'beta'"),
+        ('beta: "a"', "TypedLionConf.beta takes a number, not 'a'"),
         ("beta: 1", "beta must be in .0, 1., not 1.0"),
     ],
 )

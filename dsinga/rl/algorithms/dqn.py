@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning, with target params, and as double or dueling DQN."""
+"""DQN: deep Q-learning, with target params, and as double or dueling DQN; and expected SARSA."""
 
 from __future__ import annotations
 
@@ -131,8 +131,12 @@ class DQN(Algorithm):
         """Return the targets (B,) of the values of a batch's actions, float32."""
         values = self.heads(batch.next_observations, self.target_params)[0]
         best = self.predict(batch.next_observations) if self.settings.double else values.argmax(axis=1)
-        following = values[np.arange(len(values)), best]
+        following = self.following(values, best)
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
+
+    def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """Return the value (B,) of what follows, of the values (B, K) of actions and the number of the best."""
+        return values[np.arange(len(values)), best]
 
     def errors(self, batch: Transitions) -> np.ndarray:
         """Return the temporal differences (B,) of a batch, by which a prioritised replay draws."""
@@ -168,3 +172,23 @@ class DQN(Algorithm):
         super().restore(state)
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
         self.sampled = int(state["sampled"])
+
+
+@register("learning_algorithm", kExpectedSARSA=8)
+class ExpectedSARSA(DQN):
+    """DQN whose targets are those of the policy that explores: the mean of Q' over its actions, not the largest.
+
+    van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. What follows has the value
+    (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon: where exploring is
+    dangerous, the agent keeps away from danger.
+
+    Raises UserError as :class:`DQN`.
+    """
+
+    class Conf(DQN.Conf):
+        """Settings of kExpectedSARSA."""
+
+    def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """Return the mean of values (B, K) over the actions of the policy, (B,)."""
+        share = np.float32(self.epsilon)
+        return (1 - share) * super().following(values, best) + share * values.mean(axis=1)
