@@ -167,7 +167,7 @@ class Component(Message):
                     raise UserError(f"{text} with another type; give it another name")
                 if types.setdefault(field, hint | None) != hint | None:
                     raise UserError(
-                        f"{cls.kind} {name!r} has the field {field!r}, and so has another {cls.kind}, with another type; "
+                        f"{cls.kind} {name!r} has the field {field!r}, and so has another {cls.kind}; "
                         "give it another name" + ("" if cls.flat else ', as in class Conf(Settings, field="my_conf")')
                     )
         return types

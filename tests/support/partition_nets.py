@@ -38,8 +38,7 @@ layer { name: "pool1" type: kCPooling srclayers: "conv2" pooling_conf { pool: AV
 layer { name: "pool2" type: kCudnnPool srclayers: "split" pooling_conf { pool: MAX kernel: 2 stride: 1 } }
 layer { name: "norm" type: kCudnnLRN srclayers: "pool2" lrn_conf { local_size: 3 alpha: 0.1 } }
 layer { name: "join" type: kConcate srclayers: ["pool1", "norm"] concate_conf { concate_dim: 1 } }
-layer { name: "prelu" type: kPReLU srclayers: "join" }
-layer { name: "bm" type: kCudnnBM srclayers: "prelu" }
+layer { name: "bm" type: kCudnnBM srclayers: "join" }
 layer { name: "ip" type: kInnerProduct srclayers: "bm" innerproduct_conf { num_output: 14 } }
 layer { name: "slice" type: kSlice srclayers: "ip" slice_conf { slice_dim: 1 num_slices: 3 } }
 layer { name: "tanh" type: kSTanh srclayers: "slice" }
@@ -50,7 +49,8 @@ layer { name: "dst" type: kBridgeDst srclayers: "src" }
 layer { name: "again" type: kConcate srclayers: ["tanh", "dst", "cudnn"] concate_conf { concate_dim: 1 } }
 layer { name: "rows" type: kCSVInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "older" type: kLMDBData lmdbdata_conf { path: "x" batchsize: 10 } }
-layer { name: "encode" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 14 } }
+layer { name: "prelu" type: kPReLU srclayers: "rows" }
+layer { name: "encode" type: kInnerProduct srclayers: "prelu" innerproduct_conf { num_output: 14 } }
 layer { name: "soft" type: kSoftmax srclayers: "encode" }
 layer { name: "decode" type: kInnerProduct srclayers: "soft" innerproduct_conf { num_output: 7 transpose: true }
   param { share_from: "encode_weight" } }
