@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -80,15 +81,20 @@ class Settings(Message):
 
 
 def _check_annotations(cls: type[Settings]) -> None:
-    for name in vars(cls).get("__annotations__", {}):
-        default = vars(cls).get(name)
-        if not str(vars(cls)["__annotations__"][name]).startswith("ClassVar") and not isinstance(
-            default, dataclasses.Field
-        ):
+    """Raise UserError for a setting without a default, and for one of a type that is not defined."""
+    namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+    for name, hint in vars(cls).get("__annotations__", {}).items():
+        if "ClassVar" in str(hint):
+            continue
+        if not isinstance(vars(cls).get(name), dataclasses.Field):
             raise UserError(
                 f"{cls.__name__}: the setting {name!r} has no default; write "
                 f'{name}: TYPE = setting(DEFAULT, "what it means"), or required("what it means")'
             )
+        try:
+            eval(hint if isinstance(hint, str) else "hint", dict(namespace), {"hint": hint})
+        except NameError as error:
+            raise UserError(f"{cls.__name__}: the setting {name!r} has the type {hint!r}, but {error}") from None
 
 
 def _check_definition(cls: type[Settings]) -> None:
@@ -202,8 +208,14 @@ class Component(Message):
     def settings_of(self, conf: type[S]) -> S:
         """Return the settings of a component with this ``Conf``: those that are given, else the defaults.
 
-        Raises JobError where they must be given and are not.
+        Raises JobError where they must be given and are not, and where they are given as an extension, which has no
+        checks.
         """
+        for name in getattr(self, "extensions", ()):
+            if name.casefold() == self.type_name.casefold():
+                instead = "its fields" if self.flat else f"{conf.field} {{ ... }}"
+                text = f"{self.title} declares its settings: write {instead} in place of [{name}] {{ ... }}"
+                raise self.error(text, "extensions")
         if self.flat:
             fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
             if text := missing(conf, fields):

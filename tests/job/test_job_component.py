@@ -1,0 +1,123 @@
+"""Settings that a component's class declares: what a definition refuses, and what a job says of wrong values."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import JobError, LRNConf, Phase, Settings, check, loads, required, setting, to_text
+from dsinga.job.component import docs
+from dsinga.job.limits import Count, NonNegative, Share
+from dsinga.layers import Layer
+from dsinga.registry import register
+from tests.support.registries import restored_registry
+
+
+class Shape(Enum):
+    """A shape."""
+
+    kRound = 0
+    kSquare = 1
+
+
+class Window(Layer):
+    """A user's layer with settings of every type."""
+
+    class Conf(Settings):
+        """Settings of Window."""
+
+        known: ClassVar[int] = 3
+        width: Count = required("how many steps a window has")
+        share: Share = setting(0.5, "the share that is kept")
+        shape: Shape = setting(Shape.kRound, "the shape of the window")
+        places: list[Count] = setting([1, 2], "where windows begin")
+        name_of: str | None = setting(None, "a name")
+
+    def compute_feature(self, params: Any, sources: Any, ctx: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def window():
+    with restored_registry():
+        register("layer", "Window")(Window)
+        yield
+
+
+def job(settings: str) -> Any:
+    return loads(f'train_steps: 1 neuralnet {{ layer {{ name: "a" user_type: "Window"\n{settings} }} }}', "job.conf")
+
+
+def settings_of(text: str) -> Window.Conf:
+    conf = job(text).neuralnet.layer[0]
+    return conf.settings_of(Window.Conf)
+
+
+def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
+    settings = settings_of("window_conf { width: 3 shape: kSquare }")
+    assert (settings.width, settings.share, settings.shape, settings.places) == (3, 0.5, Shape.kSquare, [1, 2])
+    settings.places.append(3)
+    assert settings_of("window_conf { width: 3 }").places == [1, 2]
+    text = to_text(job("window_conf { width: 3 places: 4 }"))
+    assert "window_conf { width: 3 places: 4 }" in text
+    assert loads(text) == job("window_conf { width: 3 places: 4 }")
+    with pytest.raises(JobError, match=r"job.conf:2: layer 'a': Window declares .* window_conf .* place of .window. "):
+        settings_of("[window] { width: 3 }")
+    assert docs(Window.Conf)["width"] == "how many steps a window has"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("window_conf { widht: 3 }", "job.conf:2: layer 'a': WindowConf has no field 'widht'; did you mean 'width'?"),
+        ("window_conf { share: 0.1 }", "job.conf:2: layer 'a': WindowConf needs the field 'width'"),
+        ('window_conf { width: "x" }', "job.conf:2: layer 'a': WindowConf.width takes a whole number, not 'x'"),
+        ("window_conf { width: 0 }", "job.conf:2: layer 'a': width must be at least 1, not 0"),
+        ("window_conf { width: 3\nplaces: [1, 0] }", "job.conf:3: layer 'a': places must be at least 1, not 0"),
+        ("window_conf { width: 3 shape: kRoun }", "there is no Shape 'kRoun'; did you mean 'kRound'?"),
+        ("", "job.conf:1: layer 'a': user_type 'Window' needs window_conf { ... }"),
+        ("windw_conf { }", "job.conf:2: layer 'a': LayerConf has no field 'windw_conf'; did you mean 'window_conf'?"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -> None:
+    with pytest.raises(JobError) as error:
+        check(job(settings), [Phase.kTrain], needs_paths=False)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        ("share: float", "Conf: the setting 'share' has no default; write share: TYPE = setting"),
+        ("share: float = 0.5", "Conf: the setting 'share' has no default; write share: TYPE = setting"),
+        ("share: Share = setting(1.0, 'x')", r"Conf: the default of 'share' must be in \[0, 1\), not 1.0"),
+        ("sizes: list[Count] = setting([3, 0], 'x')", "Conf: the default of 'sizes' must be at least 1, not 0"),
+        (
+            "share: complex = setting(1j, 'x')",
+            "Conf: the setting 'share' has the type complex; settings are",
+        ),
+        ("share: Sahre = setting(1.0, 'x')", "Conf: the setting 'share' has the type 'Sahre', but name 'Sahre' is not"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_where_it_is_made(declare: str, message: str) -> None:
+    source = f"from __future__ import annotations\nclass Conf(Settings):\n    {declare}\n"
+    with pytest.raises(UserError, match=message):
+        exec(source, globals() | {"__name__": __name__})
+
+
+def test_two_components_with_one_field_are_refused_with_the_remedy():
+    class LRN(Layer):
+        """Another layer with lrn_conf."""
+
+        class Conf(Settings):
+            """Settings of it."""
+
+            size: NonNegative = setting(1.0, "a size")
+
+    register("layer", "MyLRN")(LRN)
+    with pytest.raises(UserError, match=r"has the field 'lrn_conf'.*class Conf\(Settings, field=\"my_conf\"\)"):
+        job("window_conf { width: 3 }")
+    assert LRNConf.__name__ == "LRNConf"
