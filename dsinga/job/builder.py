@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
     JobError,
@@ -21,6 +22,7 @@ from dsinga.job.message import (
     shown,
 )
 from dsinga.job.textformat import BareWord, Block
+from dsinga.registry import entries, how_to_register
 
 BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False, 1: True, 0: False}
 
@@ -56,10 +58,18 @@ class MessageBuilder:
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
+            self.check_registered(where)
             hint = self.placement_hint(spelled)
             text = f"{self.cls.__name__} has no field {spelled!r}{hint}" if hint else str(error)
             raise self.error(text, where) from None
         return (name, *item_type(field_types(self.cls)[name]))
+
+    def check_registered(self, where: Where) -> None:
+        """Raise JobError where the message names a component of the user's that is not registered with its settings."""
+        cls: Any = self.cls
+        name = self.values.get(cls.user_field) if issubclass(cls, Component) else None
+        if name and name not in entries(cls.kind):
+            raise self.error(f"no {cls.kind} is registered as {name!r}; {how_to_register(cls.kind, name)}", where)
 
     def placement_hint(self, spelled: str) -> str:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""

@@ -211,7 +211,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
     if isinstance(message, Component) and message.flat:
         conf = dict(component_settings(message.kind)).get(message.type_name)
         settings = message.settings_of(conf) if conf else None
-    for text, field, item in settings.faults() if settings else ():
+    for text, field, item in settings.all_faults() if settings else ():
         raise error_in(layer, message, text, field, item)
 
 

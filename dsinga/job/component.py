@@ -72,23 +72,38 @@ class Settings(Message):
         cls.needed = needed or bool(cls._required)
         _check_definition(cls)
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[Fault | str]:
         """Yield what is wrong with settings whose numbers are in their ranges: those that contradict each other.
 
-        The first is an error before training starts, with its file and line.
+        Each is a sentence, or a :class:`Fault`, which names a field. The first is an error before training starts, with
+        its file and line.
         """
         return iter(())
 
+    def all_faults(self) -> Iterator[Fault]:
+        """Yield each number that is out of its range and then what :meth:`faults` yields."""
+        for field, item, value, allowed in out_of_range(self):
+            yield Fault(f"{field} {allowed.fault(value)}", field, item)
+        for fault in self.faults():
+            if not isinstance(fault, (str, Fault)):
+                raise self.error(f"faults of {type(self).__name__} must yield sentences or Fault(...), not {fault!r}")
+            yield fault if isinstance(fault, Fault) else Fault(fault)
+
 
 def _check_annotations(cls: type[Settings]) -> None:
-    """Raise UserError for a setting without a default, and for one of a type that is not defined."""
+    """Raise UserError for a setting without a type or a default, and for one of a type that is not defined."""
+    annotated = vars(cls).get("__annotations__", {})
+    for name, value in vars(cls).items():
+        if isinstance(value, dataclasses.Field) and name not in annotated:
+            raise UserError(f"{cls.__name__}: the setting {name!r} has no type; write {name}: TYPE = ...")
     namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
     for name, hint in vars(cls).get("__annotations__", {}).items():
         if "ClassVar" in str(hint):
             continue
         if not isinstance(vars(cls).get(name), dataclasses.Field):
+            lacks = "does not say what it means" if name in vars(cls) else "has no default"
             raise UserError(
-                f"{cls.__name__}: the setting {name!r} has no default; write "
+                f"{cls.__name__}: the setting {name!r} {lacks}; write "
                 f'{name}: TYPE = setting(DEFAULT, "what it means"), or required("what it means")'
             )
         try:
@@ -246,7 +261,5 @@ class Configured:
         self.conf = conf
         if self.Conf is not None:
             self.settings = conf.settings_of(self.Conf)
-            for field, item, value, allowed in out_of_range(self.settings):
-                raise self.settings.error(f"{field} {allowed.fault(value)}", field, item)
-            for fault in self.settings.faults():
+            for fault in self.settings.all_faults():
                 raise self.settings.error(*fault)

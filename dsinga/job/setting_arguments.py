@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dsinga.arguments import Instead, bind, check_bool, check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job.component import Settings, docs
-from dsinga.job.limits import NUMBER, out_of_range, range_in
+from dsinga.job.limits import NUMBER, range_in
 from dsinga.job.message import default_values, field_types, is_optional, item_type
 from dsinga.registry import nearest
 
@@ -57,9 +57,7 @@ def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Map
     for name, value in given.items():
         _check(name, value, field_types(conf)[name], docs(conf)[name])
     settings = conf(**given)
-    for name, _, value, allowed in out_of_range(settings):
-        raise UserError(f"{name} {allowed.fault(value)}")
-    for fault in settings.faults():
+    for fault in settings.all_faults():
         raise UserError(fault.text)
     return settings
 

@@ -170,10 +170,12 @@ class Layer(ABC):
 
     def _check_numbers(self) -> None:
         for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
-            for field, _, value, allowed in out_of_range(message):
-                raise self.fail(f"{field} {allowed.fault(value)}", message, field)
-            for fault in message.faults() if isinstance(message, Settings) else ():
-                raise self.fail(fault.text, message, fault.field)
+            if isinstance(message, Settings):
+                for fault in message.all_faults():
+                    raise self.fail(fault.text, message, fault.field)
+            else:
+                for field, _, value, allowed in out_of_range(message):
+                    raise self.fail(f"{field} {allowed.fault(value)}", message, field)
 
     @classmethod
     def reads(cls, conf: LayerConf) -> StoreConf | None:

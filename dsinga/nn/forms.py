@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.errors import UserError
 from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
@@ -38,7 +39,12 @@ class Form(NamedTuple):
         """Return the field of the component's message with the settings that the arguments of a call give, if any."""
         settings = {self.arguments.get(argument, argument): value for argument, value in arguments.items()}
         settings = {**self.defaults, **self.fixed, **settings}
-        return {conf.field: conf(**settings)} if conf is not None and (settings or conf.needed) else {}
+        if conf is None or not (settings or conf.needed):
+            return {}
+        message = conf(**settings)
+        for fault in message.all_faults():
+            raise UserError(f"{self.type.removeprefix('k')}: {fault.text}")
+        return {conf.field: message}
 
     def parameters(self, conf: SettingsClass) -> list[inspect.Parameter]:
         """Return the parameters of the settings."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import JobError, LRNConf, Phase, Settings, check, loads, required, setting, to_text
+from dsinga.job import Fault, JobError, LRNConf, Phase, Settings, check, loads, required, setting, to_text
 from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Share
 from dsinga.layers import Layer
@@ -92,7 +92,8 @@ def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -
     ("declare", "message"),
     [
         ("share: float", "Conf: the setting 'share' has no default; write share: TYPE = setting"),
-        ("share: float = 0.5", "Conf: the setting 'share' has no default; write share: TYPE = setting"),
+        ("share: float = 0.5", "Conf: the setting 'share' does not say what it means; write share: TYPE = setting"),
+        ("share = setting(0.5, 'x')", "Conf: the setting 'share' has no type; write share: TYPE"),
         ("share: Share = setting(1.0, 'x')", r"Conf: the default of 'share' must be in \[0, 1\), not 1.0"),
         ("sizes: list[Count] = setting([3, 0], 'x')", "Conf: the default of 'sizes' must be at least 1, not 0"),
         (
@@ -106,6 +107,39 @@ def test_a_wrong_declaration_is_refused_where_it_is_made(declare: str, message: 
     source = f"from __future__ import annotations\nclass Conf(Settings):\n    {declare}\n"
     with pytest.raises(UserError, match=message):
         exec(source, globals() | {"__name__": __name__})
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("both are given", "job.conf:2: layer 'a': both are given"),
+        (Fault("low is above high", "low"), "job.conf:3: layer 'a': low is above high"),
+        (3, "job.conf:2: faults of BoundsConf must yield sentences or Fault(...), not 3"),
+    ],
+)
+def test_what_contradicts_each_other_is_told_with_its_line(fault: Any, message: str) -> None:
+    class Bounds(Layer):
+        """A user's layer whose settings contradict each other."""
+
+        class Conf(Settings):
+            """Settings of Bounds."""
+
+            low: NonNegative = setting(1.0, "the least value")
+
+            def faults(self):
+                yield fault
+
+    register("layer", "Bounds")(Bounds)
+    text = job("bounds_conf {\nlow: 2 }")
+    text.neuralnet.layer[0].user_type = "Bounds"
+    with pytest.raises(UserError) as error:
+        check(text, [Phase.kTrain], needs_paths=False)
+    assert message in str(error.value)
+
+
+def test_settings_of_a_class_that_is_not_registered_are_told_so():
+    with pytest.raises(JobError, match=r"job.conf:2: .*no layer is registered as 'Windw'.* decorate it with"):
+        loads('neuralnet { layer { name: "a" user_type: "Windw"\nwindw_conf { width: 3 } } }', "job.conf")
 
 
 def test_two_components_with_one_field_are_refused_with_the_remedy():
