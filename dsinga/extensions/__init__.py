@@ -9,9 +9,8 @@ from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.checks import check_extensions, check_metric
 from dsinga.extensions.create import ExtensionLike, create_extension, create_extensions
 from dsinga.extensions.csv_table import CSV
-from dsinga.extensions.early_stopping import EarlyStopping
+from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.keep_best import KeepBest
 from dsinga.extensions.keras_names import CALLBACKS
 from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow

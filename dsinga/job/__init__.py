@@ -7,8 +7,7 @@ from dsinga.job.component import Component, Configured, Fault, Settings, compone
 from dsinga.job.enums import *
 from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.html_table import job_html  # which also sets how notebooks show a Job
-from dsinga.job.inputconf import *
-from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
+from dsinga.job.layerconf import DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, ClusterConf, Job, LayerGroupConf, NetConf, SyncEdgeConf

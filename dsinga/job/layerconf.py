@@ -1,16 +1,68 @@
-"""The schema of a layer and of its params: LayerProto and ParamProto of SINGA 0.3's job.proto."""
+"""The schema of a layer, its params and its store: LayerProto, ParamProto and StoreProto of SINGA 0.3's job.proto."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dsinga.job import inputconf
-from dsinga.job.component import Component
+from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
-from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Steps
+from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
+
+
+class StoreConf(Settings):
+    """The store from which an input layer reads records, or to which an output layer writes results.
+
+    In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
+    of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
+    """
+
+    _records: ClassVar[Any] = None
+
+    backend: str | None = setting(None, "the format of the store; told by its path and contents without it")
+    path: str | None = setting(None, "the path of the store")
+    separator: str = setting(",", "what separates the numbers of a text file")
+    mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
+    std_file: str | None = setting(None, "the path of the standard deviations that a record is divided by")
+    mean_value: float | None = setting(None, "a number that is subtracted from all numbers of a record")
+    std_value: Positive | None = setting(None, "a number that all numbers of a record are divided by")
+    batchsize: list[Count] = setting([], "the rows of a batch; of several numbers each worker has its own")
+    shape: list[Count] = setting([], "the shape of a record; that of the store without it")
+    encoded: bool = setting(False, "whether the records are encoded images")
+    random_skip: Natural = setting(0, "the largest number of records to skip at the start")
+    has_label: bool = setting(True, "whether the records have labels")
+    prefetching: bool = setting(False, "has no effect: batches are always read ahead")
+    data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")
+    label: str | None = setting(
+        None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
+    )
+
+    @property
+    def records(self) -> Any:
+        """The source that the layer reads in place of ``path``, or None."""
+        return self._records
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__("_records" if name == "records" else name, value)
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Nets are sent to every worker with the configurations of their layers; arrays are sent with the batch reader.
+        return {name: value for name, value in vars(self).items() if name != "_records"}
+
+
+class DataConf(Settings):
+    """Settings of kLMDBData and kShardData."""
+
+    path: str = required("the path of the store")
+    batchsize: Count = required("the rows of a batch")
+    random_skip: Natural = setting(0, "the largest number of records to skip at the start")
 
 
 class ParamGenConf(Component):
@@ -79,9 +131,9 @@ class LayerConf(Component):
     partition_id: int = 0
     num_partitions: Parts = 1
     location: Natural | None = None
-    store_conf: inputconf.StoreConf | None = None
-    lmdbdata_conf: inputconf.DataConf | None = None
-    sharddata_conf: inputconf.DataConf | None = None
+    store_conf: StoreConf | None = None
+    lmdbdata_conf: DataConf | None = None
+    sharddata_conf: DataConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
 

@@ -4,9 +4,8 @@ A Job can be changed (``job.replace(train_steps=100)``) and written as a file (`
 the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers.
 """
 
-from dsinga.models.alexnet import alexnet
 from dsinga.models.bigru_crf import bigru_crf
-from dsinga.models.convnet import convnet, lenet
+from dsinga.models.convnet import alexnet, convnet, lenet
 from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
 from dsinga.models.rbm import autoencoder, rbm
 from dsinga.models.recommender import recommender
