@@ -8,7 +8,8 @@ from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import train
-from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf
+from dsinga.job import AlgConf, Job, Settings, SlicingMethod, UpdatePlace, UpdaterConf, required, setting
+from dsinga.job.limits import Count, Positive
 from dsinga.layers import Output
 from dsinga.registry import register
 from dsinga.training import Updater, bp
@@ -21,18 +22,25 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
 
     @register("layer", "TwiceOver")
     class Twice(Identity):
+        class Conf(Settings):
+            factor: Count = required("the factor")
+
         def compute_feature(self, params, sources, ctx):
-            return Output(2 * sources[0])
+            return Output(self.settings.factor * sources[0])
 
         def compute_gradient(self, params, sources, output, grad, needs, ctx):
-            return [2 * grad], []
+            return [self.settings.factor * grad], []
 
     @register("updater", "SignSGD")
     class SignSGD(Updater):
+        class Conf(Settings):
+            rate: Positive = setting(0.001, "how far a param moves in a step")
+
         def change(self, lr, w, g, slots, t, s):
-            w -= 0.001 * np.sign(g)
+            w -= self.settings.rate * np.sign(g)
 
     job = with_user_layer(job, "TwiceOver").replace(train_steps=50, updater=UpdaterConf(user_type="SignSGD"))
+    job.neuralnet.layer[6].twice_conf = {"factor": 2}
     result = train(with_topology(job, 2), processes, progress=False)
     assert_same(result.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = result.history.phase("train")[:, "loss"]
