@@ -86,8 +86,8 @@ def missing_names(
     """
 
     def find(name: str) -> Any:
-        if not name.startswith("_") and name in derived():
-            return derived()[name]
+        if not name.startswith("_") and (value := derived().get(name)) is not None:
+            return value
         fail_for_name(module, name, known or [each for each in vars(sys.modules[module]) if each[0].isalpha()], instead)
 
     return find

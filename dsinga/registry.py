@@ -124,6 +124,7 @@ def unregister(kind: str, name: str) -> None:
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
+    _numbers[kind].pop(name, None)
 
 
 def registered(kind: str) -> list[str]:

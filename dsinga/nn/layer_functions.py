@@ -5,6 +5,7 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from dsinga.nn.convolution import refuse_channels_last
 from dsinga.nn.forms import Form, function_name, named
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
-from dsinga.registry import entries, version
+from dsinga.registry import entries
 
 FORMS = {
     "Dropout": Form("kDropout", {"rate": "dropout_ratio"}, required=("rate",)),
@@ -27,27 +28,20 @@ FORMS = {
 
 OTHERWISE = ("Convolution1D", "RNN")  # types whose names mean something else in Keras; nn has Conv1D and SimpleRNN
 
-_functions: dict[str, Callable[..., LayerBuilder]] = {}
-_version = -1
-
 
 def layer_functions() -> Mapping[str, Callable[..., LayerBuilder]]:
     """Return the functions of all registered layers by name: that of the type without its k, and those of ``FORMS``."""
-    global _functions, _version
     types = entries("layer")
-    if _version != version():
-        first = {cls: type for type, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
-        named = {function_name(type): Form(type) for cls, type in first.items() if _is_of_nets(cls)}
-        forms = {name: form for name, form in named.items() if name not in OTHERWISE} | FORMS
-        _functions = {name: _function(name, form, types[form.type]) for name, form in forms.items()}
-        _version = version()
-    return _functions
+    first = {cls: type for type, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
+    named = {function_name(type): type for cls, type in first.items() if _is_of_nets(cls)}
+    named = {name: type for name, type in named.items() if name not in OTHERWISE}
+    named |= {name: form.type for name, form in FORMS.items()}
+    return {name: _made(name, type, types[type]) for name, type in named.items()}
 
 
-def _function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
-    """Return the function of a class, the one that there is unless a cell has defined the class anew."""
-    known = _functions.get(name)
-    return known if known and getattr(known, "cls", None) is cls else layer_function(name, form, cls)
+@functools.cache  # one function for each class, which a cell may define anew
+def _made(name: str, type: str, cls: Any) -> Callable[..., LayerBuilder]:
+    return layer_function(name, FORMS.get(name, Form(type)), cls)
 
 
 def _is_of_nets(cls: Any) -> bool:
