@@ -117,7 +117,7 @@ def check_reinforcement(job: Job) -> None:
         if isinstance(message, ExtensionConf):
             check_extension(message)
             check_type(layer, message)
-            check_settings(layer, message)
+        check_settings(layer, message)
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
@@ -174,8 +174,8 @@ def error_in(layer: LayerConf | None, message: Message, text: str, field: str | 
 
 
 def check_numbers(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for a number that is out of its range."""
-    for field, item, value, allowed in out_of_range(message):
+    """Raise JobError for a number that is out of its range, except in settings, which :func:`check_settings` checks."""
+    for field, item, value, allowed in () if isinstance(message, Settings) else out_of_range(message):
         raise error_in(layer, message, f"{field} {allowed.fault(value)}", field, item)
 
 
@@ -206,7 +206,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_settings(layer: LayerConf | None, message: Message) -> None:
-    """Raise JobError for settings of a component that contradict each other."""
+    """Raise JobError for settings of a component that are out of their ranges or contradict each other."""
     settings = message if isinstance(message, Settings) else None
     if isinstance(message, Component) and message.flat:
         conf = dict(component_settings(message.kind)).get(message.type_name)

@@ -20,6 +20,7 @@ from dsinga import nn, rl
 from dsinga.cli import main_group
 from dsinga.errors import UserError
 from dsinga.job import Settings, setting
+from dsinga.job.checks import check_reinforcement
 from dsinga.job.limits import NonNegative
 from dsinga.rl.from_job import agent_of as agent_of_job
 from tests.support.rl_cases import actor_critic
@@ -178,6 +179,8 @@ def test_a_users_algorithm_has_typed_settings_in_python_and_in_jobs() -> None:
     assert agent_of_job(job("greedy_conf { bonus: 3 }"), SPACES).algorithm.settings.bonus == 3
     with pytest.raises(UserError, match=r"<string>:\d+: GreedyConf has no field 'bonis'; did you mean 'bonus'"):
         job("greedy_conf { bonis: 3 }")
+    with pytest.raises(UserError, match=r"<string>:\d+: bonus must be at least 0, not -1"):
+        check_reinforcement(job("greedy_conf { bonus: -1 }"))
     with pytest.raises(UserError, match=r"ppo_conf has no effect on Greedy"):
         agent_of_job(job("ppo_conf { clip: 0.1 }"), SPACES)
     result = dsinga.train(job("greedy_conf { bonus: 3 }").replace(train_steps=2048, test_freq=0), progress=False)
