@@ -8,12 +8,12 @@ from dsinga.arguments import instead_by_name
 from dsinga.arguments import missing_names as missing
 from dsinga.extensions.keras_names import CALLBACKS
 
-_FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending-layers.md)"
-_NO_LAYER = "there is no such layer; register one of your own (docs/extending-layers.md)"
-_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending-layers.md)"
+_FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending.md)"
+_NO_LAYER = "there is no such layer; register one of your own (docs/extending.md)"
+_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending.md)"
 _CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
 _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
-_NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending-layers.md)"
+_NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending.md)"
 _METRIC = "losses report loss and accuracy; compute others from model.predict(x), as sklearn.metrics does"
 _CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
 _NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
@@ -57,7 +57,7 @@ _LAYERS = {
     "IntegerLookup": "number the values by np.unique(x, return_inverse=True)",
     "StringLookup": "number the words by np.unique(words, return_inverse=True)",
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
-    "Lambda": "register a layer of your own (docs/extending-layers.md), and write nn.Layer with its name",
+    "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
     "Reshape": "layers take vectors after nn.Flatten; give nn.Input the shape of a record",
     "SpatialDropout1D": "write nn.Dropout(rate)",

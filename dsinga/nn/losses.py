@@ -198,7 +198,7 @@ def loss_kind(loss: Any) -> str:
     if callable(loss) and is_loss(getattr(loss, "__name__", "")):
         raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
     if callable(loss):
-        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending-layers.md)")
+        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending.md)")
     if name in LOSS_NAMES:
         raise UserError(f"there is no loss {name!r}; {LOSS_NAMES[name].removeprefix('there is no such loss; ')}")
     raise UserError(f"there is no loss {loss!r}{nearest(str(loss), known) or '; these are ' + ', '.join(known)}")
