@@ -1,4 +1,4 @@
-"""docs/paper-figures.md has every figure of the paper once, and names commands and files that exist."""
+"""docs/dev/paper-figures.md has every figure of the paper once, and names commands and files that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dsinga.cli import main_group
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "paper-figures.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "dev" / "paper-figures.md").read_text(encoding="utf-8")
 FIGURES = 21
 
 
