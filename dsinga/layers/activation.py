@@ -16,11 +16,9 @@ from dsinga.job.limits import Count, NonNegative, Share
 from dsinga.layers.base import (
     Array,
     Arrays,
-    Connection,
     Gradients,
     Layer,
     Output,
-    ParamSpec,
     Shape,
     as_text,
     float_bytes,
@@ -28,6 +26,7 @@ from dsinga.layers.base import (
     to_matrix,
 )
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -38,9 +37,9 @@ OUTER, INNER = 1.7159047, 0.66666667
 class ElementwiseFunction(Layer):
     """A function that is applied to each element; subclasses define it."""
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -100,7 +99,7 @@ class PReLU(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -222,7 +221,7 @@ class Activation(ElementwiseFunction):
 class Softmax(Layer):
     """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     class Conf(Settings):
         """Settings of kSoftmax."""
@@ -234,7 +233,7 @@ class Softmax(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "normalises over all features of a row"
+    cut = Cut(gathered_because="normalises over all features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -281,7 +280,7 @@ class Dropout(Layer):
     global row, not on the worker.
     """
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     class Conf(Settings):
         """Settings of kDropout."""
@@ -294,7 +293,7 @@ class Dropout(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -11,19 +11,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    as_text,
-    float_bytes,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo, single_worker
+from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.registry import register
 
 EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
@@ -61,7 +51,7 @@ class BatchNorm(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -9,26 +9,16 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    as_text,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, SourceKind
 from dsinga.registry import register
 
 
 class ElementwiseCombination(Layer):
     """Base of layers that combine any number of sources of one shape into a feature of that shape."""
 
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -48,7 +38,7 @@ class ElementwiseCombination(Layer):
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))
@@ -63,7 +53,7 @@ class Add(ElementwiseCombination):
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.multiply, sources))
@@ -88,7 +78,7 @@ class CosineSimilarity(Layer):
     The similarity is from -``scale`` to ``scale``; that of a row of zeros is 0.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kCosineSimilarity."""
@@ -97,7 +87,7 @@ class CosineSimilarity(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 2
-    gathered_because = "compares the features of a row"
+    cut = Cut(gathered_because="compares the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -139,7 +129,7 @@ class Dueling(Layer):
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9)."""
 
     source_count: ClassVar[int | None] = 2
-    gathered_because = "takes the mean over all advantages of a row"
+    cut = Cut(gathered_because="takes the mean over all advantages of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -15,6 +15,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels
 from dsinga.layers.label import class_labels, required_labels
 from dsinga.registry import register
 
@@ -74,11 +75,10 @@ class ConfusionMatrix(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
+    labels = Labels(source=1, per="row")
     is_output = True
     metric_names: ClassVar[tuple[str, ...]] = ("macro_precision", "macro_recall", "macro_f1")
-    gathered_because = "chooses among all classes of a row"
+    cut = Cut(gathered_because="chooses among all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -122,11 +122,10 @@ class RegressionError(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_float_labels = True
+    labels = Labels(source=1, floats=True)
     is_output = True
     metric_names: ClassVar[tuple[str, ...]] = ("rmse", "mae")
-    gathered_because = "compares whole rows with their labels"
+    cut = Cut(gathered_because="compares whole rows with their labels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

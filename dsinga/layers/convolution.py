@@ -10,8 +10,9 @@ from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.job.message import field_types
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.ops import Pair
 from dsinga.registry import register
 
@@ -104,7 +105,7 @@ class Convolution(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToAll
+    cut = Cut(Connection.kOneToAll)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -157,13 +158,13 @@ class Pooling(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection: Connection | None = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
         if len(self.source_shapes[0]) == 3:
-            self.connection, self.gathered_because = None, "takes images (height, width) of a single channel"
+            self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
         window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
         self.window = window
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:

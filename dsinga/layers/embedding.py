@@ -10,8 +10,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import SparseRows
 from dsinga.registry import register
 
@@ -24,7 +25,7 @@ class CodesLayer(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
-    over_steps: ClassVar[bool] = True
+    source_kind = SourceKind.kSequences
     size: int
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -73,7 +74,7 @@ class OneHot(CodesLayer):
         vocab_size: Count | None = setting(None, "the number of different codes; must be given")
 
     settings: Conf
-    gathered_because = "makes all columns from one code"
+    cut = Cut(gathered_because="makes all columns from one code")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -107,7 +108,7 @@ class Embedding(CodesLayer):
         )
 
     settings: Conf
-    gathered_because = "has steps where others have features"
+    cut = Cut(gathered_because="has steps where others have features")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -118,7 +119,7 @@ class Embedding(CodesLayer):
         self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
         self.shape = (*self.codes_shape, settings.feature_dim)
         if len(self.shape) == 2:
-            self.connection = Connection.kOneToAll
+            self.cut = Cut(Connection.kOneToAll)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         part = self.settings.replace(feature_dim=columns.stop - columns.start)

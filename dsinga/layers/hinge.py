@@ -13,6 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.label import check_topk, class_labels
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -27,7 +28,7 @@ class HingeLoss(Layer):
     (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kHingeLoss."""
@@ -39,11 +40,10 @@ class HingeLoss(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
+    labels = Labels(source=1, per="row")
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    gathered_because = "compares the classes of a row"
+    cut = Cut(gathered_because="compares the classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -14,8 +14,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, Padding, Positive
-from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut
 from dsinga.registry import register
 
 
@@ -40,7 +41,7 @@ class ImagePreprocess(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "crops and mirrors whole images"
+    cut = Cut(gathered_because="crops and mirrors whole images")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -134,7 +135,7 @@ class Mnist(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -9,19 +9,9 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import (
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    float_bytes,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
 from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -36,7 +26,7 @@ class InnerProduct(Layer):
     *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kInnerProduct."""
@@ -50,7 +40,7 @@ class InnerProduct(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToAll
+    cut = Cut(Connection.kOneToAll)
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -108,7 +98,7 @@ class LearnedVector(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "takes nothing from its source but the number of rows"
+    cut = Cut(gathered_because="takes nothing from its source but the number of rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -18,6 +18,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, NonNegative, Positive, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.label import check_topk, class_labels
 from dsinga.layers.sample_weights import (
     check_weights,
@@ -46,7 +47,7 @@ class SoftmaxLoss(Layer):
     Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kSoftmaxLoss."""
@@ -58,11 +59,10 @@ class SoftmaxLoss(Layer):
     settings: Conf
     source_count: ClassVar[int | None] = 2
     optional_sources: ClassVar[int] = 1
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
+    labels = Labels(source=1, per="row")
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    gathered_because = "normalises over all classes of a row"
+    cut = Cut(gathered_because="normalises over all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -122,7 +122,7 @@ class PairLoss(Layer):
 
     source_count: ClassVar[int | None] = 2
     optional_sources: ClassVar[int] = 1
-    gathered_because = "reports the loss of whole rows"
+    cut = Cut(gathered_because="reports the loss of whole rows")
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
@@ -150,7 +150,7 @@ class EuclideanLoss(PairLoss):
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kEuclideanLoss."""
@@ -198,7 +198,7 @@ class HuberLoss(PairLoss):
     less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kHuberLoss."""
@@ -250,7 +250,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
     B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kSigmoidCrossEntropyLoss."""

@@ -15,7 +15,6 @@ from dsinga.layers.base import (
     Gradients,
     Layer,
     Output,
-    ParamSpec,
     Shape,
     as_text,
     float_bytes,
@@ -23,6 +22,7 @@ from dsinga.layers.base import (
     to_matrix,
 )
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -50,7 +50,7 @@ class LRN(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "looks at neighbouring channels"
+    cut = Cut(gathered_because="looks at neighbouring channels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -85,7 +85,7 @@ class LayerNorm(Layer):
     bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
     """
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     class Conf(Settings):
         """Settings of kLayerNorm."""
@@ -97,7 +97,7 @@ class LayerNorm(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "normalises over the features of a row"
+    cut = Cut(gathered_because="normalises over the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -19,6 +19,7 @@ from dsinga.job.enums import PolicyDistribution
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -136,7 +137,7 @@ class PolicyLoss(Layer):
     settings: Any
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    gathered_because = "compares all numbers of a policy"
+    cut = Cut(gathered_because="compares all numbers of a policy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -19,8 +19,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, to_matrix
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -38,7 +39,7 @@ class RBMSide(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    gathered_because = "samples whole rows"
+    cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -82,7 +83,7 @@ class RBMVis(RBMSide):
     SINGA has gaussian units on the hidden side only.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -135,7 +136,7 @@ class Reconstruction(Layer):
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("reconstruction_error",)
-    gathered_because = "samples whole rows"
+    cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, visible: RBMVis, hidden: RBMHid):
         sources = [visible.name, hidden.name]

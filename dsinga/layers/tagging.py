@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import integer_labels, sequence_labels
 from dsinga.registry import register
 
@@ -32,12 +33,11 @@ class CRF(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_step_labels: ClassVar[bool] = True
+    labels = Labels(source=1, per="step")
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "sums over all tags of a step"
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="sums over all tags of a step")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -82,18 +82,17 @@ class EntityF1(Layer):
     does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
     end. An entity counts as found if its first word, its last word and its type are right.
 
-    ``label_names`` has the names of the tags, where the records have names; a net sets it by :meth:`name_tags`. They
-    may be of any scheme of :class:`TagScheme`. Without names, tags are numbered as by ``dsinga data import conll``: 0
-    is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
+    Where the records have names of tags, of any scheme of :class:`TagScheme`, a net gives them by :meth:`name_tags`.
+    Without names, tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for
+    each type k.
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_step_labels: ClassVar[bool] = True
+    labels = Labels(source=1, per="step")
     is_output = True
     metric_names: ClassVar[tuple[str, ...]] = ("precision", "recall", "f1")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "looks at all tags of a sequence"
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="looks at all tags of a sequence")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -13,6 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.layers.policy_loss import check_actions, check_rows
 from dsinga.registry import register
 
@@ -39,7 +40,7 @@ class TDLoss(Layer):
     optional_sources: ClassVar[int] = 1
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "value")
-    gathered_because = "chooses among all values of a row"
+    cut = Cut(gathered_because="chooses among all values of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -100,7 +101,7 @@ class MeanLoss(Layer):
     optional_sources: ClassVar[int] = 1
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    gathered_because = "reports the loss of whole rows"
+    cut = Cut(gathered_because="reports the loss of whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

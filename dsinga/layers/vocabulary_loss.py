@@ -11,8 +11,9 @@ import numpy as np
 from dsinga.job import LayerConf, SamplingMethod
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Members, Natural, NonNegative
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
 from dsinga.ops.numpy_elementwise import FLT_MIN
@@ -75,11 +76,11 @@ class ClassSoftmaxLoss(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
+    labels = Labels(source=1)
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "normalises over all words of a class"
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="normalises over all words of a class")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -175,11 +176,11 @@ class SampledLoss(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
+    labels = Labels(source=1)
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    over_steps: ClassVar[bool] = True
-    gathered_because = "scores words by whole rows"
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="scores words by whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -83,7 +83,5 @@ def test_labels_are_a_feature_of_their_shape(shape: tuple[int, ...], dtype: type
 
 def test_labels_of_another_shape_than_declared_are_refused():
     label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
-    with pytest.raises(
-        UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set label_sh"
-    ):
+    with pytest.raises(UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set new_la"):
         label.compute_feature([], [np.zeros((2, 3))], CTX)

@@ -115,7 +115,7 @@ def test_a_layer_that_makes_labels_without_declaring_it_is_refused_in_a_partitio
     values, batches = initial(net), batches_of(net, 1, classes=2)
     run_whole(net, values, batches)
     with pytest.raises(
-        UserError, match="layer 'both': compute_feature returned labels; set makes_labels = True in Uns"
+        UserError, match=r"layer 'both': compute_feature returned labels; set new_labels = LabelFormat\(\) in Uns"
     ):
         run_partitioned(partition(net, 2), values, batches)
 
