@@ -15,8 +15,10 @@ from dsinga.job.limits import Count, Positive
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, Labels, ParamSpec, SourceKind
-from dsinga.layers.label import check_ends, integer_labels
+from dsinga.layers.label import step_lengths
 from dsinga.registry import register
+
+SEQUENCES = ("sequences (batch, steps, features)", "put a kEmbedding layer between, if these are words")
 
 
 class AttentionLayer(Layer):
@@ -85,12 +87,7 @@ class AttentionLayer(Layer):
                 field="srclayers",
             )
         for index in range(count):
-            if len(shapes[index]) != 3:
-                raise self.fail(
-                    f"takes sequences (batch, steps, features), but {self.source_name(index)} gives "
-                    f"{as_text(shapes[index])}; put a kEmbedding layer between, if these are words",
-                    field="srclayers",
-                )
+            self.expect_axes((3,), *SEQUENCES, index)
             if shapes[index][0] != shapes[0][0] or (index == 1 and shapes[1][2] != shapes[0][2]):
                 raise self.fail(
                     f"compares {self.source_name(0)}, {as_text(shapes[0])}, with {self.source_name(index)}, "
@@ -108,14 +105,7 @@ class AttentionLayer(Layer):
         """Return how many keys, from the first on, each query sees, (B, Tq); None for all."""
         visible = None
         if self.labels.source is not None:
-            labels = integer_labels(self, sources[self.labels.source])
-            if labels.shape[1:] != (self.keys,):
-                raise self.fail(
-                    f"takes the lengths of {self.keys} keys from the labels of {self.source_name(self.labels.source)}, "
-                    f"which gives {as_text(labels.shape[1:])} a row",
-                    field="srclayers",
-                )
-            lengths = check_ends(self, labels, self.source_name(self.labels.source))
+            lengths = step_lengths(self, sources[self.labels.source], self.keys, f"{self.keys} keys")
             visible = np.repeat(lengths[:, None], self.queries, axis=1)
         if self.settings.causal:
             before = np.arange(1, self.queries + 1)
@@ -225,13 +215,7 @@ class PositionalEncoding(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        if len(self.shape) != 3:
-            raise self.fail(
-                f"takes sequences (batch, steps, features), but {self.source_name(0)} gives {as_text(self.shape)}; put "
-                "a kEmbedding layer between, if these are words",
-                field="srclayers",
-            )
+        self.expect_axes((3,), *SEQUENCES)
         self.scale = self.settings.scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

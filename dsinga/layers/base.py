@@ -39,10 +39,11 @@ class Output(NamedTuple):
 class Layer(ABC):
     """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
 
-    A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, and
-    ``params``. It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. A worker that
-    computes some rows of the batch gets arrays with fewer rows, so ``compute_feature`` and ``compute_gradient`` can
-    rely on ``shape[1:]`` only. No layer changes an array that it is given.
+    A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
+    is not that of the first source, and ``params``, if it has any. It raises UserError, through :meth:`fail`, when a
+    source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
+    so ``compute_feature`` and ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is
+    given.
 
     Attributes:
         Conf: the class of the settings of its type; ``settings`` are those of this layer.
@@ -88,8 +89,7 @@ class Layer(ABC):
         self.conf = conf
         self.name = conf.name
         self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
-        is_alike = self.source_kind is SourceKind.kAnyShape and self.source_shapes
-        self.shape: Shape = self.source_shapes[0] if is_alike else ()
+        self.shape: Shape = self.source_shapes[0] if self.source_shapes else ()
         self.params: tuple[ParamSpec, ...] = ()
         if self.Conf is not None:
             self.settings = conf.settings_of(self.Conf)
@@ -151,21 +151,30 @@ class Layer(ABC):
         """
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
+    def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
+        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
+
+        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
+        """
+        shape = self.source_shapes[source]
+        if len(shape) not in counts:
+            text = f"takes {takes}, but {self.source_name(source)} gives {as_text(shape)}"
+            raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
+        return shape
+
     def image_shape(self) -> tuple[int, int, int]:
         """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
-        shape = self.source_shapes[0]
-        if len(shape) not in (3, 4):
-            raise self.fail(
-                f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {as_text(shape)}; "
-                "give the shape of a record in the input layer's store_conf",
-                field="srclayers",
-            )
+        remedy = "give the shape of a record in the input layer's store_conf"
+        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
         channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
         return channels, height, width
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
-        return self.conf
+        if not self.cut.width:
+            return self.conf
+        part = self.settings.replace(**{self.cut.width: columns.stop - columns.start})
+        return self.conf.replace(**{type(part).field: part})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
         """Return a new layer of this kind with the configuration and the source shapes of a part of it."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.context import Context
 from dsinga.layers.declarations import Connection, Cut
 from dsinga.registry import register
 
@@ -22,10 +22,6 @@ class Bridge(Layer):
 
     source_count: ClassVar[int | None] = 1
     cut = Cut(Connection.kOneToOne)
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])

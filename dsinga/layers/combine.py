@@ -18,13 +18,13 @@ from dsinga.registry import register
 class ElementwiseCombination(Layer):
     """Base of layers that combine any number of sources of one shape into a feature of that shape."""
 
+    source_kind = SourceKind.kAnyShape
     cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if not self.source_shapes:
             raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
-        self.shape = self.source_shapes[0]
         for index, shape in enumerate(self.source_shapes):
             if shape != self.shape:
                 raise self.fail(
@@ -38,8 +38,6 @@ class ElementwiseCombination(Layer):
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
-    source_kind = SourceKind.kAnyShape
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))
 
@@ -52,8 +50,6 @@ class Add(ElementwiseCombination):
 @register("layer", kMultiply=721)
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
-
-    source_kind = SourceKind.kAnyShape
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.multiply, sources))

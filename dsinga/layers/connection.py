@@ -37,7 +37,6 @@ class Split(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         self.part_shapes = (self.shape,) * self.settings.num_splits
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

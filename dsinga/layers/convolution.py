@@ -11,7 +11,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.ops import Pair
 from dsinga.registry import register
@@ -105,7 +105,7 @@ class Convolution(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    cut = Cut(Connection.kOneToAll)
+    cut = Cut(Connection.kOneToAll, width="num_filters")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -119,10 +119,6 @@ class Convolution(Layer):
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(num_filters=columns.stop - columns.start)
-        return self.conf.replace(convolution_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0], params[1] if self.bias else None

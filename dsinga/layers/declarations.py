@@ -113,8 +113,9 @@ class Cut:
     ``connection`` says what a part needs of the sources. Where it is None the layer is not cut by features,
     ``gathered_because`` says why, and each worker gathers the features of its rows. The features are those of ``axis``,
     2 for layers that compute sequences (B, T, n). A cut keeps ``groups`` equal groups of features whole, such as heads
-    of kAttention; 0 for features that may be cut anywhere. ``whole_because``, where it is not empty, says why the layer
-    cannot be cut by rows: one worker then computes it on all rows.
+    of kAttention; 0 for features that may be cut anywhere. ``width`` is the setting, if any, that has the number of
+    features; in a part it has that of the part. ``whole_because``, where it is not empty, says why the layer cannot be
+    cut by rows: one worker then computes it on all rows.
     """
 
     connection: Connection | None = None
@@ -122,6 +123,7 @@ class Cut:
     groups: int = 0
     gathered_because: str = "does not say how it is cut along features"
     whole_because: str = ""
+    width: str = ""
 
 
 # How earlier names of attributes are written today.

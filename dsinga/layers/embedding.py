@@ -10,8 +10,8 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import SparseRows
 from dsinga.registry import register
@@ -30,12 +30,7 @@ class CodesLayer(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) not in (1, 2):
-            raise self.fail(
-                f"takes one code for each step, (batch, steps), but {self.source_name(0)} gives {as_text(shape)}",
-                field="srclayers",
-            )
+        shape = self.expect_axes((1, 2), "one code for each step, (batch, steps)")
         self.step = conf.unroll_index if len(shape) == 2 else None
         steps = (conf.unroll_len or shape[-1]) if self.step is None else self.step + 1
         if len(shape) == 2 and steps > shape[1]:
@@ -119,11 +114,7 @@ class Embedding(CodesLayer):
         self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
         self.shape = (*self.codes_shape, settings.feature_dim)
         if len(self.shape) == 2:
-            self.cut = Cut(Connection.kOneToAll)
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(feature_dim=columns.stop - columns.start)
-        return self.conf.replace(embedding_conf=part)
+            self.cut = Cut(Connection.kOneToAll, width="feature_dim")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = self.codes(sources[0], ctx)

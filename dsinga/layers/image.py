@@ -137,10 +137,6 @@ class Mnist(Layer):
     source_count: ClassVar[int | None] = 1
     cut = Cut(Connection.kOneToOne)
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.norm_a, self.norm_b = self.settings.norm_a, self.settings.norm_b
-        self.shape = self.source_shapes[0]
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(ctx.ops.images(sources[0], mean=self.norm_a * self.norm_b, std=self.norm_a))
+        scale, shift = self.settings.norm_a, self.settings.norm_b
+        return Output(ctx.ops.images(sources[0], mean=scale * shift, std=scale))

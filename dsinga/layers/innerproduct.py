@@ -10,7 +10,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
@@ -40,7 +40,7 @@ class InnerProduct(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    cut = Cut(Connection.kOneToAll)
+    cut = Cut(Connection.kOneToAll, width="num_output")
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -53,10 +53,6 @@ class InnerProduct(Layer):
         if self.bias:
             self.params += (ParamSpec("bias", (outputs,)),)
         self.shape = (self.source_shapes[0][0], outputs)
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(num_output=columns.stop - columns.start)
-        return self.conf.replace(innerproduct_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)

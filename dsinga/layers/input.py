@@ -144,7 +144,6 @@ class Dummy(Layer):
             self.shape, self.cut = tuple(dummy.shape), Cut(Connection.kOneToAll)  # it has no source
         else:
             self.expect_sources(1)
-            self.shape = self.source_shapes[0]
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         if not self.makes_numbers:

@@ -29,7 +29,6 @@ class Label(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         self.new_labels = LabelFormat(self.shape[1:])
         if self.shape[1:] and conf.unroll_index is not None:
             raise self.fail(
@@ -57,10 +56,6 @@ class LabelsAsFeature(Layer):
     labels = Labels(source=0, floats=True)
     cut = Cut(gathered_because="has the labels of whole rows")
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
         return Output(ctx.ops.asarray(labels) if labels.dtype.kind == "f" else labels)
@@ -75,7 +70,6 @@ class FeatureAsLabels(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         self.new_labels = LabelFormat(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -139,16 +133,16 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
     return labels
 
 
-def step_lengths(layer: Layer, labels: Any, steps: int) -> np.ndarray:
+def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
     """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
 
-    Raises UserError for labels of another shape, and for a -1 before the end.
+    Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
     """
     assert layer.labels.source is not None
     labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
     if labels.shape[1:] != (steps,):
         raise layer.fail(
-            f"takes the lengths of sequences of {steps} steps from the labels of {source}, which gives "
+            f"takes the lengths of {what or f'sequences of {steps} steps'} from the labels of {source}, which gives "
             f"{as_text(labels.shape[1:])} a row",
             field="srclayers",
         )

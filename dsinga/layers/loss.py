@@ -8,6 +8,7 @@ the sums and counts of all workers add up to that mean. An optional third source
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -139,8 +140,51 @@ class PairLoss(Layer):
         self.shape = (first[0], math.prod(first[1:]))
 
 
+class DifferenceLoss(PairLoss):
+    """Base of losses of x - target, which is the feature. A subclass has the loss of a row, and its derivative."""
+
+    settings: Any
+    source_kind = SourceKind.kVectors
+    steepness: ClassVar[int] = 1
+    """The derivative of the loss, as a multiple of ``_slopes``."""
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss = self._sum(difference, ctx) * self.settings.scale
+        else:
+            loss = weighted_sum(self._losses(difference, ctx), weights, self.settings.scale)
+        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        factor = self.settings.scale / ctx.rows.total
+        slopes = weighted_rows(self._slopes(output.feature, ctx), weights_of(sources, WEIGHTS, ctx.ops))
+        grads: list[Array | None] = [
+            from_matrix(slopes * (sign * self.steepness * factor), source, ctx.ops) if need else None
+            for sign, source, need in zip((1, -1), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
+        ]
+        for need in needs[WEIGHTS:]:
+            losses = self._losses(output.feature, ctx) if need else None
+            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
+        return grads, ()
+
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        """Return the sum of the losses of all rows."""
+        return self._losses(difference, ctx).sum()
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        """Return the derivative of the loss divided by ``steepness``, (B, n)."""
+        return difference
+
+    @abstractmethod
+    def _losses(self, difference: Array, ctx: Context) -> Array:
+        """Return the loss of each row, (B,) float64."""
+
+
 @register("layer", kEuclideanLoss=300)
-class EuclideanLoss(PairLoss):
+class EuclideanLoss(DifferenceLoss):
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
     With targets by kLabel it is n times the mean squared error of n numbers to predict. A third source may give a
@@ -150,55 +194,27 @@ class EuclideanLoss(PairLoss):
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
-    source_kind = SourceKind.kVectors
-
     class Conf(Settings):
         """Settings of kEuclideanLoss."""
 
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
-    settings: Conf
+    steepness = 2
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.scale = self.settings.scale
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.channel_sums(difference, difference).sum()
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss = ctx.ops.channel_sums(difference, difference).sum() * self.scale
-        else:
-            loss = weighted_sum(self._losses(difference), weights, self.scale)
-        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        factor = 2 * self.scale / ctx.rows.total
-        difference = weighted_rows(output.feature, weights_of(sources, WEIGHTS, ctx.ops))
-        grads: list[Array | None] = [
-            from_matrix(difference * sign, source, ctx.ops) if need else None
-            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
-        ]
-        for need in needs[WEIGHTS:]:
-            losses = self._losses(output.feature) if need else None
-            grads.append(gradient_of_weights(losses, factor / 2, sources[WEIGHTS]) if need else None)
-        return grads, ()
-
-    def _losses(self, difference: Array) -> Array:
-        """Return the squared error of each row, (B,) float64."""
+    def _losses(self, difference: Array, ctx: Context) -> Array:
         return (difference * difference).sum(axis=1, dtype=np.float64)
 
 
 @register("layer", kHuberLoss=753)
-class HuberLoss(PairLoss):
+class HuberLoss(DifferenceLoss):
     """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
     h(e) is e²/2 where |e| is at most ``delta``, beyond it delta·(|e| - delta/2), so that single large errors count
     less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
     """
-
-    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kHuberLoss."""
@@ -208,34 +224,10 @@ class HuberLoss(PairLoss):
 
     settings: Conf
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        losses = self._losses(difference, ctx)
-        weights = weights_of(sources, WEIGHTS, ctx.ops)
-        loss = losses.sum() * self.settings.scale
-        loss = loss if weights is None else weighted_sum(losses, weights, self.settings.scale)
-        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        factor = self.settings.scale / ctx.rows.total
-        slopes = weighted_rows(self._slopes(output.feature, ctx), weights_of(sources, WEIGHTS, ctx.ops))
-        grads: list[Array | None] = [
-            from_matrix(slopes * sign, source, ctx.ops) if need else None
-            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
-        ]
-        for need in needs[WEIGHTS:]:
-            losses = self._losses(output.feature, ctx) if need else None
-            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
-        return grads, ()
-
     def _slopes(self, difference: Array, ctx: Context) -> Array:
-        """Return the derivative of h, the difference between -delta and delta, (B, n)."""
         return ctx.ops.xp.minimum(ctx.ops.xp.maximum(difference, -self.settings.delta), self.settings.delta)
 
     def _losses(self, difference: Array, ctx: Context) -> Array:
-        """Return the loss of each row, (B,) float64."""
         slopes = self._slopes(difference, ctx)
         return (slopes * (difference - slopes / 2)).sum(axis=1, dtype=np.float64)
 
@@ -260,17 +252,13 @@ class SigmoidCrossEntropyLoss(PairLoss):
     settings: Conf
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.scale = self.settings.scale
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
         losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss, accuracy = losses.sum(dtype=np.float64) * self.scale, (right.sum(), math.prod(x.shape))
+            loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
         else:
-            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.scale)
+            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.settings.scale)
             accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
         return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0]), "accuracy": accuracy})
 
@@ -278,7 +266,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
-        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.scale / ctx.rows.total
+        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
             dx = weighted_rows((output.feature - target) * factor, weights)

@@ -62,7 +62,6 @@ class Accuracy(ArgSort):
     The first source gives scores (B, ...), the second labels in [0, K).
     """
 
-    source_kind = SourceKind.kVectors
     source_count: ClassVar[int | None] = 2
     labels = Labels(source=1, per="row")
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
@@ -83,10 +82,6 @@ class CharRNNOutput(Layer):
     is_output = True
     cut = Cut(gathered_because="writes whole records")
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])
 
@@ -106,7 +101,6 @@ class StoreOutput(Layer):
         if conf.store_conf is None or not conf.store_conf.path:
             raise self.fail("needs store_conf { path: ... }, where to write", conf.store_conf)
         self.store = conf.store_conf
-        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])

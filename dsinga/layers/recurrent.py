@@ -96,12 +96,8 @@ class Recurrent(Layer):
                 "srclayers, or set initial_state if the last one gives the state before the first step",
                 field="srclayers",
             )
-        if len(shapes[0]) not in (2, 3):
-            raise self.fail(
-                f"takes sequences (batch, steps, inputs), but {self.source_name(0)} gives {as_text(shapes[0])}; put a "
-                "kOneHot or kEmbedding layer between, if these are characters or words",
-                field="srclayers",
-            )
+        remedy = "put a kOneHot or kEmbedding layer between, if these are characters or words"
+        self.expect_axes((2, 3), "sequences (batch, steps, inputs)", remedy)
         if not self.sequences and len(shapes) == 2 and shapes[1] != (shapes[0][0], self.size):
             raise self.fail(
                 f"takes the state of the step before, {as_text((shapes[0][0], self.size))}, from its second source, "

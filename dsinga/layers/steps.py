@@ -30,13 +30,8 @@ class SequenceLength(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        if len(self.shape) != 2:
-            raise self.fail(
-                f"takes codes (batch, steps), but {self.source_name(0)} gives {as_text(self.shape)}; give it the input "
-                "layer of the words, below their kEmbedding",
-                field="srclayers",
-            )
+        remedy = "give it the input layer of the words, below their kEmbedding"
+        self.expect_axes((2,), "codes (batch, steps)", remedy)
         self.new_labels = LabelFormat(self.shape[1:], np.dtype(np.int64))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -99,14 +94,8 @@ class WindowLayer(Layer):
         if len(source_shapes) < 2:
             self.labels = Labels()
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) != 3:
-            raise self.fail(
-                f"takes sequences (batch, steps, n), but {self.source_name(0)} gives {as_text(shape)}; put a "
-                "kEmbedding layer between, if these are characters or words",
-                field="srclayers",
-            )
-        self.steps = shape[1]
+        remedy = "put a kEmbedding layer between, if these are characters or words"
+        self.steps = self.expect_axes((3,), "sequences (batch, steps, n)", remedy)[1]
         if self.labels.source is not None and self.source_shapes[1][1:] != (self.steps,):
             raise self.fail(
                 f"takes the lengths of sequences of {self.steps} steps from labels (batch, {self.steps}), but those of "

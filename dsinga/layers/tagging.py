@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import integer_labels, sequence_labels
@@ -41,13 +41,8 @@ class CRF(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.source_shapes[0]) != 3:
-            raise self.fail(
-                f"takes a score for each tag of each step (batch, steps, tags), but {self.source_name(0)} gives "
-                f"{as_text(self.source_shapes[0])}",
-                field="srclayers",
-            )
-        batch, steps, self.classes = self.source_shapes[0]
+        takes = "a score for each tag of each step (batch, steps, tags)"
+        batch, steps, self.classes = self.expect_axes((3,), takes)
         self.shape = (batch, steps)
         self.params = (ParamSpec("transitions", (self.classes, self.classes)), ParamSpec("start", (self.classes,)))
 
@@ -96,14 +91,8 @@ class EntityF1(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) not in (2, 3):
-            raise self.fail(
-                "takes tags (batch, steps), or a score for each tag of each step (batch, steps, tags), but "
-                f"{self.source_name(0)} gives {as_text(shape)}",
-                field="srclayers",
-            )
-        self.shape = shape[:2]
+        takes = "tags (batch, steps), or a score for each tag of each step (batch, steps, tags)"
+        self.shape = self.expect_axes((2, 3), takes)[:2]
         self.scheme: TagScheme | None = None
 
     def name_tags(self, names: Sequence[str]) -> None:

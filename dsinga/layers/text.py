@@ -104,7 +104,6 @@ class RNNDummy(Layer):
         super().__init__(conf, source_shapes, info)
         if self.source_shapes:
             self.expect_sources(1)
-            self.shape = self.source_shapes[0]
             return
         self.shape = tuple(self.settings.shape)
         if not self.shape:

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut
 from dsinga.layers.policy_loss import check_actions, check_rows
@@ -45,11 +45,7 @@ class TDLoss(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.delta, self.scale = self.settings.delta, self.settings.scale
-        values = self.source_shapes[0]
-        if len(values) != 2:
-            raise self.fail(
-                f"takes values (batch, K), but {self.source_name(0)} gives {as_text(values)}", field="srclayers"
-            )
+        values = self.expect_axes((2,), "values (batch, K)")
         for index, what in enumerate(("actions", "targets", "weights")[: len(self.source_shapes) - 1], start=1):
             check_rows(self, index, 1, what)
         self.shape = (values[0], 1)

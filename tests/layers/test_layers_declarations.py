@@ -21,7 +21,6 @@ class Same(Layer):
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         vars(self).update(self.late)
 
     def compute_feature(self, params, sources, ctx):

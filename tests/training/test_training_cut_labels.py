@@ -17,10 +17,6 @@ from tests.support.training_cases import build, dense, layer
 class Same(Layer):
     """Passes on its source."""
 
-    def __init__(self, conf, source_shapes, info=None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-
     def compute_feature(self, params, sources, ctx):
         return Output(sources[0])
 
