@@ -34,7 +34,7 @@ class ElementwiseFunction(Layer):
     """A function that is applied to each element; subclasses define it."""
 
     source_kind = SourceKind.kAnyShape
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     @abstractmethod
@@ -86,7 +86,7 @@ class PReLU(Layer):
         shared: bool = setting(False, "whether all channels have the same slope")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -226,7 +226,7 @@ class Dropout(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

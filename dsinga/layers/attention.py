@@ -176,7 +176,7 @@ class AttentionWeights(AttentionLayer):
     An output: it takes no part in training. With kAdditive, its ``score`` is that of the kAttention, by ``share_from``.
     """
 
-    is_output: bool = True
+    is_output = True
     values: ClassVar[int] = 0
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -209,7 +209,7 @@ class PositionalEncoding(Layer):
         scale: Positive = setting(1.0, "what the source is multiplied by before the encoding is added")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne, axis=2)
     source_kind = SourceKind.kSequences
 

@@ -133,7 +133,7 @@ class RectifiedBatchNorm(BatchNorm):
     would read and write memory once more. The sources are that of the kBM and the other source of the kAdd, if any.
     """
 
-    source_count: ClassVar[int | None] = None
+    source_count = None
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:

@@ -7,7 +7,7 @@ the two ends of an edge are on different workers, whether the job has bridges th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape
@@ -20,7 +20,7 @@ from dsinga.registry import register
 class Bridge(Layer):
     """Pass on the source's feature, and the gradient for it, unchanged."""
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -52,7 +52,7 @@ class BridgeSrc(BridgeEnd):
     Where the gradient comes back, its backward pass waits for it.
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name
@@ -69,7 +69,7 @@ class BridgeSrc(BridgeEnd):
 class BridgeDst(BridgeEnd):
     """The receiving end of a bridge, which has no source on its own worker."""
 
-    source_count: ClassVar[int | None] = 0
+    source_count = 0
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -82,7 +82,7 @@ class CosineSimilarity(Layer):
         scale: Positive = setting(1.0, "the factor of the cosine")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     cut = Cut(gathered_because="compares the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -124,7 +124,7 @@ class CosineSimilarity(Layer):
 class Dueling(Layer):
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9)."""
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     cut = Cut(gathered_because="takes the mean over all advantages of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

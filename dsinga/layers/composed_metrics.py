@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -74,10 +74,10 @@ class ConfusionMatrix(Layer):
     with 0 for a class that is never predicted, or never a label. The feature is the predicted class, (B,) int64.
     """
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1, per="row")
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("macro_precision", "macro_recall", "macro_f1")
+    metric_names = ("macro_precision", "macro_recall", "macro_f1")
     cut = Cut(gathered_because="chooses among all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -121,10 +121,10 @@ class RegressionError(Layer):
     n counts all numbers of all records of a test. The sums are float64.
     """
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1, floats=True)
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("rmse", "mae")
+    metric_names = ("rmse", "mae")
     cut = Cut(gathered_because="compares whole rows with their labels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Split(Layer):
         num_splits: Parts = setting(1, "the number of destinations that get the whole feature")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -67,7 +67,7 @@ class SliceLayer(Layer):
         num_slices: Parts = setting(1, "into how many parts the source is cut")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import Settings, required, setting
@@ -104,7 +104,7 @@ class Convolution(Layer):
         workspace_byte_limit: int = setting(512, "the memory for workspace; has no effect")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_filters")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -153,7 +153,7 @@ class Pooling(Layer):
         global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class CodesLayer(Layer):
     in an unrolled net takes the step ``conf.unroll_index``.
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     source_kind = SourceKind.kSequences
     size: int
 

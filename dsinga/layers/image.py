@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class ImagePreprocess(Layer):
         pad: Padding = setting(0, "how many pixels of zeros are added on every side before the crop; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="crops and mirrors whole images")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -134,7 +134,7 @@ class Mnist(Layer):
         elastic_freq: int = setting(0, "has no effect; in SINGA's documentation, of the elastic distortion")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
@@ -39,7 +39,7 @@ class InnerProduct(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_output")
     gathers: bool = False
 
@@ -93,7 +93,7 @@ class LearnedVector(Layer):
         num_output: Count = required("how many numbers the vector has")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="takes nothing from its source but the number of rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,10 @@ class RecordInput(Layer):
     two types differ in their configuration only.
     """
 
-    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
-    source_count: ClassVar[int | None] = 0
+    required_fields = ("store_conf",)
+    source_count = 0
     cut = Cut(gathered_because="reads whole records")
-    is_input: ClassVar[bool] = True
+    is_input = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -103,14 +103,14 @@ class RecordInput(Layer):
 class LMDBData(RecordInput):
     """kRecordInput with SINGA's older settings: records of an LMDB."""
 
-    required_fields: ClassVar[tuple[str, ...]] = ("lmdbdata_conf",)
+    required_fields = ("lmdbdata_conf",)
 
 
 @register("layer", kShardData=194)
 class ShardData(RecordInput):
     """kRecordInput with SINGA's older settings: records of shard files."""
 
-    required_fields: ClassVar[tuple[str, ...]] = ("sharddata_conf",)
+    required_fields = ("sharddata_conf",)
 
 
 @register("layer", kDummy=204)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Label(Layer):
     column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     labels = Labels(source=0, floats=True)
     new_labels = LabelFormat()
     cut = Cut(gathered_because="has the labels of whole rows")
@@ -52,7 +52,7 @@ class LabelsAsFeature(Layer):
     Like all float features it is on the device; integers stay in host memory.
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     labels = Labels(source=0, floats=True)
     cut = Cut(gathered_because="has the labels of whole rows")
 
@@ -64,7 +64,7 @@ class LabelsAsFeature(Layer):
 class FeatureAsLabels(Layer):
     """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     new_labels = LabelFormat()
     cut = Cut(gathered_because="has the labels of whole rows")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
@@ -49,7 +49,7 @@ class LRN(Layer):
                 yield Fault(text, "local_size")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="looks at neighbouring channels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -93,7 +93,7 @@ class LayerNorm(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="normalises over the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -150,7 +150,7 @@ class Softmax(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="normalises over all features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

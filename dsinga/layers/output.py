@@ -31,7 +31,7 @@ class ArgSort(Layer):
         topk: Count = setting(1, "how many of the largest numbers of a row count")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     is_output = True
     cut = Cut(gathered_because="ranks all classes of a row")
 
@@ -62,9 +62,9 @@ class Accuracy(ArgSort):
     The first source gives scores (B, ...), the second labels in [0, K).
     """
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1, per="row")
-    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+    metric_names = ("accuracy",)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = class_labels(self, sources[1], self.classes)
@@ -78,7 +78,7 @@ class CharRNNOutput(Layer):
     """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
 
     Conf: ClassVar = CharRNNConf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     is_output = True
     cut = Cut(gathered_because="writes whole records")
 
@@ -91,8 +91,8 @@ class StoreOutput(Layer):
     """Mark the feature of the source to be written to a store, that of ``store_conf``."""
 
     source_kind = SourceKind.kVectors
-    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
-    source_count: ClassVar[int | None] = 1
+    required_fields = ("store_conf",)
+    source_count = 1
     is_output = True
     cut = Cut(gathered_because="writes whole records")
 

@@ -131,7 +131,7 @@ class PolicyLoss(Layer):
     """
 
     settings: Any
-    is_loss: ClassVar[bool] = True
+    is_loss = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     cut = Cut(gathered_because="compares all numbers of a policy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages")
@@ -181,7 +181,7 @@ class PolicyGradientLoss(PolicyLoss):
 
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
-    source_count: ClassVar[int | None] = 3
+    source_count = 3
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         logs, derivative = self.chosen(sources, ctx)
@@ -209,8 +209,8 @@ class PPOLoss(PolicyLoss):
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 4
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "kl", "clip_fraction")
+    source_count = 4
+    metric_names = ("loss", "kl", "clip_fraction")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages", "log probabilities")
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
@@ -241,8 +241,8 @@ class EntropyLoss(PolicyLoss):
 
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
-    source_count: ClassVar[int | None] = 1
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
+    source_count = 1
+    metric_names = ("loss", "entropy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ()
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:

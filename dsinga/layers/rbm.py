@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class RBMSide(Layer):
         persistent: bool = setting(False, "whether the Gibbs chains of a hidden layer are persistent; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -135,7 +134,7 @@ class Reconstruction(Layer):
     distance Σ(v - v')² of a row from the data, averaged over rows.
     """
 
-    metric_names: ClassVar[tuple[str, ...]] = ("reconstruction_error",)
+    metric_names = ("reconstruction_error",)
     cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, visible: RBMVis, hidden: RBMHid):

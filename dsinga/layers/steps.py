@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class SequenceLength(Layer):
     records are something else, such as one class for each sentence. An empty sequence is refused.
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     source_kind = SourceKind.kSequences
     new_labels = LabelFormat()
     cut = Cut(gathered_because="has one code for each step")
@@ -84,8 +84,8 @@ class WindowLayer(Layer):
     after the end.
     """
 
-    source_count: ClassVar[int | None] = 1
-    optional_sources: ClassVar[int] = 1
+    source_count = 1
+    optional_sources = 1
     source_kind = SourceKind.kSequences
     labels = Labels(source=1)
     windows: StepWindows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,10 +32,10 @@ class CRF(Layer):
     For prediction, labels only give the lengths of the sequences: any number from 0 on marks a step.
     """
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1, per="step")
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    is_loss = True
+    metric_names = ("loss", "accuracy")
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="sums over all tags of a step")
 
@@ -82,10 +82,10 @@ class EntityF1(Layer):
     each type k.
     """
 
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1, per="step")
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("precision", "recall", "f1")
+    metric_names = ("precision", "recall", "f1")
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="looks at all tags of a sequence")
 

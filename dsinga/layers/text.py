@@ -33,8 +33,8 @@ class CharRNN(Layer):
     """
 
     Conf: ClassVar = CharRNNConf
-    source_count: ClassVar[int | None] = 0
-    is_input: ClassVar[bool] = True
+    source_count = 0
+    is_input = True
     cut = Cut(gathered_because="reads whole sequences")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -54,7 +54,7 @@ class RNNLabel(Layer):
     A copy of the layer in an unrolled net has the code of step ``unroll_index`` + 1 only, (B,).
     """
 
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     new_labels = LabelFormat()
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="has one label a step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +36,10 @@ class TDLoss(Layer):
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 3
-    optional_sources: ClassVar[int] = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "value")
+    source_count = 3
+    optional_sources = 1
+    is_loss = True
+    metric_names = ("loss", "value")
     cut = Cut(gathered_because="chooses among all values of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -93,10 +93,10 @@ class MeanLoss(Layer):
         scale: float = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    optional_sources: ClassVar[int] = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    source_count = 1
+    optional_sources = 1
+    is_loss = True
+    metric_names = ("loss",)
     cut = Cut(gathered_because="reports the loss of whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

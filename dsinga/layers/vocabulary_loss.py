@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,10 +75,10 @@ class ClassSoftmaxLoss(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1)
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
+    is_loss = True
+    metric_names = ("loss", "entropy")
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="normalises over all words of a class")
 
@@ -175,10 +175,10 @@ class SampledLoss(Layer):
         power: NonNegative = setting(0.75, "the exponent of the counts in the probability of a random word")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
+    source_count = 2
     labels = Labels(source=1)
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    is_loss = True
+    metric_names = ("loss",)
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="scores words by whole rows")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,9 +53,9 @@ class VTraceLoss(Layer):
         value_scale: NonNegative = setting(0.5, "the factor of the loss of the values")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 6
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "policy_loss", "value_loss", "ratio")
+    source_count = 6
+    is_loss = True
+    metric_names = ("loss", "policy_loss", "value_loss", "ratio")
     cut = Cut(gathered_because="follows whole sequences")
     source_kind = SourceKind.kSequences
 
