@@ -10,17 +10,7 @@ from typing import Any, ClassVar
 from dsinga.job import ActivationType, DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Share
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    as_text,
-    float_bytes,
-    from_matrix,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes, from_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops

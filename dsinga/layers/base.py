@@ -12,7 +12,7 @@ from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
-from dsinga.layers.declarations import Cut, LabelFormat, Labels, ParamSpec, SourceKind, earlier_name
+from dsinga.layers.declarations import Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
 from dsinga.ops import Array, Ops
 
 FLOAT_BYTES = 4  # of a number in float32
@@ -23,10 +23,11 @@ Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sou
 class Output(NamedTuple):
     """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
 
-    ``feature`` is an array, a tuple of arrays (``Layer.part_shapes``), or None where no destination takes one.
-    ``saved`` is whatever ``compute_gradient`` needs besides params, sources and the feature. Layers that make labels
-    return them in ``labels``; other layers pass on those of their sources. ``metrics`` maps a name to (sum, count), so
-    that parts of a batch add up. ``state`` maps the role of a param that is not trainable to its new value.
+    ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
+    for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
+    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
+    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up. ``state`` maps the role of a
+    param that is not trainable to its new value.
     """
 
     feature: Any
@@ -57,9 +58,7 @@ class Layer(ABC):
         is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
         is_output: it takes no part in the gradient; only output layers can follow it.
         metric_names: all metrics that it may report; a job may let its extensions monitor them.
-        part_shapes: of a layer that gives each destination a part of its own, the shapes of the parts. The feature is
-            then a tuple with a part for each destination in the order of the net, and ``grad`` has an entry for each,
-            None where a destination gives no gradient.
+        part_shapes: the shapes of the parts, where it gives each destination a part of its own.
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
         label_format: the labels that the layers after it get; set by the net.
     """
@@ -82,7 +81,7 @@ class Layer(ABC):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if fault := earlier_name(cls):
+        if fault := fault_of(cls):
             raise UserError(f"the layer class {cls.__name__} {fault}")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -207,12 +206,11 @@ class Layer(ABC):
     ) -> Gradients:
         """Return the gradients for the sources and for the params.
 
-        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i needs a gradient; the entry of a
-        source that does not is None, and so is that of a param that is not trainable. Gradients of a loss are of the
-        mean over the *global* batch (``ctx.rows.total``), so that those of its parts add up.
-
-        A layer that does not define this (an input, an output) has no gradient: that is an error only where one is
-        needed.
+        ``grad`` is the gradient for the feature; of parts a sequence, with None for a part without a gradient.
+        ``needs[i]`` says whether source i needs a gradient; the entry of a source that does not is None, and so is that
+        of a param that is not trainable. Gradients of a loss are of the mean over the *global* batch
+        (``ctx.rows.total``), so that those of its parts add up. A layer that does not define this (an input, an output)
+        has no gradient: that is an error only where one is needed.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")

@@ -14,7 +14,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, RecordInfo
-from dsinga.layers.declarations import ParamSpec, earlier_name
+from dsinga.layers.declarations import ParamSpec, fault_of
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.ops.types import FLOAT32
@@ -41,8 +41,8 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
 def check_layer(layer: Layer) -> None:
     """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
     cls = type(layer)
-    if earlier := earlier_name(layer):
-        raise layer.fail(f"{cls.__name__} {earlier}")
+    if declared := fault_of(layer):
+        raise layer.fail(f"{cls.__name__} {declared}")
     if not is_shape(layer.shape):
         raise layer.fail(
             f"{cls.__name__}.__init__ must set self.shape to the shape of the feature, a tuple of whole numbers "

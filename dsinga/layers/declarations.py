@@ -63,7 +63,7 @@ class SourceKind(Enum):
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the layer takes the rows of images as vectors."""
+        """Whether an nn.Flatten before the layer needs no layer of its own."""
         return self in (SourceKind.kVectors, SourceKind.kAnyShape)
 
 
@@ -71,9 +71,9 @@ class SourceKind(Enum):
 class Labels:
     """Which labels a layer takes: those of the source with the index ``source``, in place of its feature.
 
-    The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. A net checks that these
-    have one ``per`` "row", (B,), or per "step", (B, T) for a feature (B, T, ...); and refuses float32 labels unless the
-    layer takes ``floats``.
+    The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. ``per`` says of what the
+    layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these
+    shapes; ``floats`` whether the labels may be float32. A net refuses other labels.
     """
 
     source: int | None = None
@@ -90,8 +90,8 @@ class LabelFormat:
     """The labels that a layer gives to the layers after it.
 
     ``shape`` is that of the label of a row: () for one number, (K,) for several, (T,) for sequences. ``dtype`` is int64
-    or float32; None where there are no labels, and of new labels those that have the dtype of the labels of the
-    sources. ``names`` are the names of the labels 0, 1, ..., if known.
+    or float32, None where there are no labels; a layer that makes labels may leave it at None for the dtype of its
+    sources' labels, or of its records'. ``names`` are the names of the labels 0, 1, ..., if known.
     """
 
     shape: Shape = ()
@@ -149,7 +149,16 @@ EARLIER_NAMES = {
 }
 
 
-def earlier_name(owner: object) -> str:
-    """Return the fault of a layer, or of its class, that sets an attribute by an earlier name, else ''."""
-    name = next((name for name in EARLIER_NAMES if hasattr(owner, name)), None)
-    return f"sets {name}; write {EARLIER_NAMES[name]}" if name else ""
+DECLARED = {"source_kind": SourceKind, "labels": Labels, "new_labels": LabelFormat | None, "cut": Cut}
+
+
+def fault_of(owner: Any) -> str:
+    """Return what is wrong with the declarations of a layer, or of its class; the empty string if nothing is."""
+    for name, instead in EARLIER_NAMES.items():
+        if hasattr(owner, name):
+            return f"sets {name}; write {instead}"
+    for name, kind in DECLARED.items():
+        if not isinstance(value := getattr(owner, name), kind):
+            examples = [text for text in EARLIER_NAMES.values() if text.startswith(f"{name} = ")]
+            return f"sets {name} to {value!r}; write {examples[0]}"
+    return ""

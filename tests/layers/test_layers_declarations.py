@@ -1,4 +1,4 @@
-"""Declarations of a layer: attributes by their earlier names are refused, with what is written instead."""
+"""Declarations of a layer: earlier names and values of other types are refused, with what is written instead."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def test_an_attribute_by_its_earlier_name_is_refused_where_the_class_is_defined(
 def test_an_attribute_by_its_earlier_name_is_refused_where_the_constructor_sets_it():
     late = type("Late", (Same,), {"late": {"label_source": 1}})
     with pytest.raises(UserError, match=r"layer 'a': Late sets label_source; write labels = Labels\(source=1\)"):
+        make_layer(late, LayerConf(name="a", srclayers=["data"]), [(4, 2)], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("labels", 1, r"labels = Labels\(source=1\)"),
+        ("cut", Connection.kOneToOne, r"cut = Cut\(Connection.kOneToOne\)"),
+        ("new_labels", True, r"new_labels = LabelFormat\(\)"),
+        ("source_kind", "vectors", r"source_kind = SourceKind.kVectors"),
+    ],
+)
+def test_a_declaration_of_another_type_is_refused(name: str, value: object, instead: str):
+    with pytest.raises(UserError, match=rf"^the layer class Wrong sets {name} to .*{value}.*; write {instead}$"):
+        type("Wrong", (Same,), {name: value})
+    late = type("Late", (Same,), {"late": {name: value}})
+    with pytest.raises(UserError, match=rf"layer 'a': Late sets {name} to .*; write {instead}$"):
         make_layer(late, LayerConf(name="a", srclayers=["data"]), [(4, 2)], None)
 
 
