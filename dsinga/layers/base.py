@@ -43,8 +43,7 @@ class Layer(ABC):
     A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
     is not that of the first source, and ``params``, if it has any. It raises UserError, through :meth:`fail`, when a
     source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
-    so ``compute_feature`` and ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is
-    given.
+    so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it gets.
 
     Attributes:
         Conf: the class of the settings of its type; ``settings`` are those of this layer.
