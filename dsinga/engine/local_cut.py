@@ -176,5 +176,5 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]
-    axis = net.whole.layer(name).feature_axis if cut.dim == FEATURES else 0
+    axis = net.whole.layer(name).cut.axis if cut.dim == FEATURES else 0
     return np.concatenate([features[name] for features in outputs], axis=axis)

@@ -69,7 +69,7 @@ def _source(
     loss: Layer, name: str, features: Mapping[str, np.ndarray], records: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     array = features[name] if name in features else records.get(name)
-    if array is None or loss.params or loss.label_source is not None:
+    if array is None or loss.params or loss.labels.source is not None:
         raise UserError(
             f"the loss {loss.name!r} of a net with hidden states takes heads of the model and records without labels, "
             f"and has no params; {name!r} is none of these"

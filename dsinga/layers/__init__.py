@@ -5,13 +5,13 @@ from dsinga.layers import (
     attention,
     batchnorm,
     bridge,
+    class_loss,
     combine,
     composed_metrics,
     connection,
     convolution,
     convolution1d,
     embedding,
-    hinge,
     image,
     innerproduct,
     input,
@@ -30,5 +30,6 @@ from dsinga.layers import (
     vocabulary_loss,
     vtrace,
 )
-from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape
+from dsinga.layers.base import Layer, Output, Shape
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Rows
+from dsinga.layers.declarations import Connection, Cut, LabelFormat, Labels, ParamSpec, SourceKind

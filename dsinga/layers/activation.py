@@ -1,7 +1,4 @@
-"""Functions of single units: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kSoftmax, kDropout.
-
-All but kSoftmax map (B, ...) to the same shape.
-"""
+"""Functions of single units: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation) and kDropout."""
 
 from __future__ import annotations
 
@@ -12,22 +9,10 @@ from typing import Any, ClassVar
 
 from dsinga.job import ActivationType, DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, NonNegative, Share
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    as_text,
-    float_bytes,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.job.limits import NonNegative, Share
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes, from_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -38,13 +23,9 @@ OUTER, INNER = 1.7159047, 0.66666667
 class ElementwiseFunction(Layer):
     """A function that is applied to each element; subclasses define it."""
 
-    elementwise: ClassVar[bool] = True
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
+    source_kind = SourceKind.kAnyShape
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     @abstractmethod
     def forward(self, x: Array, ops: Ops) -> Array:
@@ -74,15 +55,11 @@ class ReLU(ElementwiseFunction):
 
     settings: Conf
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.slope = self.settings.negative_slope
-
     def forward(self, x: Array, ops: Ops) -> Array:
-        return ops.relu(x, self.slope)
+        return ops.relu(x, self.settings.negative_slope)
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        return ops.relu_grad(y, dy, self.slope)
+        return ops.relu_grad(y, dy, self.settings.negative_slope)
 
 
 @register("layer", kPReLU=752)
@@ -99,12 +76,11 @@ class PReLU(Layer):
         shared: bool = setting(False, "whether all channels have the same slope")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
         initial, shared = self.settings.initial_slope, self.settings.shared
@@ -218,59 +194,6 @@ class Activation(ElementwiseFunction):
         return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
 
 
-@register("layer", kSoftmax=214, kCudnnSoftmax=253)
-class Softmax(Layer):
-    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
-
-    elementwise: ClassVar[bool] = True
-
-    class Conf(Settings):
-        """Settings of kSoftmax."""
-
-        num_softmax_per_instance: Count = setting(
-            1,
-            "into how many equal parts a row is divided, each with a softmax of its own",
-        )
-
-    settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "normalises over all features of a row"
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        self.parts, columns = self.settings.num_softmax_per_instance, math.prod(self.shape[1:])
-        if self.parts < 1 or columns % self.parts:
-            raise self.fail(
-                f"cannot cut rows of {columns} into {self.parts} equal parts; "
-                f"give a num_softmax_per_instance that divides {columns}",
-                self.settings,
-                "num_softmax_per_instance",
-            )
-        self.width = columns // self.parts
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        y = ctx.ops.softmax(self._to_rows(sources[0], ctx))
-        return Output(self._from_rows(y, sources[0], ctx))
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        if not needs[0]:
-            return (None,), ()
-        dx = ctx.ops.softmax_grad(self._to_rows(output.feature, ctx), self._to_rows(grad, ctx))
-        return (self._from_rows(dx, sources[0], ctx),), ()
-
-    def _to_rows(self, x: Array, ctx: Context) -> Array:
-        """Return (B, ...) as (B·parts, width)."""
-        matrix = to_matrix(x, ctx.ops)
-        return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
-
-    def _from_rows(self, rows: Array, like: Array, ctx: Context) -> Array:
-        matrix = rows if self.parts == 1 else rows.reshape(like.shape[0], self.parts * self.width)
-        return from_matrix(matrix, like, ctx.ops)
-
-
 @register("layer", kDropout=203)
 class Dropout(Layer):
     """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
@@ -281,7 +204,7 @@ class Dropout(Layer):
     global row, not on the worker.
     """
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     class Conf(Settings):
         """Settings of kDropout."""
@@ -293,26 +216,21 @@ class Dropout(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.ratio, self.unit = self.settings.dropout_ratio, self.settings.unit
-        self.shape = self.source_shapes[0]
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x = sources[0]
-        if not ctx.training or self.ratio == 0:
+        x, ratio = sources[0], self.settings.dropout_ratio
+        if not ctx.training or ratio == 0:
             return Output(x)
-        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), self.ratio), x, ctx.ops)
+        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), ratio), x, ctx.ops)
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
         """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
-        if self.unit is DropoutUnit.kNumber:
+        if self.settings.unit is DropoutUnit.kNumber:
             return self.random(ctx)
-        if self.unit is DropoutUnit.kRow:
+        if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 

@@ -12,10 +12,13 @@ import numpy as np
 from dsinga.job import AttentionScore, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text, float_bytes
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Columns, Context, RecordInfo
-from dsinga.layers.label import check_ends, integer_labels
+from dsinga.layers.declarations import Connection, Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.label import step_lengths
 from dsinga.registry import register
+
+SEQUENCES = ("sequences (batch, steps, features)", "put a kEmbedding layer between, if these are words")
 
 
 class AttentionLayer(Layer):
@@ -39,16 +42,15 @@ class AttentionLayer(Layer):
         causal: bool = setting(False, "whether a query sees no later keys")
 
     settings: Conf
-    over_steps: ClassVar[bool] = True
-    feature_axis: int = 2
-    gathered_because = "needs all features of a head"
+    source_kind = SourceKind.kSequences
+    cut = Cut(axis=2, gathered_because="needs all features of a head")
     values: ClassVar[int]
     """The largest number of sources that are values."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         count = 2 + (len(source_shapes) > 2 and self.values and len(source_shapes[2]) == 3)
         if len(source_shapes) == count + 1:
-            self.label_source = count
+            self.labels = Labels(count)
         super().__init__(conf, source_shapes, info)
         self._check_sources(count)
         (rows, self.queries, columns), (_, self.keys, _) = self.source_shapes[:2]
@@ -85,12 +87,7 @@ class AttentionLayer(Layer):
                 field="srclayers",
             )
         for index in range(count):
-            if len(shapes[index]) != 3:
-                raise self.fail(
-                    f"takes sequences (batch, steps, features), but {self.source_name(index)} gives "
-                    f"{as_text(shapes[index])}; put a kEmbedding layer between, if these are words",
-                    field="srclayers",
-                )
+            self.expect_axes((3,), *SEQUENCES, index)
             if shapes[index][0] != shapes[0][0] or (index == 1 and shapes[1][2] != shapes[0][2]):
                 raise self.fail(
                     f"compares {self.source_name(0)}, {as_text(shapes[0])}, with {self.source_name(index)}, "
@@ -107,15 +104,8 @@ class AttentionLayer(Layer):
     def visible(self, sources: Arrays) -> np.ndarray | None:
         """Return how many keys, from the first on, each query sees, (B, Tq); None for all."""
         visible = None
-        if self.label_source is not None:
-            labels = integer_labels(self, sources[self.label_source])
-            if labels.shape[1:] != (self.keys,):
-                raise self.fail(
-                    f"takes the lengths of {self.keys} keys from the labels of {self.source_name(self.label_source)}, "
-                    f"which gives {as_text(labels.shape[1:])} a row",
-                    field="srclayers",
-                )
-            lengths = check_ends(self, labels, self.source_name(self.label_source))
+        if self.labels.source is not None:
+            lengths = step_lengths(self, sources[self.labels.source], self.keys, f"{self.keys} keys")
             visible = np.repeat(lengths[:, None], self.queries, axis=1)
         if self.settings.causal:
             before = np.arange(1, self.queries + 1)
@@ -139,14 +129,14 @@ class Attention(AttentionLayer):
     are kInnerProduct layers with ``per_step``. Cut by features, a worker computes whole heads.
     """
 
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne, axis=2)
     values: ClassVar[int] = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.has_values = len(self.source_shapes) - (self.label_source is not None) == 3
+        self.has_values = len(self.source_shapes) - (self.labels.source is not None) == 3
         self.shape = (self.rows, self.queries, self.source_shapes[2 if self.has_values else 1][2])
-        self.feature_groups = self.heads
+        self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         heads = self.heads * (columns.stop - columns.start) // columns.total
@@ -186,7 +176,7 @@ class AttentionWeights(AttentionLayer):
     An output: it takes no part in training. With kAdditive, its ``score`` is that of the kAttention, by ``share_from``.
     """
 
-    is_output: bool = True
+    is_output = True
     values: ClassVar[int] = 0
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -219,20 +209,13 @@ class PositionalEncoding(Layer):
         scale: Positive = setting(1.0, "what the source is multiplied by before the encoding is added")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
-    over_steps: ClassVar[bool] = True
-    feature_axis: int = 2
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, axis=2)
+    source_kind = SourceKind.kSequences
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        if len(self.shape) != 3:
-            raise self.fail(
-                f"takes sequences (batch, steps, features), but {self.source_name(0)} gives {as_text(self.shape)}; put "
-                "a kEmbedding layer between, if these are words",
-                field="srclayers",
-            )
+        self.expect_axes((3,), *SEQUENCES)
         self.scale = self.settings.scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
+from dsinga.errors import UserError
 from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
+from dsinga.layers.declarations import Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
 from dsinga.ops import Array, Ops
 
 FLOAT_BYTES = 4  # of a number in float32
@@ -20,47 +20,14 @@ Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
 
-@dataclass(frozen=True)
-class ParamSpec:
-    """A param of a layer: its role, its shape, and how it is cut, filled and updated.
-
-    ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
-    layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
-    its new value is sent in place of a gradient, and replaces the old one. ``initial`` fills it if the job has no
-    ``init``. ``static`` says that no step changes it, as ``static`` of a job's param does.
-
-    ``sparse`` says that its gradient may be a :class:`dsinga.ops.SparseRows`: then only these rows are sent and
-    updated. Where it must be added to a dense gradient, it is made dense.
-
-    ``by_rows`` is for state (B, ...) with an entry for each row of the batch, such as the hidden state that a recurrent
-    layer carries over to the next batch: a worker that computes some rows of the batch gets and returns these rows of
-    the param. Such a param exists in training only: in other phases the layer is made without it.
-    """
-
-    role: str
-    shape: Shape
-    cut_axis: int | None = 0
-    trainable: bool = True
-    initial: float = 0.0
-    by_rows: bool = False
-    sparse: bool = False
-    static: bool = False
-
-
-class Connection(Enum):
-    """Which columns (``feature_axis``) of its sources a layer needs for some columns of its feature (SINGA's name)."""
-
-    kOneToOne = 0  # columns of the feature need the same columns of every source
-    kOneToAll = 1  # columns of the feature need all columns of every source
-
-
 class Output(NamedTuple):
     """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
 
-    ``feature`` is an array, a tuple of arrays (``Layer.hands_parts``), or None where no destination takes one.
-    ``saved`` is whatever ``compute_gradient`` needs besides params, sources and the feature. Layers that make labels
-    return them in ``labels``; other layers pass on those of their sources. ``metrics`` maps a name to (sum, count), so
-    that parts of a batch add up. ``state`` maps the role of a param that is not trainable to its new value.
+    ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
+    for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
+    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
+    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up. ``state`` maps the role of a
+    param that is not trainable to its new value.
     """
 
     feature: Any
@@ -73,100 +40,62 @@ class Output(NamedTuple):
 class Layer(ABC):
     """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
 
-    A subclass calls ``super().__init__`` and sets ``shape`` (the full feature shape, batch first) and ``params``.
-    It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. ``shape`` is that of the
-    global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
-    ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
+    A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
+    is not that of the first source, and ``params``, if it has any. It raises UserError, through :meth:`fail`, when a
+    source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
+    so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it gets.
 
-    ``Conf`` declares the settings of its type, and ``settings`` are those of this layer. ``required_fields`` are fields
-    of the configuration, such as store_conf, that a job must give a layer without a ``Conf``.
-    ``source_count`` is the number of source layers that it takes, None for any number; up to ``optional_sources`` may
-    follow them.
-    ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
-    ``source_shapes`` at this index is the shape of these labels: (B,), (B, K), or (B, T) of sequences.
-    ``takes_float_labels`` says that these may be float32; a net refuses float labels for all other layers.
-    ``takes_one_label`` says that they must be (B,), ``takes_step_labels`` that they must be (B, T) for a feature
-    (B, T, ...); a net checks both.
-    ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
-    ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
-    ``is_output`` layers take no part in the gradient; only output layers can follow them.
-    ``takes_vectors`` layers take each row as a vector, whatever its axes, and so do ``elementwise`` ones, whose feature
-    has the shape of the source: an ``nn.Flatten`` before them needs no layer.
-    ``hands_parts`` layers give a part of their own to each destination: the feature is a tuple whose i-th entry goes
-    to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
-    whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
-    ``makes_labels`` layers give labels of their own; so do input layers. Others pass on those of their sources.
-    ``metric_names`` are the names of all metrics that it may report; a job may let its extensions monitor them.
-    ``label_shape`` is the shape of one row's label: () for one label, (K,) for several, (T,) for sequences; and
-    ``label_dtype`` is int64 or float32, and ``label_names`` are the names of the labels 0, 1, ..., if known. A layer
-    that makes labels sets them; for other layers the net does, by their sources. A ``label_dtype`` of None means that
-    of the sources' labels.
-
-    Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
-    (dimension 1); where that is None, it is not, ``gathered_because`` says why, and each worker gathers the features of
-    its rows for it. The features are those of ``feature_axis``, 2 for layers that compute sequences (B, T, n). A cut
-    keeps ``feature_groups`` equal groups of features whole, such as heads of kAttention; 0 for features that may be cut
-    anywhere. ``whole_because``, where it is not empty, says why the layer cannot be cut by rows: one worker then
-    computes it on all rows. ``columns`` are those of the whole layer that this part computes, None for all.
-    ``starts_gradient`` and ``wants_gradient`` are for bridges, which receive and send a gradient.
-
-    Sequences: a layer over T time steps has the feature (B, T, ...), batch first, so that rows mean the same as
-    elsewhere; the labels of its steps are (B, T) int64, -1 for the steps after the end of a sequence. A layer that
-    needs lengths takes these labels from an optional last source; without it all sequences have length T. The feature
-    of a step after the end is 0, and so is its gradient. A layer with ``over_steps`` computes all steps at once:
-    ``conf.unroll_len`` is T, None for all steps that the source has; of a source with more steps (kCharRNN gives T + 1)
-    it takes those that it needs. Other layers know one step only;
-    :class:`dsinga.layers.timedistributed.TimeDistributed` applies them to whole sequences. Where a net must be
-    unrolled, each layer is made once for each step, as by SINGA: the copy has its step in ``conf.unroll_index``, and
-    the feature (B, ...) of that step; of a source that is not unrolled, such as (B, T + 1) characters, it takes its own
-    step. The last source of a copy of an ``is_recurrent`` layer is the feature (B, H) of the step before.
+    Attributes:
+        Conf: the class of the settings of its type; ``settings`` are those of this layer.
+        source_count: how many source layers it takes, None for any number; up to ``optional_sources`` may follow them.
+        source_kind: what it does with the axes of its sources (:class:`SourceKind`).
+        labels: which labels it takes, and from which source (:class:`Labels`).
+        new_labels: the labels that it makes (:class:`LabelFormat`), None if it passes on those of its sources. An input
+            layer gives those of its records.
+        cut: how it is cut over workers (:class:`Cut`).
+        is_input: it reads a store: its one source is a :class:`Records`, and it has no source layers.
+        is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
+        is_output: it takes no part in the gradient; only output layers can follow it.
+        metric_names: all metrics that it may report; a job may let its extensions monitor them.
+        part_shapes: the shapes of the parts, where it gives each destination a part of its own.
+        columns: the columns of the whole layer that this part computes, None for all; set by the net.
+        label_format: the labels that the layers after it get; set by the net.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
     settings: Any = None
-    required_fields: ClassVar[tuple[str, ...]] = ()
     source_count: ClassVar[int | None] = None
     optional_sources: ClassVar[int] = 0
-    label_source: int | None = None
+    source_kind: ClassVar[SourceKind] = SourceKind.kShaped
+    labels: Labels = Labels()
+    new_labels: LabelFormat | None = None
+    cut: Cut = Cut()
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
-    elementwise: ClassVar[bool] = False
-    takes_vectors: ClassVar[bool] = False
-    over_steps: ClassVar[bool] = False
-    is_recurrent: ClassVar[bool] = False
-    hands_parts: ClassVar[bool] = False
     metric_names: ClassVar[tuple[str, ...]] = ()
-    label_shape: Shape = ()
-    label_dtype: Any = None
-    label_names: tuple[str, ...] = ()
-    takes_float_labels: bool = False
-    takes_one_label: ClassVar[bool] = False
-    takes_step_labels: ClassVar[bool] = False
-    makes_labels: bool = False
-    connection: Connection | None = None
-    feature_axis: int = 1
-    feature_groups: int = 0
-    gathered_because: str = "does not say how it is cut along features"
-    whole_because: str = ""
+    part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None
-    starts_gradient: bool = False
-    wants_gradient: bool = False
+    label_format: LabelFormat = LabelFormat()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if fault := fault_of(cls):
+            raise UserError(f"the layer class {cls.__name__} {fault}")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         self.conf = conf
         self.name = conf.name
         self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
-        self.shape: Shape = ()
-        self.part_shapes: tuple[Shape, ...] = ()
+        self.shape: Shape = self.source_shapes[0] if self.source_shapes else ()
         self.params: tuple[ParamSpec, ...] = ()
         if self.Conf is not None:
             self.settings = conf.settings_of(self.Conf)
         self._check_numbers()
         if self.source_count is not None:
             self.expect_sources(self.source_count, self.optional_sources)
-        if self.label_source is not None:
-            self._expect_labels(self.label_source)
+        if self.labels.source is not None:
+            self._expect_labels(self.labels.source)
 
     def _check_numbers(self) -> None:
         for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
@@ -199,11 +128,11 @@ class Layer(ABC):
                 expected = f"{count} or {count + optional} source layers"
             raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
 
-    def _expect_labels(self, label_source: int) -> None:
-        rows, labels = self.source_shapes[0][0], self.source_shapes[label_source][0]
+    def _expect_labels(self, source: int) -> None:
+        rows, labels = self.source_shapes[0][0], self.source_shapes[source][0]
         if rows != labels:
             raise self.fail(
-                f"{self.source_name(0)} gives {rows} rows, {self.source_name(label_source)} {labels} labels; "
+                f"{self.source_name(0)} gives {rows} rows, {self.source_name(source)} {labels} labels; "
                 "give both the same batchsize",
                 field="srclayers",
             )
@@ -220,21 +149,30 @@ class Layer(ABC):
         """
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
+    def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
+        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
+
+        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
+        """
+        shape = self.source_shapes[source]
+        if len(shape) not in counts:
+            text = f"takes {takes}, but {self.source_name(source)} gives {as_text(shape)}"
+            raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
+        return shape
+
     def image_shape(self) -> tuple[int, int, int]:
         """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
-        shape = self.source_shapes[0]
-        if len(shape) not in (3, 4):
-            raise self.fail(
-                f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {as_text(shape)}; "
-                "give the shape of a record in the input layer's store_conf",
-                field="srclayers",
-            )
+        remedy = "give the shape of a record in the input layer's store_conf"
+        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
         channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
         return channels, height, width
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
-        return self.conf
+        if not self.cut.width:
+            return self.conf
+        part = self.settings.replace(**{self.cut.width: columns.stop - columns.start})
+        return self.conf.replace(**{type(part).field: part})
 
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
         """Return a new layer of this kind with the configuration and the source shapes of a part of it."""
@@ -267,12 +205,11 @@ class Layer(ABC):
     ) -> Gradients:
         """Return the gradients for the sources and for the params.
 
-        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i needs a gradient; the entry of a
-        source that does not is None, and so is that of a param that is not trainable. Gradients of a loss are of the
-        mean over the *global* batch (``ctx.rows.total``), so that those of its parts add up.
-
-        A layer that does not define this (an input, an output) has no gradient: that is an error only where one is
-        needed.
+        ``grad`` is the gradient for the feature; of parts a sequence, with None for a part without a gradient.
+        ``needs[i]`` says whether source i needs a gradient; the entry of a source that does not is None, and so is that
+        of a param that is not trainable. Gradients of a loss are of the mean over the *global* batch
+        (``ctx.rows.total``), so that those of its parts add up. A layer that does not define this (an input, an output)
+        has no gradient: that is an error only where one is needed.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")

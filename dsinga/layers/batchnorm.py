@@ -11,19 +11,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    as_text,
-    float_bytes,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo, single_worker
+from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.registry import register
 
 EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
@@ -61,11 +51,10 @@ class BatchNorm(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
         self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
@@ -144,7 +133,7 @@ class RectifiedBatchNorm(BatchNorm):
     would read and write memory once more. The sources are that of the kBM and the other source of the kAdd, if any.
     """
 
-    source_count: ClassVar[int | None] = None
+    source_count = None
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:

@@ -7,11 +7,12 @@ the two ends of an edge are on different workers, whether the job has bridges th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape
-from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context
+from dsinga.layers.declarations import Connection, Cut
 from dsinga.registry import register
 
 
@@ -19,12 +20,8 @@ from dsinga.registry import register
 class Bridge(Layer):
     """Pass on the source's feature, and the gradient for it, unchanged."""
 
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])
@@ -35,19 +32,27 @@ class Bridge(Layer):
         return (grad if needs[0] else None,), ()
 
 
-class BridgeSrc(Layer):
-    """The sending end of a bridge: sends the source's feature to the worker ``location`` under ``key``.
+class BridgeEnd(Layer):
+    """Base of the ends of a bridge that partitioning inserts; the end at the worker ``location`` has the same ``key``.
 
-    It has no destination on its own worker. With ``backward``, its backward pass waits for the gradient, which comes
-    back under ``<key>/gradient``.
+    ``returns_gradient``, which the net sets, says that the gradient comes back, under ``<key>/gradient``.
     """
 
-    source_count: ClassVar[int | None] = 1
+    returns_gradient: bool = False
 
-    def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str, backward: bool):
-        super().__init__(conf, [shape])
-        self.shape, self.location, self.key, self.starts_gradient = shape, location, key, backward
+    def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str):
+        super().__init__(conf, [shape] * (self.source_count or 0))
+        self.shape, self.location, self.key = shape, location, key
         self.gradient_key = f"{key}/gradient"
+
+
+class BridgeSrc(BridgeEnd):
+    """The sending end of a bridge, which has no destination on its own worker.
+
+    Where the gradient comes back, its backward pass waits for it.
+    """
+
+    source_count = 1
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name
@@ -61,18 +66,10 @@ class BridgeSrc(Layer):
         return (_to_device(ctx.peers.receive(self.gradient_key), ctx),), ()
 
 
-class BridgeDst(Layer):
-    """The receiving end of a bridge: receives a feature under ``key``, and sends the gradient back to ``location``.
+class BridgeDst(BridgeEnd):
+    """The receiving end of a bridge, which has no source on its own worker."""
 
-    It has no source on its own worker.
-    """
-
-    source_count: ClassVar[int | None] = 0
-
-    def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str, backward: bool):
-        super().__init__(conf, [])
-        self.shape, self.location, self.key, self.wants_gradient = shape, location, key, backward
-        self.gradient_key = f"{key}/gradient"
+    source_count = 0
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name

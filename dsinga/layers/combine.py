@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    as_text,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, SourceKind
 from dsinga.registry import register
 
 
 class ElementwiseCombination(Layer):
     """Base of layers that combine any number of sources of one shape into a feature of that shape."""
 
-    connection = Connection.kOneToOne
+    source_kind = SourceKind.kAnyShape
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if not self.source_shapes:
             raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
-        self.shape = self.source_shapes[0]
         for index, shape in enumerate(self.source_shapes):
             if shape != self.shape:
                 raise self.fail(
@@ -48,8 +38,6 @@ class ElementwiseCombination(Layer):
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
-    elementwise: ClassVar[bool] = True
-
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))
 
@@ -62,8 +50,6 @@ class Add(ElementwiseCombination):
 @register("layer", kMultiply=721)
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
-
-    elementwise: ClassVar[bool] = True
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.multiply, sources))
@@ -88,7 +74,7 @@ class CosineSimilarity(Layer):
     The similarity is from -``scale`` to ``scale``; that of a row of zeros is 0.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kCosineSimilarity."""
@@ -96,8 +82,8 @@ class CosineSimilarity(Layer):
         scale: Positive = setting(1.0, "the factor of the cosine")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
-    gathered_because = "compares the features of a row"
+    source_count = 2
+    cut = Cut(gathered_because="compares the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -138,8 +124,8 @@ class CosineSimilarity(Layer):
 class Dueling(Layer):
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9)."""
 
-    source_count: ClassVar[int | None] = 2
-    gathered_because = "takes the mean over all advantages of a row"
+    source_count = 2
+    cut = Cut(gathered_because="takes the mean over all advantages of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels
 from dsinga.layers.label import class_labels, required_labels
 from dsinga.registry import register
 
@@ -73,12 +74,11 @@ class ConfusionMatrix(Layer):
     with 0 for a class that is never predicted, or never a label. The feature is the predicted class, (B,) int64.
     """
 
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
+    source_count = 2
+    labels = Labels(source=1, per="row")
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("macro_precision", "macro_recall", "macro_f1")
-    gathered_because = "chooses among all classes of a row"
+    metric_names = ("macro_precision", "macro_recall", "macro_f1")
+    cut = Cut(gathered_because="chooses among all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -121,12 +121,11 @@ class RegressionError(Layer):
     n counts all numbers of all records of a test. The sums are float64.
     """
 
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_float_labels = True
+    source_count = 2
+    labels = Labels(source=1, floats=True)
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("rmse", "mae")
-    gathered_because = "compares whole rows with their labels"
+    metric_names = ("rmse", "mae")
+    cut = Cut(gathered_because="compares whole rows with their labels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -1,6 +1,6 @@
 """Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins its sources.
 
-kSplit and kSlice have ``Layer.hands_parts``: the feature is a tuple, its i-th entry for the i-th destination, and the
+kSplit and kSlice have ``Layer.part_shapes``: the feature is a tuple, its i-th entry for the i-th destination, and the
 gradients come back in the same order. Parts are views, not copies.
 """
 
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Rows
+from dsinga.layers.declarations import Connection, Cut
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -31,13 +32,11 @@ class Split(Layer):
         num_splits: Parts = setting(1, "the number of destinations that get the whole feature")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    hands_parts: ClassVar[bool] = True
-    connection = Connection.kOneToOne
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
         self.part_shapes = (self.shape,) * self.settings.num_splits
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -68,8 +67,7 @@ class SliceLayer(Layer):
         num_slices: Parts = setting(1, "into how many parts the source is cut")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    hands_parts: ClassVar[bool] = True
+    source_count = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -86,7 +84,7 @@ class SliceLayer(Layer):
             )
         short, longer = divmod(length, parts)
         self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
-        allow_cuts(self, "hands parts of the {} to its destinations")
+        self.cut = cut_beside(self.axis, "hands parts of the {} to its destinations")
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
@@ -168,7 +166,7 @@ class Concate(Layer):
                     f"{as_text(shape)}, along dimension {self.axis}; make their other dimensions equal",
                     field="srclayers",
                 )
-        allow_cuts(self, "joins the {} of its sources")
+        self.cut = cut_beside(self.axis, "joins the {} of its sources")
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
@@ -188,13 +186,11 @@ class Concate(Layer):
         return None if any(array is None for array in labels) else np.concatenate(labels)
 
 
-def allow_cuts(layer: SliceLayer | Concate, does: str) -> None:
-    """Allow the layer to be cut along every axis but its own; ``does`` is its verb for the reason on its own axis."""
-    layer.connection = None if layer.axis == 1 else Connection.kOneToOne
-    if layer.axis == 0:
-        layer.whole_because = does.format("rows")
-    elif layer.axis == 1:
-        layer.gathered_because = does.format("features")
+def cut_beside(axis: int, does: str) -> Cut:
+    """Return the cut of a layer along every axis but ``axis``; ``does`` is the reason on that axis, with {} for it."""
+    if axis == 1:
+        return Cut(gathered_because=does.format("features"))
+    return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
 
 
 def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, RecordInfo
+from dsinga.layers.declarations import ParamSpec, fault_of
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.ops.types import FLOAT32
@@ -40,6 +41,8 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
 def check_layer(layer: Layer) -> None:
     """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
     cls = type(layer)
+    if declared := fault_of(layer):
+        raise layer.fail(f"{cls.__name__} {declared}")
     if not is_shape(layer.shape):
         raise layer.fail(
             f"{cls.__name__}.__init__ must set self.shape to the shape of the feature, a tuple of whole numbers "
@@ -54,12 +57,12 @@ def check_layer(layer: Layer) -> None:
 
 
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
-    """Return the part of ``layer``, which has a ``connection``, that computes ``columns`` of its feature.
+    """Return the part of ``layer``, which has a ``cut.connection``, that computes ``columns`` of its feature.
 
     ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
     Raises JobError where the part has another shape, or other params than the layer's, cut in proportion.
     """
-    cls, length, axis = type(layer), columns.stop - columns.start, layer.feature_axis
+    cls, length, axis = type(layer), columns.stop - columns.start, layer.cut.axis
     part = layer.part(layer.cut_conf(columns), source_shapes)
     check_layer(part)
     part.columns = columns
@@ -72,7 +75,7 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     if len(part.params) != len(layer.params):
         raise layer.fail(
             f"{cls.__name__} has {len(layer.params)} params, but {len(part.params)} for {length} of {columns.total} "
-            "columns; make as many for any columns, or leave connection at None"
+            "columns; make as many for any columns, or leave the connection of its cut at None"
         )
     for spec, part_spec in zip(layer.params, part.params, strict=True):
         shape = spec.shape if spec.cut_axis is None else cut_shape(spec.shape, spec.cut_axis, columns)
@@ -100,7 +103,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
     if not isinstance(output, Output):
         raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
     feature = output.feature
-    if feature is not None and not layer.hands_parts:
+    if feature is not None and not layer.part_shapes:
         if type(feature) is np.ndarray and feature.dtype is FLOAT32 and feature.shape[1:] == layer.shape[1:] != ():
             feature.setflags(write=False)  # the common case, which every layer of every iteration passes
         else:
@@ -132,7 +135,7 @@ def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -
 def check_no_codes(layer: Layer, sources: Arrays) -> None:
     """Raise UserError where a source of the layer, other than labels, is integers."""
     for index, source in enumerate(sources):
-        if index != layer.label_source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
+        if index != layer.labels.source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
             raise layer.fail(
                 f"computes with numbers, but {layer.source_name(index)} gives {source.dtype}, which are codes, such as "
                 'words; if they are numbers, give an array as x.astype("float32"), or its store_conf std_value: 1 to '
@@ -141,9 +144,9 @@ def check_no_codes(layer: Layer, sources: Arrays) -> None:
 
 
 def check_labels(layer: Layer, output: Output) -> None:
-    """Raise UserError where a layer of a partitioned net returns labels without ``makes_labels``."""
-    if output.labels is not None and not (layer.is_input or layer.makes_labels):
-        raise layer.fail(f"compute_feature returned labels; set makes_labels = True in {type(layer).__name__}")
+    """Raise UserError where a layer of a partitioned net returns labels without ``new_labels``."""
+    if output.labels is not None and not (layer.is_input or layer.new_labels):
+        raise layer.fail(f"compute_feature returned labels; set new_labels = LabelFormat() in {type(layer).__name__}")
 
 
 def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:

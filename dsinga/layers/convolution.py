@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.job.message import field_types
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.ops import Pair
 from dsinga.registry import register
 
@@ -103,8 +104,8 @@ class Convolution(Layer):
         workspace_byte_limit: int = setting(512, "the memory for workspace; has no effect")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToAll
+    source_count = 1
+    cut = Cut(Connection.kOneToAll, width="num_filters")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -118,10 +119,6 @@ class Convolution(Layer):
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(num_filters=columns.stop - columns.start)
-        return self.conf.replace(convolution_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0], params[1] if self.bias else None
@@ -156,14 +153,14 @@ class Pooling(Layer):
         global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection: Connection | None = Connection.kOneToOne
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
         if len(self.source_shapes[0]) == 3:
-            self.connection, self.gathered_because = None, "takes images (height, width) of a single channel"
+            self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
         window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
         self.window = window
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:

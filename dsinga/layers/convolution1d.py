@@ -10,8 +10,9 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
-from dsinga.layers.base import Array, Arrays, Gradients, Output, ParamSpec, Shape
+from dsinga.layers.base import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, ParamSpec
 from dsinga.layers.steps import StepWindows, WindowLayer
 from dsinga.registry import register
 
@@ -53,7 +54,7 @@ class Convolution1D(WindowLayer):
         bias_term: bool = setting(True, "whether a bias is added")
 
     settings: Conf
-    gathered_because = "has steps where others have features"
+    cut = Cut(gathered_because="has steps where others have features")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -93,7 +94,7 @@ class Convolution1D(WindowLayer):
             y = ctx.ops.xp.zeros((len(x) * self.shape[1], self.shape[2]), x.dtype)
             y[gathered.positions] = computed
         saved = (gathered, windows) if ctx.training else None
-        return Output(y.reshape(len(x), *self.shape[1:]), saved=saved, labels=self.labels(lengths, len(x)))
+        return Output(y.reshape(len(x), *self.shape[1:]), saved=saved, labels=self.window_labels(lengths, len(x)))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import SparseRows
 from dsinga.registry import register
 
@@ -23,18 +24,13 @@ class CodesLayer(Layer):
     in an unrolled net takes the step ``conf.unroll_index``.
     """
 
-    source_count: ClassVar[int | None] = 1
-    over_steps: ClassVar[bool] = True
+    source_count = 1
+    source_kind = SourceKind.kSequences
     size: int
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) not in (1, 2):
-            raise self.fail(
-                f"takes one code for each step, (batch, steps), but {self.source_name(0)} gives {as_text(shape)}",
-                field="srclayers",
-            )
+        shape = self.expect_axes((1, 2), "one code for each step, (batch, steps)")
         self.step = conf.unroll_index if len(shape) == 2 else None
         steps = (conf.unroll_len or shape[-1]) if self.step is None else self.step + 1
         if len(shape) == 2 and steps > shape[1]:
@@ -73,7 +69,7 @@ class OneHot(CodesLayer):
         vocab_size: Count | None = setting(None, "the number of different codes; must be given")
 
     settings: Conf
-    gathered_because = "makes all columns from one code"
+    cut = Cut(gathered_because="makes all columns from one code")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -107,7 +103,7 @@ class Embedding(CodesLayer):
         )
 
     settings: Conf
-    gathered_because = "has steps where others have features"
+    cut = Cut(gathered_because="has steps where others have features")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -118,11 +114,7 @@ class Embedding(CodesLayer):
         self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
         self.shape = (*self.codes_shape, settings.feature_dim)
         if len(self.shape) == 2:
-            self.connection = Connection.kOneToAll
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(feature_dim=columns.stop - columns.start)
-        return self.conf.replace(embedding_conf=part)
+            self.cut = Cut(Connection.kOneToAll, width="feature_dim")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = self.codes(sources[0], ctx)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, Padding, Positive
-from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut
 from dsinga.registry import register
 
 
@@ -39,8 +40,8 @@ class ImagePreprocess(Layer):
         pad: Padding = setting(0, "how many pixels of zeros are added on every side before the crop; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "crops and mirrors whole images"
+    source_count = 1
+    cut = Cut(gathered_because="crops and mirrors whole images")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -133,13 +134,9 @@ class Mnist(Layer):
         elastic_freq: int = setting(0, "has no effect; in SINGA's documentation, of the elastic distortion")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToOne
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.norm_a, self.norm_b = self.settings.norm_a, self.settings.norm_b
-        self.shape = self.source_shapes[0]
+    source_count = 1
+    cut = Cut(Connection.kOneToOne)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(ctx.ops.images(sources[0], mean=self.norm_a * self.norm_b, std=self.norm_a))
+        scale, shift = self.settings.norm_a, self.settings.norm_b
+        return Output(ctx.ops.images(sources[0], mean=scale * shift, std=scale))

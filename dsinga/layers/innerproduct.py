@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import (
-    Arrays,
-    Connection,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    float_bytes,
-    from_matrix,
-    to_matrix,
-)
-from dsinga.layers.context import Columns, Context, RecordInfo
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -36,7 +26,7 @@ class InnerProduct(Layer):
     *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kInnerProduct."""
@@ -49,8 +39,8 @@ class InnerProduct(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    connection = Connection.kOneToAll
+    source_count = 1
+    cut = Cut(Connection.kOneToAll, width="num_output")
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -63,10 +53,6 @@ class InnerProduct(Layer):
         if self.bias:
             self.params += (ParamSpec("bias", (outputs,)),)
         self.shape = (self.source_shapes[0][0], outputs)
-
-    def cut_conf(self, columns: Columns) -> LayerConf:
-        part = self.settings.replace(num_output=columns.stop - columns.start)
-        return self.conf.replace(innerproduct_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
@@ -107,8 +93,8 @@ class LearnedVector(Layer):
         num_output: Count = required("how many numbers the vector has")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "takes nothing from its source but the number of rows"
+    source_count = 1
+    cut = Cut(gathered_because="takes nothing from its source but the number of rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

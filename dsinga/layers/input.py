@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf, StoreConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo, Records
+from dsinga.layers.declarations import Connection, Cut, SourceKind
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.registry import register
 
@@ -28,17 +29,16 @@ class RecordInput(Layer):
     two types differ in their configuration only.
     """
 
-    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
-    source_count: ClassVar[int | None] = 0
-    gathered_because = "reads whole records"
-    is_input: ClassVar[bool] = True
+    required_fields = ("store_conf",)
+    source_count = 0
+    cut = Cut(gathered_because="reads whole records")
+    is_input = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         assert info is not None, "an input layer is made with the RecordInfo of its store"
         store = conf.store_conf or StoreConf()
-        self.has_labels, self.label_shape, self.codes = info.has_labels, tuple(info.label_shape), info.codes
-        self.label_dtype = np.dtype(info.label_dtype) if info.has_labels else None
+        self.codes = info.codes
         self.record = self._record_shape(store, tuple(info.shape))
         self.shape = (info.batchsize, *self.record)
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
@@ -103,14 +103,14 @@ class RecordInput(Layer):
 class LMDBData(RecordInput):
     """kRecordInput with SINGA's older settings: records of an LMDB."""
 
-    required_fields: ClassVar[tuple[str, ...]] = ("lmdbdata_conf",)
+    required_fields = ("lmdbdata_conf",)
 
 
 @register("layer", kShardData=194)
 class ShardData(RecordInput):
     """kRecordInput with SINGA's older settings: records of shard files."""
 
-    required_fields: ClassVar[tuple[str, ...]] = ("sharddata_conf",)
+    required_fields = ("sharddata_conf",)
 
 
 @register("layer", kDummy=204)
@@ -121,7 +121,7 @@ class Dummy(Layer):
     in training.) The random numbers depend on seed, step, layer and global row.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kDummy, which without ``input`` and ``output`` passes data on."""
@@ -131,7 +131,7 @@ class Dummy(Layer):
         shape: list[Count] = setting([], "the shape of the random numbers, the batch first")
 
     settings: Conf
-    connection: Connection | None = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -141,10 +141,9 @@ class Dummy(Layer):
             self.expect_sources(0)
             if len(dummy.shape) < 2:
                 raise self.fail("needs dummy_conf { shape: ... }, the batch first, at least two numbers above 0", dummy)
-            self.shape, self.connection = tuple(dummy.shape), Connection.kOneToAll  # it has no source
+            self.shape, self.cut = tuple(dummy.shape), Cut(Connection.kOneToAll)  # it has no source
         else:
             self.expect_sources(1)
-            self.shape = self.source_shapes[0]
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         if not self.makes_numbers:

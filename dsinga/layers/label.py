@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, LabelFormat, Labels
 from dsinga.registry import register
 
 
@@ -21,17 +22,15 @@ class Label(Layer):
     column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
     """
 
-    source_count: ClassVar[int | None] = 1
-    label_source: int | None = 0
-    makes_labels: bool = True
-    takes_float_labels = True
-    gathered_because = "has the labels of whole rows"
+    source_count = 1
+    labels = Labels(source=0, floats=True)
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has the labels of whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        self.label_shape = self.shape[1:]
-        if self.label_shape and conf.unroll_index is not None:
+        self.new_labels = LabelFormat(self.shape[1:])
+        if self.shape[1:] and conf.unroll_index is not None:
             raise self.fail(
                 f"makes one label a row in a net that is unrolled, but {self.source_name(0)} has {self.shape[1]} of "
                 f"them; leave it out: other layers take labels from {self.source_name(0)} itself"
@@ -39,10 +38,10 @@ class Label(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
-        if labels.shape[1:] != self.label_shape:
+        if labels.shape[1:] != self.shape[1:]:
             raise self.fail(
                 f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
-                f"{(len(labels), *self.label_shape)}; set label_shape in the layer that makes these labels"
+                f"{(len(labels), *self.shape[1:])}; set new_labels in the layer that makes these labels"
             )
         return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
 
@@ -53,14 +52,9 @@ class LabelsAsFeature(Layer):
     Like all float features it is on the device; integers stay in host memory.
     """
 
-    source_count: ClassVar[int | None] = 1
-    label_source: int | None = 0
-    takes_float_labels = True
-    gathered_because = "has the labels of whole rows"
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
+    source_count = 1
+    labels = Labels(source=0, floats=True)
+    cut = Cut(gathered_because="has the labels of whole rows")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
@@ -70,14 +64,13 @@ class LabelsAsFeature(Layer):
 class FeatureAsLabels(Layer):
     """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
 
-    source_count: ClassVar[int | None] = 1
-    makes_labels: bool = True
-    gathered_because = "has the labels of whole rows"
+    source_count = 1
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has the labels of whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        self.label_shape = self.shape[1:]
+        self.new_labels = LabelFormat(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0], labels=ctx.ops.to_numpy(sources[0]))
@@ -86,8 +79,8 @@ class FeatureAsLabels(Layer):
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
     """Return ``labels`` as an array; for None, raise UserError, naming the source that has no labels."""
     if labels is None:
-        assert layer.label_source is not None
-        source = layer.source_name(layer.label_source)
+        assert layer.labels.source is not None
+        source = layer.source_name(layer.labels.source)
         raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
     return np.asarray(labels)  # labels are in host memory with every backend
 
@@ -102,8 +95,8 @@ def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 def float_labels_fault(layer: Layer) -> Exception:
     """Return a UserError which says that ``layer`` takes no float labels, and which layers do."""
-    assert layer.label_source is not None
-    source = layer.source_name(layer.label_source)
+    assert layer.labels.source is not None
+    source = layer.source_name(layer.labels.source)
     return layer.fail(
         f"takes labels that are classes, whole numbers, but those of {source} are float32; to predict numbers, use "
         f"kEuclideanLoss with a kLabel layer on {source} as its second source, else store the labels as integers"
@@ -140,16 +133,16 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
     return labels
 
 
-def step_lengths(layer: Layer, labels: Any, steps: int) -> np.ndarray:
+def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
     """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
 
-    Raises UserError for labels of another shape, and for a -1 before the end.
+    Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
     """
-    assert layer.label_source is not None
-    labels, source = integer_labels(layer, labels), layer.source_name(layer.label_source)
+    assert layer.labels.source is not None
+    labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
     if labels.shape[1:] != (steps,):
         raise layer.fail(
-            f"takes the lengths of sequences of {steps} steps from the labels of {source}, which gives "
+            f"takes the lengths of {what or f'sequences of {steps} steps'} from the labels of {source}, which gives "
             f"{as_text(labels.shape[1:])} a row",
             field="srclayers",
         )

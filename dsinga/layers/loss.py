@@ -1,13 +1,17 @@
-"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss, kHuberLoss and kSigmoidCrossEntropyLoss.
+"""Losses that compare two sources: kEuclideanLoss, kHuberLoss, kSigmoidCrossEntropyLoss; and weights of their rows.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
-the sums and counts of all workers add up to that mean. An optional third source gives a weight for each row; see
-:mod:`dsinga.layers.sample_weights`.
+the sums and counts of all workers add up to that mean.
+
+Sample weights are an optional last source of a loss, with a number that multiplies the loss of each row. With weights w
+the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the weights add up
+to. A metric that counts right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,115 +19,70 @@ import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, NonNegative, Positive, Share
+from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import check_topk, class_labels
-from dsinga.layers.sample_weights import (
-    check_weights,
-    gradient_of_weights,
-    hits_by_row,
-    weighted_rows,
-    weighted_sum,
-    weights_of,
-)
+from dsinga.layers.declarations import Cut, SourceKind
 from dsinga.ops import Ops
-from dsinga.ops.numpy_elementwise import FLT_MIN
 from dsinga.registry import register
 
 WEIGHTS = 2  # the position of the source with weights
 
 
-@register("layer", kSoftmaxLoss=301, kCudnnSoftmaxLoss=350)
-class SoftmaxLoss(Layer):
-    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
+def check_weights(layer: Layer, position: int) -> None:
+    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1)."""
+    if len(layer.source_shapes) <= position:
+        return
+    rows, shape = layer.source_shapes[0][0], layer.source_shapes[position]
+    if shape[0] != rows or math.prod(shape) != rows:
+        raise layer.fail(
+            f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
+            f"{as_text(shape)}; give it records that are one number",
+            field="srclayers",
+        )
 
-    The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
-    "accuracy", the share of rows whose label is among the ``topk`` most probable classes. A third source may give a
-    weight for each row.
 
-    With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class (Szegedy et al., Rethinking the
-    Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
-    """
+def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
+    """Return the weights (B,) as a float array of the backend, None for a loss without weights."""
+    if len(sources) <= position:
+        return None
+    weights = sources[position]
+    if weights.dtype.kind != "f":  # integers, as codes, stay in host memory
+        weights = ops.asarray(np.asarray(weights, np.float32))
+    return weights.reshape(len(weights))
 
-    takes_vectors: ClassVar[bool] = True
 
-    class Conf(Settings):
-        """Settings of kSoftmaxLoss."""
+def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
+    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
+    return (rows * weights).sum(dtype=np.float64) * scale
 
-        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
-        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
-        label_smoothing: Share = setting(0.0, "the share of the target that is spread over all classes; beyond SINGA")
 
-    settings: Conf
-    source_count: ClassVar[int | None] = 2
-    optional_sources: ClassVar[int] = 1
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    gathered_because = "normalises over all classes of a row"
+def weighted_rows(matrix: Array, weights: Array | None) -> Array:
+    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights."""
+    return matrix if weights is None else matrix * weights[:, None].astype(matrix.dtype, copy=False)
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        settings = self.settings
-        rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
-        check_weights(self, WEIGHTS)
-        self.topk = check_topk(self, settings.topk, self.classes, settings)
-        self.scale, self.smoothing = settings.scale, settings.label_smoothing
-        self.shape = (rows, self.classes)
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
-            return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
-        scores = to_matrix(sources[0], ctx.ops)
-        probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)
-        if self.smoothing:
-            loss = loss + self._smoothing_losses(scores, labels, ctx).sum(dtype=np.float64)
-        loss = loss if self.scale == 1 else loss * self.scale  # on a device this is a kernel launch
-        metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
-        return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
+def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, in the shape and dtype of ``like``."""
+    return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
 
-    def _smoothing_losses(self, scores: Array, labels: Array, ctx: Context) -> Array:
-        """Return what smoothing adds to the loss of each row, ε·(x[label] - mean of x), (B,)."""
-        of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
-        return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
 
-    def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
-        """Return the output for rows of the given ``weights`` (B,)."""
-        probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
-        losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
-        if self.smoothing:
-            losses = losses + self._smoothing_losses(scores, labels, ctx)
-        hits = hits_by_row(probabilities, labels, self.topk, ctx.ops)
-        metrics = {
-            "loss": (weighted_sum(losses, weights, self.scale), len(labels)),
-            "accuracy": (weighted_sum(hits, weights), weights.sum(dtype=np.float64)),
-        }
-        return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        (labels, losses), factor = output.saved, self.scale / ctx.rows.total
-        grads: list[Array | None] = [None] * len(sources)
-        if needs[0]:
-            dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor, self.smoothing)
-            dx = weighted_rows(dx, weights_of(sources, WEIGHTS, ctx.ops))
-            grads[0] = from_matrix(dx, sources[0], ctx.ops)
-        if any(needs[WEIGHTS:]):
-            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
-        return grads, ()
+def hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
+    """Return whether the label of each row is among the ``topk`` highest of ``scores`` (B, K), as :meth:`Ops.hits`."""
+    xp = ops.xp
+    of_labels = scores[xp.arange(len(labels)), labels][:, None]
+    earlier = xp.arange(scores.shape[1]) < labels[:, None]
+    above = (scores > of_labels) | ((scores == of_labels) & earlier)
+    return above.sum(axis=1) < topk
 
 
 class PairLoss(Layer):
     """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n)."""
 
-    source_count: ClassVar[int | None] = 2
-    optional_sources: ClassVar[int] = 1
-    gathered_because = "reports the loss of whole rows"
-    is_loss: ClassVar[bool] = True
+    source_count = 2
+    optional_sources = 1
+    cut = Cut(gathered_because="reports the loss of whole rows")
+    is_loss = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -139,8 +98,51 @@ class PairLoss(Layer):
         self.shape = (first[0], math.prod(first[1:]))
 
 
+class DifferenceLoss(PairLoss):
+    """Base of losses of x - target, which is the feature. A subclass has the loss of a row, and its derivative."""
+
+    settings: Any
+    source_kind = SourceKind.kVectors
+    steepness: ClassVar[int] = 1
+    """The derivative of the loss, as a multiple of ``_slopes``."""
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss = self._sum(difference, ctx) * self.settings.scale
+        else:
+            loss = weighted_sum(self._losses(difference, ctx), weights, self.settings.scale)
+        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        factor = self.settings.scale / ctx.rows.total
+        slopes = weighted_rows(self._slopes(output.feature, ctx), weights_of(sources, WEIGHTS, ctx.ops))
+        grads: list[Array | None] = [
+            from_matrix(slopes * (sign * self.steepness * factor), source, ctx.ops) if need else None
+            for sign, source, need in zip((1, -1), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
+        ]
+        for need in needs[WEIGHTS:]:
+            losses = self._losses(output.feature, ctx) if need else None
+            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
+        return grads, ()
+
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        """Return the sum of the losses of all rows."""
+        return self._losses(difference, ctx).sum()
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        """Return the derivative of the loss divided by ``steepness``, (B, n)."""
+        return difference
+
+    @abstractmethod
+    def _losses(self, difference: Array, ctx: Context) -> Array:
+        """Return the loss of each row, (B,) float64."""
+
+
 @register("layer", kEuclideanLoss=300)
-class EuclideanLoss(PairLoss):
+class EuclideanLoss(DifferenceLoss):
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
     With targets by kLabel it is n times the mean squared error of n numbers to predict. A third source may give a
@@ -150,55 +152,27 @@ class EuclideanLoss(PairLoss):
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
-    takes_vectors: ClassVar[bool] = True
-
     class Conf(Settings):
         """Settings of kEuclideanLoss."""
 
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
-    settings: Conf
+    steepness = 2
 
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.scale = self.settings.scale
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.channel_sums(difference, difference).sum()
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss = ctx.ops.channel_sums(difference, difference).sum() * self.scale
-        else:
-            loss = weighted_sum(self._losses(difference), weights, self.scale)
-        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        factor = 2 * self.scale / ctx.rows.total
-        difference = weighted_rows(output.feature, weights_of(sources, WEIGHTS, ctx.ops))
-        grads: list[Array | None] = [
-            from_matrix(difference * sign, source, ctx.ops) if need else None
-            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
-        ]
-        for need in needs[WEIGHTS:]:
-            losses = self._losses(output.feature) if need else None
-            grads.append(gradient_of_weights(losses, factor / 2, sources[WEIGHTS]) if need else None)
-        return grads, ()
-
-    def _losses(self, difference: Array) -> Array:
-        """Return the squared error of each row, (B,) float64."""
+    def _losses(self, difference: Array, ctx: Context) -> Array:
         return (difference * difference).sum(axis=1, dtype=np.float64)
 
 
 @register("layer", kHuberLoss=753)
-class HuberLoss(PairLoss):
+class HuberLoss(DifferenceLoss):
     """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
     h(e) is e²/2 where |e| is at most ``delta``, beyond it delta·(|e| - delta/2), so that single large errors count
     less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
     """
-
-    takes_vectors: ClassVar[bool] = True
 
     class Conf(Settings):
         """Settings of kHuberLoss."""
@@ -208,34 +182,10 @@ class HuberLoss(PairLoss):
 
     settings: Conf
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        losses = self._losses(difference, ctx)
-        weights = weights_of(sources, WEIGHTS, ctx.ops)
-        loss = losses.sum() * self.settings.scale
-        loss = loss if weights is None else weighted_sum(losses, weights, self.settings.scale)
-        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        factor = self.settings.scale / ctx.rows.total
-        slopes = weighted_rows(self._slopes(output.feature, ctx), weights_of(sources, WEIGHTS, ctx.ops))
-        grads: list[Array | None] = [
-            from_matrix(slopes * sign, source, ctx.ops) if need else None
-            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
-        ]
-        for need in needs[WEIGHTS:]:
-            losses = self._losses(output.feature, ctx) if need else None
-            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
-        return grads, ()
-
     def _slopes(self, difference: Array, ctx: Context) -> Array:
-        """Return the derivative of h, the difference between -delta and delta, (B, n)."""
         return ctx.ops.xp.minimum(ctx.ops.xp.maximum(difference, -self.settings.delta), self.settings.delta)
 
     def _losses(self, difference: Array, ctx: Context) -> Array:
-        """Return the loss of each row, (B,) float64."""
         slopes = self._slopes(difference, ctx)
         return (slopes * (difference - slopes / 2)).sum(axis=1, dtype=np.float64)
 
@@ -250,7 +200,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
     B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kSigmoidCrossEntropyLoss."""
@@ -258,19 +208,15 @@ class SigmoidCrossEntropyLoss(PairLoss):
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
     settings: Conf
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.scale = self.settings.scale
+    metric_names = ("loss", "accuracy")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
         losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss, accuracy = losses.sum(dtype=np.float64) * self.scale, (right.sum(), math.prod(x.shape))
+            loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
         else:
-            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.scale)
+            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.settings.scale)
             accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
         return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0]), "accuracy": accuracy})
 
@@ -278,7 +224,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
-        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.scale / ctx.rows.total
+        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
             dx = weighted_rows((output.feature - target) * factor, weights)

@@ -1,21 +1,20 @@
-"""kLRN and kLayerNorm: normalisation over neighbouring channels, and of each row."""
+"""kLRN, kLayerNorm and kSoftmax: normalisation over neighbouring channels, and of each row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
-from dsinga.job.limits import NonNegative, Pixels, Positive, Range
+from dsinga.job.limits import Count, NonNegative, Pixels, Positive, Range
 from dsinga.layers.base import (
     Array,
     Arrays,
     Gradients,
     Layer,
     Output,
-    ParamSpec,
     Shape,
     as_text,
     float_bytes,
@@ -23,6 +22,7 @@ from dsinga.layers.base import (
     to_matrix,
 )
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -49,17 +49,14 @@ class LRN(Layer):
                 yield Fault(text, "local_size")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "looks at neighbouring channels"
+    source_count = 1
+    cut = Cut(gathered_because="looks at neighbouring channels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         lrn = self.settings
-        if len(self.source_shapes[0]) != 4:
-            shape = as_text(self.source_shapes[0])
-            raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
+        self.expect_axes((4,), "images (batch, channels, height, width)")
         self.factors = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
-        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(*ctx.ops.lrn(sources[0], *self.factors, ctx.training))
@@ -85,7 +82,7 @@ class LayerNorm(Layer):
     bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
     """
 
-    elementwise: ClassVar[bool] = True
+    source_kind = SourceKind.kAnyShape
 
     class Conf(Settings):
         """Settings of kLayerNorm."""
@@ -96,12 +93,12 @@ class LayerNorm(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "normalises over the features of a row"
+    source_count = 1
+    cut = Cut(gathered_because="normalises over the features of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape, first = self.source_shapes[0], self.settings.first_axis
+        first = self.settings.first_axis
         if not 1 <= first < len(self.shape):
             raise self.fail(
                 f"first_axis is {first}, but {self.source_name(0)} gives {as_text(self.shape)}; "
@@ -136,3 +133,55 @@ class LayerNorm(Layer):
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
         return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)
+
+
+@register("layer", kSoftmax=214, kCudnnSoftmax=253)
+class Softmax(Layer):
+    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
+
+    source_kind = SourceKind.kAnyShape
+
+    class Conf(Settings):
+        """Settings of kSoftmax."""
+
+        num_softmax_per_instance: Count = setting(
+            1,
+            "into how many equal parts a row is divided, each with a softmax of its own",
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="normalises over all features of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.parts, columns = self.settings.num_softmax_per_instance, math.prod(self.shape[1:])
+        if self.parts < 1 or columns % self.parts:
+            raise self.fail(
+                f"cannot cut rows of {columns} into {self.parts} equal parts; "
+                f"give a num_softmax_per_instance that divides {columns}",
+                self.settings,
+                "num_softmax_per_instance",
+            )
+        self.width = columns // self.parts
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        y = ctx.ops.softmax(self._to_rows(sources[0], ctx))
+        return Output(self._from_rows(y, sources[0], ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        dx = ctx.ops.softmax_grad(self._to_rows(output.feature, ctx), self._to_rows(grad, ctx))
+        return (self._from_rows(dx, sources[0], ctx),), ()
+
+    def _to_rows(self, x: Array, ctx: Context) -> Array:
+        """Return (B, ...) as (B·parts, width)."""
+        matrix = to_matrix(x, ctx.ops)
+        return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
+
+    def _from_rows(self, rows: Array, like: Array, ctx: Context) -> Array:
+        matrix = rows if self.parts == 1 else rows.reshape(like.shape[0], self.parts * self.width)
+        return from_matrix(matrix, like, ctx.ops)

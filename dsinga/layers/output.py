@@ -13,6 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.label import check_topk, class_labels
 from dsinga.layers.text import CharRNNConf
 from dsinga.registry import register
@@ -22,7 +23,7 @@ from dsinga.registry import register
 class ArgSort(Layer):
     """Indices (B, topk), int64, of the largest numbers of each row of (B, ...), largest first, ties by index."""
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     class Conf(Settings):
         """Settings of kArgSort and kAccuracy."""
@@ -30,9 +31,9 @@ class ArgSort(Layer):
         topk: Count = setting(1, "how many of the largest numbers of a row count")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     is_output = True
-    gathered_because = "ranks all classes of a row"
+    cut = Cut(gathered_because="ranks all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -61,11 +62,9 @@ class Accuracy(ArgSort):
     The first source gives scores (B, ...), the second labels in [0, K).
     """
 
-    takes_vectors: ClassVar[bool] = True
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_one_label: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+    source_count = 2
+    labels = Labels(source=1, per="row")
+    metric_names = ("accuracy",)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = class_labels(self, sources[1], self.classes)
@@ -79,13 +78,9 @@ class CharRNNOutput(Layer):
     """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
 
     Conf: ClassVar = CharRNNConf
-    source_count: ClassVar[int | None] = 1
+    source_count = 1
     is_output = True
-    gathered_because = "writes whole records"
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
+    cut = Cut(gathered_because="writes whole records")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])
@@ -95,18 +90,17 @@ class CharRNNOutput(Layer):
 class StoreOutput(Layer):
     """Mark the feature of the source to be written to a store, that of ``store_conf``."""
 
-    takes_vectors: ClassVar[bool] = True
-    required_fields: ClassVar[tuple[str, ...]] = ("store_conf",)
-    source_count: ClassVar[int | None] = 1
+    source_kind = SourceKind.kVectors
+    required_fields = ("store_conf",)
+    source_count = 1
     is_output = True
-    gathered_because = "writes whole records"
+    cut = Cut(gathered_because="writes whole records")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if conf.store_conf is None or not conf.store_conf.path:
             raise self.fail("needs store_conf { path: ... }, where to write", conf.store_conf)
         self.store = conf.store_conf
-        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])

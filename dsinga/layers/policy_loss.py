@@ -19,6 +19,7 @@ from dsinga.job.enums import PolicyDistribution
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -78,11 +79,7 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
 
     ``conf`` is the layer's configuration that names the distribution.
     """
-    shape = layer.source_shapes[0]
-    if len(shape) != 2:
-        raise layer.fail(
-            f"takes a policy (batch, K), but {layer.source_name(0)} gives {as_text(shape)}", field="srclayers"
-        )
+    shape = layer.expect_axes((2,), "a policy (batch, K)")
     if distribution is PolicyDistribution.kCategorical:
         return 1
     if shape[1] % 2:
@@ -134,9 +131,9 @@ class PolicyLoss(Layer):
     """
 
     settings: Any
-    is_loss: ClassVar[bool] = True
+    is_loss = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    gathered_because = "compares all numbers of a policy"
+    cut = Cut(gathered_because="compares all numbers of a policy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -184,7 +181,7 @@ class PolicyGradientLoss(PolicyLoss):
 
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
-    source_count: ClassVar[int | None] = 3
+    source_count = 3
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         logs, derivative = self.chosen(sources, ctx)
@@ -212,26 +209,22 @@ class PPOLoss(PolicyLoss):
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 4
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "kl", "clip_fraction")
+    source_count = 4
+    metric_names = ("loss", "kl", "clip_fraction")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages", "log probabilities")
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.clip = self.settings.clip
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:
         xp = ctx.ops.xp
         logs, derivative = self.chosen(sources, ctx)
         advantage, difference = sources[2].reshape(-1), logs - sources[3].reshape(-1)
         ratio = xp.exp(difference)
-        unit = ratio.dtype.type(1)
+        unit, clip = ratio.dtype.type(1), ratio.dtype.type(self.settings.clip)
         whole = ratio * advantage
-        clipped = xp.clip(ratio, unit - ratio.dtype.type(self.clip), unit + ratio.dtype.type(self.clip)) * advantage
+        clipped = xp.clip(ratio, unit - clip, unit + clip) * advantage
         slope = xp.where(whole <= clipped, whole, 0)  # of the smaller one: the clipped one is constant
         sums = {
             "kl": (ratio - unit - difference).sum(dtype=np.float64),
-            "clip_fraction": (xp.abs(ratio - unit) > self.clip).sum(dtype=np.float64),
+            "clip_fraction": (xp.abs(ratio - unit) > self.settings.clip).sum(dtype=np.float64),
         }
         return -xp.minimum(whole, clipped), derivative * -slope[:, None], sums
 
@@ -248,8 +241,8 @@ class EntropyLoss(PolicyLoss):
 
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
-    source_count: ClassVar[int | None] = 1
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
+    source_count = 1
+    metric_names = ("loss", "entropy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ()
 
     def row_losses(self, sources: Arrays, ctx: Context) -> tuple[Array, Array, dict[str, Array]]:

@@ -12,6 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Steps
 from dsinga.layers.base import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.layers.steps import StepWindows, WindowLayer
 from dsinga.registry import register
 
@@ -37,7 +38,7 @@ class Pooling1D(WindowLayer):
         stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")
 
     settings: Conf
-    gathered_because = "has steps where others have features"
+    cut = Cut(gathered_because="has steps where others have features")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -62,7 +63,7 @@ class Pooling1D(WindowLayer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, lengths = sources[0], self.lengths(sources)
-        labels = self.labels(lengths, len(x))
+        labels = self.window_labels(lengths, len(x))
         if self.method in (StepPoolMethod.FIRST, StepPoolMethod.LAST):
             steps, counted = self._chosen_steps(lengths, ctx)
             y = x[ctx.ops.xp.arange(len(x))[:, None], steps]

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, to_matrix
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -37,8 +37,8 @@ class RBMSide(Layer):
         persistent: bool = setting(False, "whether the Gibbs chains of a hidden layer are persistent; beyond SINGA")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    gathered_because = "samples whole rows"
+    source_count = 1
+    cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -82,7 +82,7 @@ class RBMVis(RBMSide):
     SINGA has gaussian units on the hidden side only.
     """
 
-    takes_vectors: ClassVar[bool] = True
+    source_kind = SourceKind.kVectors
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -134,8 +134,8 @@ class Reconstruction(Layer):
     distance Σ(v - v')² of a row from the data, averaged over rows.
     """
 
-    metric_names: ClassVar[tuple[str, ...]] = ("reconstruction_error",)
-    gathered_because = "samples whole rows"
+    metric_names = ("reconstruction_error",)
+    cut = Cut(gathered_because="samples whole rows")
 
     def __init__(self, visible: RBMVis, hidden: RBMHid):
         sources = [visible.name, hidden.name]

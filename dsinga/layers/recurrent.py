@@ -8,19 +8,9 @@ from typing import Any, ClassVar
 from dsinga.job import CellActivation, LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
-from dsinga.layers.base import (
-    FLOAT_BYTES,
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    Shape,
-    as_text,
-    float_bytes,
-)
+from dsinga.layers.base import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import step_lengths
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.numpy_recurrent import GAP
@@ -65,9 +55,8 @@ class Recurrent(Layer):
 
     Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
     settings: RecurrentConf
-    over_steps: ClassVar[bool] = True
-    is_recurrent: ClassVar[bool] = True
-    gathered_because = "computes each unit of a step from all of the step before"
+    source_kind = SourceKind.kRecurrent
+    cut = Cut(gathered_because="computes each unit of a step from all of the step before")
     cell: ClassVar[str]
     one_step: ClassVar[bool] = True
     state_parts: ClassVar[int] = 1
@@ -78,7 +67,7 @@ class Recurrent(Layer):
         settings = conf.settings_of(self.Conf)
         self.state_source = len(source_shapes) - 1 if settings.initial_state else None
         if self.sequences:
-            self.label_source = next((k for k in range(1, len(source_shapes)) if k != self.state_source), None)
+            self.labels = Labels(next((k for k in range(1, len(source_shapes)) if k != self.state_source), None))
         super().__init__(conf, source_shapes, info)
         self.size = settings.dim_hidden
         self.activations = cell_activations(settings)
@@ -107,12 +96,8 @@ class Recurrent(Layer):
                 "srclayers, or set initial_state if the last one gives the state before the first step",
                 field="srclayers",
             )
-        if len(shapes[0]) not in (2, 3):
-            raise self.fail(
-                f"takes sequences (batch, steps, inputs), but {self.source_name(0)} gives {as_text(shapes[0])}; put a "
-                "kOneHot or kEmbedding layer between, if these are characters or words",
-                field="srclayers",
-            )
+        remedy = "put a kOneHot or kEmbedding layer between, if these are characters or words"
+        self.expect_axes((2, 3), "sequences (batch, steps, inputs)", remedy)
         if not self.sequences and len(shapes) == 2 and shapes[1] != (shapes[0][0], self.size):
             raise self.fail(
                 f"takes the state of the step before, {as_text((shapes[0][0], self.size))}, from its second source, "
@@ -205,9 +190,9 @@ class Recurrent(Layer):
 
     def _lengths(self, sources: Arrays) -> Array | None:
         """Return the lengths of the sequences, (B,), None if all have T steps."""
-        if self.label_source is None:
+        if self.labels.source is None:
             return None
-        return step_lengths(self, sources[self.label_source], self.shape[1])
+        return step_lengths(self, sources[self.labels.source], self.shape[1])
 
     def _states_size(self, rows: int) -> int:
         """Return the bytes of an array that has a state for each step of each row."""

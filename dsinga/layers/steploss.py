@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, float_bytes
+from dsinga.layers.class_loss import SoftmaxLoss
 from dsinga.layers.context import Context
 from dsinga.layers.innerproduct import InnerProduct
-from dsinga.layers.loss import SoftmaxLoss
 from dsinga.layers.timedistributed import TimeDistributed
 
 

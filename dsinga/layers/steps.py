@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, LabelFormat, Labels, SourceKind
 from dsinga.layers.label import check_ends, step_lengths
 from dsinga.registry import register
 
@@ -22,22 +23,16 @@ class SequenceLength(Layer):
     records are something else, such as one class for each sentence. An empty sequence is refused.
     """
 
-    source_count: ClassVar[int | None] = 1
-    over_steps: ClassVar[bool] = True
-    makes_labels: bool = True
-    label_dtype = np.dtype(np.int64)
-    gathered_because = "has one code for each step"
+    source_count = 1
+    source_kind = SourceKind.kSequences
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has one code for each step")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-        if len(self.shape) != 2:
-            raise self.fail(
-                f"takes codes (batch, steps), but {self.source_name(0)} gives {as_text(self.shape)}; give it the input "
-                "layer of the words, below their kEmbedding",
-                field="srclayers",
-            )
-        self.label_shape = self.shape[1:]
+        remedy = "give it the input layer of the words, below their kEmbedding"
+        self.expect_axes((2,), "codes (batch, steps)", remedy)
+        self.new_labels = LabelFormat(self.shape[1:], np.dtype(np.int64))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         numbers = ctx.ops.to_numpy(sources[0])
@@ -89,25 +84,19 @@ class WindowLayer(Layer):
     after the end.
     """
 
-    source_count: ClassVar[int | None] = 1
-    optional_sources: ClassVar[int] = 1
-    over_steps: ClassVar[bool] = True
-    label_source: int | None = 1
+    source_count = 1
+    optional_sources = 1
+    source_kind = SourceKind.kSequences
+    labels = Labels(source=1)
     windows: StepWindows
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         if len(source_shapes) < 2:
-            self.label_source = None
+            self.labels = Labels()
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) != 3:
-            raise self.fail(
-                f"takes sequences (batch, steps, n), but {self.source_name(0)} gives {as_text(shape)}; put a "
-                "kEmbedding layer between, if these are characters or words",
-                field="srclayers",
-            )
-        self.steps = shape[1]
-        if self.label_source is not None and self.source_shapes[1][1:] != (self.steps,):
+        remedy = "put a kEmbedding layer between, if these are characters or words"
+        self.steps = self.expect_axes((3,), "sequences (batch, steps, n)", remedy)[1]
+        if self.labels.source is not None and self.source_shapes[1][1:] != (self.steps,):
             raise self.fail(
                 f"takes the lengths of sequences of {self.steps} steps from labels (batch, {self.steps}), but those of "
                 f"{self.source_name(1)} are {as_text(self.source_shapes[1])}; give it a kSequenceLength layer over the "
@@ -119,22 +108,22 @@ class WindowLayer(Layer):
         """Keep ``windows`` and return their number T'; with lengths, the layer makes labels (B, T')."""
         self.windows = windows
         count = int(windows.count(self.steps))
-        if self.label_source is not None:
-            self.makes_labels, self.label_shape, self.label_dtype = True, (count,), np.dtype(np.int64)
+        if self.labels.source is not None:
+            self.new_labels = LabelFormat((count,), np.dtype(np.int64))
         return count
 
     def lengths(self, sources: Arrays) -> np.ndarray | None:
         """Return the lengths (B,) of the sequences, None where all have T steps."""
-        if self.label_source is None:
+        if self.labels.source is None:
             return None
         lengths = step_lengths(self, sources[1], self.steps)
         return None if (lengths == self.steps).all() else lengths
 
-    def labels(self, lengths: np.ndarray | None, rows: int) -> np.ndarray | None:
+    def window_labels(self, lengths: np.ndarray | None, rows: int) -> np.ndarray | None:
         """Return the labels (B, T') of the windows, None where the layer makes none."""
-        if not self.makes_labels:
+        if self.new_labels is None:
             return None
-        count = self.label_shape[0]
+        (count,) = self.new_labels.shape
         if lengths is None:
             return np.zeros((rows, count), np.int64)
         return np.where(np.arange(count) < self.windows.count(lengths)[:, None], 0, -1)

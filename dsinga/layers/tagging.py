@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import integer_labels, sequence_labels
 from dsinga.registry import register
 
@@ -31,23 +32,17 @@ class CRF(Layer):
     For prediction, labels only give the lengths of the sequences: any number from 0 on marks a step.
     """
 
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_step_labels: ClassVar[bool] = True
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "sums over all tags of a step"
+    source_count = 2
+    labels = Labels(source=1, per="step")
+    is_loss = True
+    metric_names = ("loss", "accuracy")
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="sums over all tags of a step")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.source_shapes[0]) != 3:
-            raise self.fail(
-                f"takes a score for each tag of each step (batch, steps, tags), but {self.source_name(0)} gives "
-                f"{as_text(self.source_shapes[0])}",
-                field="srclayers",
-            )
-        batch, steps, self.classes = self.source_shapes[0]
+        takes = "a score for each tag of each step (batch, steps, tags)"
+        batch, steps, self.classes = self.expect_axes((3,), takes)
         self.shape = (batch, steps)
         self.params = (ParamSpec("transitions", (self.classes, self.classes)), ParamSpec("start", (self.classes,)))
 
@@ -82,29 +77,22 @@ class EntityF1(Layer):
     does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
     end. An entity counts as found if its first word, its last word and its type are right.
 
-    ``label_names`` has the names of the tags, where the records have names; a net sets it by :meth:`name_tags`. They
-    may be of any scheme of :class:`TagScheme`. Without names, tags are numbered as by ``dsinga data import conll``: 0
-    is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
+    Where the records have names of tags, of any scheme of :class:`TagScheme`, a net gives them by :meth:`name_tags`.
+    Without names, tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for
+    each type k.
     """
 
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    takes_step_labels: ClassVar[bool] = True
+    source_count = 2
+    labels = Labels(source=1, per="step")
     is_output = True
-    metric_names: ClassVar[tuple[str, ...]] = ("precision", "recall", "f1")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "looks at all tags of a sequence"
+    metric_names = ("precision", "recall", "f1")
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="looks at all tags of a sequence")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        shape = self.source_shapes[0]
-        if len(shape) not in (2, 3):
-            raise self.fail(
-                "takes tags (batch, steps), or a score for each tag of each step (batch, steps, tags), but "
-                f"{self.source_name(0)} gives {as_text(shape)}",
-                field="srclayers",
-            )
-        self.shape = shape[:2]
+        takes = "tags (batch, steps), or a score for each tag of each step (batch, steps, tags)"
+        self.shape = self.expect_axes((2, 3), takes)[:2]
         self.scheme: TagScheme | None = None
 
     def name_tags(self, names: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Records
+from dsinga.layers.declarations import Cut, LabelFormat, SourceKind
 from dsinga.registry import register
 
 
@@ -32,10 +33,9 @@ class CharRNN(Layer):
     """
 
     Conf: ClassVar = CharRNNConf
-    source_count: ClassVar[int | None] = 0
-    is_input: ClassVar[bool] = True
-    gathered_because = "reads whole sequences"
-    has_labels = False
+    source_count = 0
+    is_input = True
+    cut = Cut(gathered_because="reads whole sequences")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -54,10 +54,10 @@ class RNNLabel(Layer):
     A copy of the layer in an unrolled net has the code of step ``unroll_index`` + 1 only, (B,).
     """
 
-    source_count: ClassVar[int | None] = 1
-    makes_labels: bool = True
-    over_steps: ClassVar[bool] = True
-    gathered_because = "has one label a step"
+    source_count = 1
+    new_labels = LabelFormat()
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="has one label a step")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -71,8 +71,8 @@ class RNNLabel(Layer):
                 field="srclayers",
             )
         self.stop = last
-        self.label_shape = (last - 1,) if self.step is None else ()
-        self.shape = (shape[0], *self.label_shape)
+        self.shape = (shape[0], last - 1) if self.step is None else shape[:1]
+        self.new_labels = LabelFormat(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = ctx.ops.to_numpy(sources[0]).astype(np.int64)
@@ -98,13 +98,12 @@ class RNNDummy(Layer):
         high: float = setting(0.0, "what all numbers are below")
 
     settings: Conf
-    gathered_because = "has the shape that the job gives it"
+    cut = Cut(gathered_because="has the shape that the job gives it")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if self.source_shapes:
             self.expect_sources(1)
-            self.shape = self.source_shapes[0]
             return
         self.shape = tuple(self.settings.shape)
         if not self.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Columns, Context
 from dsinga.layers.contract import make_layer
+from dsinga.layers.declarations import Cut
 from dsinga.ops import Ops
 
 
@@ -32,8 +33,6 @@ class TimeDistributed(Layer):
     Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
     """
 
-    gathered_because = "takes a source without steps"
-
     def __init__(
         self, cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], steps: int, repeated: Sequence[bool]
     ):
@@ -41,7 +40,7 @@ class TimeDistributed(Layer):
         self.steps = steps
         self.repeated = tuple(repeated)
         shapes = [
-            (shape[0] * steps, *(() if k == cls.label_source else shape[1 if is_repeated else 2 :]))
+            (shape[0] * steps, *(() if k == cls.labels.source else shape[1 if is_repeated else 2 :]))
             for k, (shape, is_repeated) in enumerate(zip(source_shapes, repeated, strict=True))
         ]
         self.layer = make_layer(cls, conf, shapes, None)
@@ -49,15 +48,16 @@ class TimeDistributed(Layer):
             raise MustUnroll(f"layer {conf.name!r} {why}")
         self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
         self.params = self.layer.params
-        self.connection = None if any(repeated) else self.layer.connection
-        self.feature_axis = self.layer.feature_axis + 1
-        if self.layer.connection is None:
-            self.gathered_because = self.layer.gathered_because
-        for attribute in ("label_source", "metric_names", "is_loss", "is_output", "makes_labels", "takes_float_labels"):
+        connection, axis, reason = self.layer.cut.connection, self.layer.cut.axis, self.layer.cut.gathered_because
+        if connection is not None and any(repeated):
+            connection, reason = None, "takes a source without steps"
+        self.cut = Cut(connection, axis + 1, gathered_because=reason)
+        for attribute in ("metric_names", "is_loss", "is_output"):
             setattr(self, attribute, getattr(self.layer, attribute))
         self.classes = getattr(self.layer, "classes", None)
-        if self.makes_labels:
-            self.label_shape = (steps, *self.layer.label_shape)
+        self.labels = replace(self.layer.labels, per=None)
+        if labels := self.layer.new_labels:
+            self.new_labels = replace(labels, shape=(steps, *labels.shape))
 
     @property
     def columns(self) -> Columns | None:
@@ -98,8 +98,8 @@ class TimeDistributed(Layer):
     def flatten_steps(self, sources: Arrays, ops: Ops) -> _StepRows:
         """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
         chosen = None
-        if self.label_source is not None and sources[self.label_source] is not None:
-            labels = np.asarray(sources[self.label_source])
+        if self.labels.source is not None and sources[self.labels.source] is not None:
+            labels = np.asarray(sources[self.labels.source])
             if labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
@@ -109,7 +109,7 @@ class TimeDistributed(Layer):
         for k, source in enumerate(sources):
             if source is None:
                 inner_sources.append(None)
-            elif k == self.label_source:
+            elif k == self.labels.source:
                 inner_sources.append(flat.repeat(source) if source.ndim == 1 else flat.pick(self._check_labels(source)))
             else:
                 inner_sources.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
@@ -194,10 +194,10 @@ def _not_by_step(layer: Layer) -> str:
     """Return the reason why the steps of a layer cannot be one batch, the empty string if they can."""
     if layer.is_input or not layer.source_shapes:
         return "has no source"
-    if layer.hands_parts:
+    if layer.part_shapes:
         return "hands out parts"
-    if layer.whole_because:
-        return layer.whole_because
+    if layer.cut.whole_because:
+        return layer.cut.whole_because
     if not all(spec.trainable for spec in layer.params):
         return "keeps a state, which goes from step to step"
     if layer.shape[0] != layer.source_shapes[0][0]:
@@ -208,5 +208,5 @@ def _not_by_step(layer: Layer) -> str:
 def _refuse_collective(key: str, array: Array) -> Array:
     raise UserError(
         f"{key}: sums over a batch (ctx.all_reduce, ctx.all_gather) would be over all time steps here, not over those "
-        "of one; set over_steps = True in the layer and compute whole sequences (B, T, ...), or give it unroll_len: 1"
+        "of one; set source_kind = SourceKind.kSequences and compute whole sequences (B, T, ...), or unroll_len: 1"
     )

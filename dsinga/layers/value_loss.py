@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.layers.policy_loss import check_actions, check_rows
 from dsinga.registry import register
 
@@ -35,20 +36,16 @@ class TDLoss(Layer):
         scale: NonNegative = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 3
-    optional_sources: ClassVar[int] = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "value")
-    gathered_because = "chooses among all values of a row"
+    source_count = 3
+    optional_sources = 1
+    is_loss = True
+    metric_names = ("loss", "value")
+    cut = Cut(gathered_because="chooses among all values of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.delta, self.scale = self.settings.delta, self.settings.scale
-        values = self.source_shapes[0]
-        if len(values) != 2:
-            raise self.fail(
-                f"takes values (batch, K), but {self.source_name(0)} gives {as_text(values)}", field="srclayers"
-            )
+        values = self.expect_axes((2,), "values (batch, K)")
         for index, what in enumerate(("actions", "targets", "weights")[: len(self.source_shapes) - 1], start=1):
             check_rows(self, index, 1, what)
         self.shape = (values[0], 1)
@@ -96,11 +93,11 @@ class MeanLoss(Layer):
         scale: float = setting(1.0, "the factor of the loss")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 1
-    optional_sources: ClassVar[int] = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    gathered_because = "reports the loss of whole rows"
+    source_count = 1
+    optional_sources = 1
+    is_loss = True
+    metric_names = ("loss",)
+    cut = Cut(gathered_because="reports the loss of whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.job import LayerConf, SamplingMethod
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Members, Natural, NonNegative
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
 from dsinga.ops.numpy_elementwise import FLT_MIN
@@ -74,12 +75,12 @@ class ClassSoftmaxLoss(Layer):
         )
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
-    over_steps: ClassVar[bool] = True
-    gathered_because = "normalises over all words of a class"
+    source_count = 2
+    labels = Labels(source=1)
+    is_loss = True
+    metric_names = ("loss", "entropy")
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="normalises over all words of a class")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -174,12 +175,12 @@ class SampledLoss(Layer):
         power: NonNegative = setting(0.75, "the exponent of the counts in the probability of a random word")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 2
-    label_source: int | None = 1
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
-    over_steps: ClassVar[bool] = True
-    gathered_because = "scores words by whole rows"
+    source_count = 2
+    labels = Labels(source=1)
+    is_loss = True
+    metric_names = ("loss",)
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="scores words by whole rows")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dsinga.job.enums import PolicyDistribution
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, SourceKind
 from dsinga.layers.policy_loss import PolicyConf, check_actions, chosen_actions
 from dsinga.registry import register
 
@@ -52,11 +53,11 @@ class VTraceLoss(Layer):
         value_scale: NonNegative = setting(0.5, "the factor of the loss of the values")
 
     settings: Conf
-    source_count: ClassVar[int | None] = 6
-    is_loss: ClassVar[bool] = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss", "policy_loss", "value_loss", "ratio")
-    gathered_because = "follows whole sequences"
-    over_steps: ClassVar[bool] = True
+    source_count = 6
+    is_loss = True
+    metric_names = ("loss", "policy_loss", "value_loss", "ratio")
+    cut = Cut(gathered_because="follows whole sequences")
+    source_kind = SourceKind.kSequences
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

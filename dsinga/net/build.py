@@ -63,7 +63,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
         check_records(layer, cls, records)
         source_positions = [position[source] for source in forward_sources(layer, named)]
         shapes = [
-            labels_shape(layers[source]) if k == cls.label_source else handed_shape(layers[source], handed, source)
+            labels_shape(layers[source]) if k == cls.labels.source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(source_positions)
         ]
         layers.append(make_sequence_layer(cls, layer, shapes, records.get(layer.name), named))
@@ -112,9 +112,7 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
     """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
     if cls.is_input and layer.name not in records:
         raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
-    if cls.label_source is None or cls.label_source >= len(layer.srclayers):
-        return
-    labelled = layer.srclayers[cls.label_source]
+    labelled = cls.labels.layer_of(layer.srclayers)
     if labelled in records and not records[labelled].has_labels:
         raise layer.error(
             f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none; give "
@@ -145,7 +143,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
     """Return the shape that the next destination of ``source`` takes: its feature's, or its next part's."""
-    if not source.hands_parts:
+    if not source.part_shapes:
         return source.shape
     part = handed[position]
     handed[position] += 1
@@ -155,7 +153,7 @@ def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
 def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
     """Raise JobError where a layer hands out more or fewer parts than there are layers to take them."""
     for layer, taken in zip(layers, handed, strict=True):
-        if layer.hands_parts and taken != len(layer.part_shapes):
+        if layer.part_shapes and taken != len(layer.part_shapes):
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")
 
 

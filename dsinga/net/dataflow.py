@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers.base import Layer
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.layers.context import Rows
 from dsinga.net.node import Node
 from dsinga.registry import lookup
@@ -18,7 +19,7 @@ WHOLE_FEATURE = -1  # in place of the index of a part
 class Edge(NamedTuple):
     """One source of a layer: its position in the net, and which part of its feature the layer takes.
 
-    ``part`` is WHOLE_FEATURE except for sources that hand out parts (``hands_parts``: kSlice, kSplit): their
+    ``part`` is WHOLE_FEATURE except for sources that hand out parts (``Layer.part_shapes``: kSlice, kSplit): their
     destinations take the parts in the order of the net's nodes.
     """
 
@@ -55,7 +56,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
-        starts = layer.is_loss or layer.starts_gradient
+        starts = layer.is_loss or (isinstance(layer, BridgeSrc) and layer.returns_gradient)
         backward[position] = (starts or backward[position]) and needs_backward(nodes[position], needed, static)
         needs[position] = tuple(
             backward[position] and needed[edge.node] and not edge.labels for edge in edges[position]
@@ -74,7 +75,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
             needs[position],
             tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
             parts[position],
-            node.layer.is_loss or node.layer.starts_gradient,
+            node.layer.is_loss or (isinstance(node.layer, BridgeEnd) and node.layer.returns_gradient),
             backward[position],
             completes[position],
             tuple((k, spec.role, node.params[k]) for k, spec in enumerate(node.layer.params) if not spec.trainable),
@@ -96,8 +97,8 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
     handed = [0] * len(nodes)
 
     def edge(node: Node, index: int) -> Edge:
-        source, labels = node.sources[index], index == node.layer.label_source
-        if labels or not nodes[source].layer.hands_parts:
+        source, labels = node.sources[index], index == node.layer.labels.source
+        if labels or not nodes[source].layer.part_shapes:
             return Edge(source, WHOLE_FEATURE, labels)
         handed[source] += 1
         return Edge(source, node.takes[index] if node.takes else handed[source] - 1)
@@ -119,8 +120,9 @@ def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) 
     """Whether the backward pass is needed at ``node``: it has params to train, or a source needs a gradient."""
     params = zip(node.layer.params, node.params, strict=True)
     trained = any(spec.trainable and name not in static for spec, name in params)
-    features = (source for k, source in enumerate(node.sources) if k != node.layer.label_source)
-    return trained or node.layer.wants_gradient or any(needed[source] for source in features)
+    features = (source for k, source in enumerate(node.sources) if k != node.layer.labels.source)
+    sent_back = isinstance(node.layer, BridgeDst) and node.layer.returns_gradient
+    return trained or sent_back or any(needed[source] for source in features)
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
@@ -166,7 +168,7 @@ def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
         moved.append(len(result))
         gradients_to.append(len(result))
         result.append(node._replace(sources=sources))
-        if needed[position] and senders[position] > 1 and not node.layer.hands_parts:
+        if needed[position] and senders[position] > 1 and not node.layer.part_shapes:
             gradients_to[position] = len(result)
             result.append(Node(split_layer(node.layer, senders[position]), (moved[position],), ()))
     return tuple(result)
@@ -174,7 +176,7 @@ def insert_splits(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def sends_gradient(layer: Layer, source: int) -> bool:
     """Whether the layer sends a gradient to its source of this index if the source needs one."""
-    return not layer.is_output and source != layer.label_source
+    return not layer.is_output and source != layer.labels.source
 
 
 def split_layer(layer: Layer, count: int) -> Layer:

@@ -105,7 +105,7 @@ def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
     """Return how many numbers an iteration sends over bridges: (features and labels forward, gradients back)."""
     bridges = [node.layer for node in net.nodes if isinstance(node.layer, BridgeDst)]
     sizes = [math.prod(bridge.shape) for bridge in bridges]
-    back = [size for size, bridge in zip(sizes, bridges, strict=True) if bridge.wants_gradient]
+    back = [size for size, bridge in zip(sizes, bridges, strict=True) if bridge.returns_gradient]
     return sum(sizes), sum(back)
 
 

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.node import Node
 
 
@@ -52,7 +52,7 @@ def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
     """Return groups of positions that must follow each other: the parts of a layer cut by rows; others are alone."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
-        alone = rows is None or rows.stop - rows.start == rows.total or isinstance(layer, (BridgeSrc, BridgeDst))
+        alone = rows is None or rows.stop - rows.start == rows.total or isinstance(layer, BridgeEnd)
         parts.setdefault(position if alone else layer.name, []).append(position)
     return [tuple(group) for group in parts.values()]
 

@@ -82,7 +82,7 @@ def _fused(first: int, nodes: Sequence[Node]) -> Node:
 def _rectifies(layer: Layer) -> bool:
     """Whether the layer is max(x, 0)."""
     function = layer.function if isinstance(layer, Activation) and _is_a(Activation, layer) else layer
-    return isinstance(function, ReLU) and _is_a(ReLU, function) and not function.slope
+    return isinstance(function, ReLU) and _is_a(ReLU, function) and not function.settings.negative_slope
 
 
 def _is_a(cls: type[Layer], layer: Layer) -> bool:

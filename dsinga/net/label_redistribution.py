@@ -55,7 +55,7 @@ class LabelRedistribution:
     def _producer(self, edge: Edge) -> Edge | None:
         """Return the layer that produces the labels of ``edge``, None where the graph does not tell."""
         node = self._net.nodes[edge.node]
-        if moves_rows(node.layer) and not (node.layer.hands_parts and edge.part == WHOLE_FEATURE):
+        if moves_rows(node.layer) and not (node.layer.part_shapes and edge.part == WHOLE_FEATURE):
             return edge._replace(labels=False)
         if makes_labels(node.layer):
             return Edge(edge.node)
@@ -77,7 +77,7 @@ class LabelRedistribution:
         """Add layers that turn the labels of ``layer`` into a feature."""
         feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]
         conf = label_conf(f"labels({layer.name})", layer.name)
-        labels_layer = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_shape)])
+        labels_layer = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_format.shape)])
         outputs = self._add(labels_layer, layer, feature.outputs)
         return ShardedFeature(conf.name, labels_layer.shape, feature.dim, outputs)
 

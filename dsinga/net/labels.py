@@ -10,6 +10,7 @@ from dsinga.layers.attention import Attention
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
+from dsinga.layers.declarations import LabelFormat
 from dsinga.layers.label import check_one_label, check_step_labels, class_labels, float_labels_fault
 from dsinga.layers.tagging import EntityF1
 
@@ -17,37 +18,36 @@ from dsinga.layers.tagging import EntityF1
 def makes_labels(layer: Layer) -> bool:
     """Whether the layer gives other labels than its first source that has some, for the same rows."""
     if layer.is_input:
-        return getattr(layer, "has_labels", True)
+        return layer.label_format.dtype is not None
     overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (SliceLayer, Concate))
-    return layer.makes_labels or overridden
+    return layer.new_labels is not None or overridden
 
 
 def labels_shape(layer: Layer) -> Shape:
     """Return the shape of the labels that ``layer`` gives: (B, ...), (B,) where it has none."""
-    return (layer.shape[0], *layer.label_shape)
+    return (layer.shape[0], *layer.label_format.shape)
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set shape, dtype and names of the labels of a layer: those of its records or its first source that has labels.
+    """Set ``label_format`` of a layer: that of its records, or of its first source that has labels.
 
     A layer that makes labels keeps its own shape, and its own dtype unless that is None; it has the names of labels
     that it takes. ``info`` describes the records of an input layer.
     """
+    new = layer.new_labels or LabelFormat()
     if layer.is_input:
-        if info and info.has_labels and makes_labels(layer):
-            layer.label_shape = layer.label_shape or tuple(info.label_shape)
-            layer.label_dtype = np.dtype(layer.label_dtype or info.label_dtype)
-            layer.label_names = layer.label_names or tuple(info.label_names)
+        if info and info.has_labels:
+            dtype = np.dtype(info.label_dtype if new.dtype is None else new.dtype)
+            names = new.names or tuple(info.label_names)
+            layer.label_format = LabelFormat(new.shape or tuple(info.label_shape), dtype, names)
         return
-    source = next((source for source in sources if source.label_dtype is not None), None)
+    passed_on = next((source.label_format for source in sources if source.label_format.dtype is not None), None)
     if makes_labels(layer):
-        inherited = np.dtype(np.int64) if source is None else source.label_dtype
-        layer.label_dtype = inherited if layer.label_dtype is None else np.dtype(layer.label_dtype)
-        if layer.label_source is not None:
-            layer.label_names = layer.label_names or sources[layer.label_source].label_names
-    elif source is not None:
-        layer.label_shape, layer.label_dtype = source.label_shape, source.label_dtype
-        layer.label_names = source.label_names
+        dtype = np.dtype((passed_on.dtype if passed_on else np.int64) if new.dtype is None else new.dtype)
+        names = () if layer.labels.source is None else sources[layer.labels.source].label_format.names
+        layer.label_format = LabelFormat(new.shape, dtype, new.names or names)
+    elif passed_on:
+        layer.label_format = passed_on
 
 
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
@@ -59,20 +59,21 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     """
     if isinstance(layer, Attention):
         _check_values(layer, sources)
-    if layer.label_source is None:
+    labels = layer.labels
+    if labels.source is None:
         return
-    source = sources[layer.label_source]
-    dtype = source.label_dtype
-    if dtype is not None and dtype.kind == "f" and not layer.takes_float_labels:
+    source = sources[labels.source]
+    dtype = source.label_format.dtype
+    if dtype is not None and dtype.kind == "f" and not labels.floats:
         raise float_labels_fault(layer)
-    if layer.takes_one_label:
+    if labels.per == "row":
         check_one_label(layer, labels_shape(source))
-    if layer.takes_step_labels and dtype is not None:
+    if labels.per == "step" and dtype is not None:
         check_step_labels(layer, labels_shape(source), layer.shape[1])
     if isinstance(layer, EntityF1):
-        layer.name_tags(source.label_names)
+        layer.name_tags(source.label_format.names)
     classes = getattr(layer, "classes", None)
-    info = records.get(layer.conf.srclayers[layer.label_source])
+    info = records.get(layer.conf.srclayers[labels.source])
     if classes is not None and info and info.label_range:
         class_labels(layer, np.array(info.label_range), classes)
 
@@ -82,10 +83,10 @@ def _check_values(layer: Attention, sources: Sequence[Layer]) -> None:
 
     Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
     """
-    if not layer.has_values or layer.label_source is not None or not sources[2].is_input:
+    if not layer.has_values or layer.labels.source is not None or not sources[2].is_input:
         return
-    labels = sources[2]
-    if labels.label_dtype is None or labels.label_dtype.kind == "f" or labels.label_shape != (layer.keys,):
+    labels = sources[2].label_format
+    if labels.dtype is None or labels.dtype.kind == "f" or labels.shape != (layer.keys,):
         return
     queries, keys, values = map(repr, layer.conf.srclayers)
     lengths = f"srclayers: [{queries}, {keys}, {keys}, {values}]".replace("'", '"')

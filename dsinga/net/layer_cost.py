@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsinga.layers.base import FLOAT_BYTES, Layer, ParamSpec
+from dsinga.layers.base import FLOAT_BYTES, Layer
+from dsinga.layers.declarations import ParamSpec, SourceKind
 from dsinga.net.dataflow import Stage
 
 # Moving a number through memory takes as long as so many operations of a matrix product.
@@ -33,7 +34,8 @@ def layer_cost(layer: Layer) -> LayerCost:
     weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]
 
     def positions(spec: ParamSpec) -> int:
-        return numbers // (layer.shape[-1] if layer.is_recurrent else spec.shape[spec.cut_axis or 0])
+        is_recurrent = layer.source_kind is SourceKind.kRecurrent
+        return numbers // (layer.shape[-1] if is_recurrent else spec.shape[spec.cut_axis or 0])
 
     forward = sum(2 * math.prod(spec.shape) * positions(spec) for spec in weights) or numbers
     params = sum(math.prod(spec.shape) for spec in layer.params)

@@ -51,12 +51,13 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
 def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
     """Whether a layer is a loss with labels, or takes labels that are those of records, not made by a layer."""
     cls = layer_class(layer)
-    if cls.label_source is None or cls.label_source >= len(layer.srclayers):
+    name = cls.labels.layer_of(layer.srclayers)
+    if not name:
         return False
-    source = layers.get(layer.srclayers[cls.label_source])
-    while source is not None and source.srclayers and not layer_class(source).makes_labels:
+    source = layers.get(name)
+    while source is not None and source.srclayers and layer_class(source).new_labels is None:
         source = layers.get(source.srclayers[0])
-    return cls.is_loss or source is None or not layer_class(source).makes_labels
+    return cls.is_loss or source is None or layer_class(source).new_labels is None
 
 
 def _probabilities(layer: LayerConf) -> LayerConf:
@@ -93,8 +94,7 @@ def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo
     unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)
     for candidate in layers:
-        source = layer_class(candidate).label_source
-        labelled = candidate.srclayers[source] if source is not None and source < len(candidate.srclayers) else ""
+        labelled = layer_class(candidate).labels.layer_of(candidate.srclayers)
         if labelled in records and not records[labelled].has_labels:
             unlabelled.add(candidate.name)
     if not unlabelled:

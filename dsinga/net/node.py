@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsinga.job import ParamConf
-from dsinga.layers.base import Layer, ParamSpec, Shape
+from dsinga.layers.base import Layer, Shape
 from dsinga.layers.context import Rows
+from dsinga.layers.declarations import ParamSpec
 
 
 class Node(NamedTuple):

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Connection, Layer
+from dsinga.layers.base import Layer
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
+from dsinga.layers.declarations import Connection
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge, build_stages
@@ -94,8 +95,8 @@ class _Partitioner:
         node, edges = self.net.nodes[position], self.net.stages[position].edges
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
-        axis = layer.feature_axis if cut.dim == FEATURES else cut.dim
-        whole_sources = cut.dim == FEATURES and layer.connection is Connection.kOneToAll
+        axis = layer.cut.axis if cut.dim == FEATURES else cut.dim
+        whole_sources = cut.dim == FEATURES and layer.cut.connection is Connection.kOneToAll
         target = Sharding(WHOLE_LAYER if whole_sources else axis, locations)
         sources = [
             self._labels.redistribute(edge, target) if edge.labels else self._redistribute(edge, target)
@@ -109,8 +110,8 @@ class _Partitioner:
             rows = self.graph.rows(total)[part] if cut.dim == ROWS else Rows(0, total, total)
             outputs = [source[location] for source in sources]
             positions[location] = self.graph.add(part_layer, Place(location, layer.name), outputs, names, rows=rows)
-        for part, shape in enumerate(layer.part_shapes) if layer.hands_parts else [(WHOLE_FEATURE, layer.shape)]:
-            name = f"{layer.name}.{part}" if layer.hands_parts else layer.name
+        for part, shape in enumerate(layer.part_shapes) if layer.part_shapes else [(WHOLE_FEATURE, layer.shape)]:
+            name = f"{layer.name}.{part}" if layer.part_shapes else layer.name
             while part != WHOLE_FEATURE and name in self.net.positions:  # keys of bridges must be unique
                 name += "'"
             part_outputs = {location: NodeOutput(number, part) for location, number in positions.items()}
@@ -138,15 +139,15 @@ class _Partitioner:
         columns = self._columns(layer, part)
         shapes = [
             shape
-            if layer.connection is Connection.kOneToAll or k == layer.label_source
-            else self.graph.part_shape(shape, layer.feature_axis, part)
+            if layer.cut.connection is Connection.kOneToAll or k == layer.labels.source
+            else self.graph.part_shape(shape, layer.cut.axis, part)
             for k, shape in enumerate(layer.source_shapes)
         ]
         return make_part(layer, shapes, columns)
 
     def _columns(self, layer: Layer, part: int) -> Columns:
-        start, stop = self.graph.bounds(layer.shape, layer.feature_axis)[part : part + 2]
-        return Columns(start, stop, layer.shape[layer.feature_axis])
+        start, stop = self.graph.bounds(layer.shape, layer.cut.axis)[part : part + 2]
+        return Columns(start, stop, layer.shape[layer.cut.axis])
 
     def _gather_sends_less(self, node: Node) -> bool:
         """Whether the activations and deltas of a fully connected layer are fewer numbers than its weight.
@@ -190,7 +191,7 @@ def _mark_gradient_bridges(nodes: tuple[Node, ...], static: Collection[str]) -> 
         if isinstance(node.layer, BridgeDst) and any(stage.needs):
             src, dst = copy.copy(nodes[node.sources[0]].layer), copy.copy(node.layer)
             assert isinstance(src, BridgeSrc)
-            src.starts_gradient = dst.wants_gradient = True
+            src.returns_gradient = dst.returns_gradient = True
             result[node.sources[0]] = result[node.sources[0]]._replace(layer=src)
             result[position] = node._replace(layer=dst)
     return tuple(result)

@@ -134,8 +134,8 @@ def _bridge(
 ) -> NodeOutput:
     """Add a pair of bridge layers between two workers; whether a gradient comes back is decided later."""
     key = f"{feature.name}:{target}@{location}-{destination}"
-    src = BridgeSrc(_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key, backward=False)
-    dst = BridgeDst(_conf(LayerType.kBridgeDst, feature, key), shape, location, key, backward=False)
+    src = BridgeSrc(_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key)
+    dst = BridgeDst(_conf(LayerType.kBridgeDst, feature, key), shape, location, key)
     rows = Rows(0, feature.shape[0], feature.shape[0])
     sent = graph.add(src, Place(location, feature.name), [output], rows=rows)
     return NodeOutput(graph.add(dst, Place(destination, feature.name), [NodeOutput(sent)], rows=rows))

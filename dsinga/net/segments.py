@@ -90,9 +90,9 @@ def _events(net: NeuralNet) -> Iterator[_Event]:
     begins = True  # with the first named layer, and after each with which a segment of the forward pass begins
     for stage in reversed(net.stages):
         layer, layer_pass = stage.layer, LayerPass(stage.layer.name, "backward")
-        if isinstance(layer, BridgeSrc) and layer.starts_gradient:
+        if isinstance(layer, BridgeSrc) and layer.returns_gradient:
             yield _Event(layer_pass, receives=layer.gradient_key)
-        elif isinstance(layer, BridgeDst) and layer.wants_gradient:
+        elif isinstance(layer, BridgeDst) and layer.returns_gradient:
             yield _Event(layer_pass, sends=layer.gradient_key)
         elif stage.backward:
             shown = _is_shown(layer)

@@ -40,7 +40,7 @@ def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> 
     if steps == source_steps == 1:
         return
     if steps == 1:
-        if not (kind is UnrollConnType.kUnrollOneToAll and layer_class(layer).over_steps):
+        if not (kind is UnrollConnType.kUnrollOneToAll and layer_class(layer).source_kind.over_steps):
             raise MustUnroll(f"{edge}, and computes no sequences")
     elif source_steps == 1:
         if kind is not UnrollConnType.kUnrollOneToAll:
@@ -61,7 +61,7 @@ def make_sequence_layer(
     It is of class ``cls`` if this computes whole sequences or there are none, else :class:`TimeDistributed`. ``named``
     are the layers of the net by name. Raises MustUnroll where the steps cannot be computed together.
     """
-    if cls.over_steps or (layer.unroll_len is None and not layer.per_step):
+    if cls.source_kind.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
     if layer.unroll_len is None:
         return _make_per_step(cls, layer, shapes)
@@ -72,7 +72,7 @@ def make_sequence_layer(
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
     """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
-    least = 2 if cls.label_source == 0 else 3  # the shape of labels has no axis of features
+    least = 2 if cls.labels.source == 0 else 3  # the shape of labels has no axis of features
     if not shapes or len(shapes[0]) < least:
         gives = f"takes {as_text(shapes[0])}" if shapes else "has no source"
         raise layer.error(
@@ -81,7 +81,7 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
             "per_step",
         )
     for k, (name, shape) in enumerate(zip(layer.srclayers, shapes, strict=True)):
-        if k != cls.label_source and shape[1:2] != shapes[0][1:2]:
+        if k != cls.labels.source and shape[1:2] != shapes[0][1:2]:
             raise layer.error(
                 f"layer {layer.name!r}: per_step needs {shapes[0][1]} steps (batch, steps, ...) from every source, but "
                 f"{name!r} gives {as_text(shape)}",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import JobError, NetConf, ParamConf
-from dsinga.layers.base import Layer, ParamSpec
+from dsinga.layers.base import Layer
+from dsinga.layers.declarations import ParamSpec
 from dsinga.layers.timedistributed import copy_name
 from dsinga.net.node import Param
 from dsinga.registry import nearest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dsinga.layers.base import Connection, Layer
+from dsinga.layers.base import Layer
+from dsinga.layers.declarations import Connection
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
@@ -51,7 +52,7 @@ def param_axis(node: Node, index: int, cut: LayerCut) -> int | None:
 
 def is_inserted_split(layer: Layer) -> bool:
     """Whether this is a kSplit layer that :func:`insert_splits` has added."""
-    return layer.hands_parts and [layer.name] == [f"split({source})" for source in layer.conf.srclayers]
+    return bool(layer.part_shapes) and [layer.name] == [f"split({source})" for source in layer.conf.srclayers]
 
 
 def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> LayerCut | None:
@@ -88,26 +89,26 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
         return LayerCut(WHOLE_LAYER)
     reason = _gathered_because(layer) if dim == FEATURES else ""
     if dim == FEATURES and not reason:
-        _check_length(layer, layer.shape[layer.feature_axis], parts, "features")
+        _check_length(layer, layer.shape[layer.cut.axis], parts, "features")
         _check_groups(layer, parts)
         return LayerCut(FEATURES)
-    if layer.whole_because:
-        return LayerCut(WHOLE_LAYER, reason=layer.whole_because)
+    if layer.cut.whole_because:
+        return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because)
     _check_length(layer, layer.shape[0], parts, "rows")
     return LayerCut(ROWS, reason=reason)
 
 
 def _gathered_because(layer: Layer) -> str:
     """Return why a layer cannot be cut on features, or the empty string."""
-    if layer.connection is None:
-        return layer.gathered_because
-    axis = layer.feature_axis
+    if layer.cut.connection is None:
+        return layer.cut.gathered_because
+    axis = layer.cut.axis
     if len(layer.shape) <= axis:
         return "has one number a row"
     if any(not spec.trainable and spec.cut_axis is None for spec in layer.params):
         return "keeps a state of all features"
-    widths = {shape[axis : axis + 1] for k, shape in enumerate(layer.source_shapes) if k != layer.label_source}
-    if layer.connection is Connection.kOneToOne and widths != {layer.shape[axis : axis + 1]}:
+    widths = {shape[axis : axis + 1] for k, shape in enumerate(layer.source_shapes) if k != layer.labels.source}
+    if layer.cut.connection is Connection.kOneToOne and widths != {layer.shape[axis : axis + 1]}:
         return "has another number of features than its source"
     return ""
 
@@ -122,9 +123,9 @@ def _check_length(layer: Layer, length: int, parts: int, noun: str) -> None:
 
 
 def _check_groups(layer: Layer, parts: int) -> None:
-    if layer.feature_groups % parts:
+    if layer.cut.groups % parts:
         raise layer.fail(
-            f"has {layer.feature_groups} heads, which cannot be cut over {parts} workers; give it a num_heads that "
+            f"has {layer.cut.groups} heads, which cannot be cut over {parts} workers; give it a num_heads that "
             f"{parts} divides, or partition_dim: 0",
             field="partition_dim",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
+from dsinga.layers.declarations import SourceKind
 from dsinga.layers.timedistributed import copy_name
 from dsinga.net.layer_classes import layer_class
 
@@ -106,7 +107,7 @@ def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
         else:
             _check_steps(layer, k, shift, lengths)
             names += [copy_name(step - shift, source)] if step >= shift else []
-    if step and layer_class(layer).is_recurrent:
+    if step and layer_class(layer).source_kind is SourceKind.kRecurrent:
         names.append(copy_name(step - 1, layer.name))
     return names
 

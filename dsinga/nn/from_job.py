@@ -46,12 +46,9 @@ class JobModel(Trainable):
 
     def label_inputs(self) -> list[str]:
         """Return the names of the input layers that layers take labels from."""
-        names, inputs = [], self.input_names()
-        for layer in self.base.neuralnet.layer:
-            source = layer_class(layer).label_source
-            if source is not None and source < len(layer.srclayers) and layer.srclayers[source] in inputs:
-                names.append(layer.srclayers[source])
-        return list(dict.fromkeys(names))
+        labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
+        inputs = self.input_names()
+        return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
         """Return labels (1,) of a class, by input layer."""
@@ -61,7 +58,7 @@ class JobModel(Trainable):
         """Return the layers on top that are no losses; where there are none, the sources of the losses."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
-        compared = {layer.name for layer in layers if layer_class(layer).makes_labels or layer_class(layer).is_input}
+        compared = {layer.name for layer in layers if layer_class(layer).new_labels or layer_class(layer).is_input}
         taken = {source for layer in layers for source in layer.srclayers}
         ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses]
         return ends or [loss.srclayers[0] for loss in losses]

@@ -8,7 +8,8 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
-from dsinga.layers.base import ParamSpec, Shape
+from dsinga.layers.base import Shape
+from dsinga.layers.declarations import ParamSpec
 from dsinga.nn.keras_arguments import checked
 from dsinga.registry import nearest, registered
 

@@ -10,7 +10,8 @@ import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
-from dsinga.layers.base import Layer, ParamSpec, Shape
+from dsinga.layers.base import Layer, Shape
+from dsinga.layers.declarations import ParamSpec, SourceKind
 from dsinga.layers.timedistributed import MustUnroll
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sequences import make_sequence_layer
@@ -133,7 +134,7 @@ class LayerWriter:
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
         """Return the layer of the net, None where its shape cannot be known yet; raise UserError for wrong shapes."""
         cls = layer_class(conf)
-        labels = cls.label_source
+        labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
             shape = row_shape(sources[0])
             sources = [*sources]
@@ -143,7 +144,7 @@ class LayerWriter:
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
         for source in sources:
-            if source.flat and not (cls.takes_vectors or cls.elementwise):
+            if source.flat and not cls.source_kind.takes_vectors:
                 raise self.fail(
                     f"takes {source.layer!r} flattened, but no layer only reshapes here: put nn.Dense between, or "
                     "leave nn.Flatten out"
@@ -157,7 +158,7 @@ class LayerWriter:
             return None
 
     def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        flat = layer_class(conf).elementwise and any(source.flat for source in sources)
+        flat = layer_class(conf).source_kind is SourceKind.kAnyShape and any(source.flat for source in sources)
         parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
         return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dsinga.layers.base import Connection, Layer
+from dsinga.layers.base import Layer
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
+from dsinga.layers.declarations import Connection
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.net.cut import FEATURES, ROWS, LayerCut
 from dsinga.net.layer_cost import FLOAT_BYTES
@@ -104,13 +105,13 @@ class NetParts:
     def layer_part(self, position: int, worker: int) -> Layer:
         """Return a worker's part of the layer at ``position``, cut by features."""
         layer = self.net.nodes[position].layer
-        axis = layer.feature_axis
+        axis = layer.cut.axis
         range_ = self._range(layer.shape[axis], worker)
         width = range_.stop - range_.start
         if (position, width) not in self._parts:
             shapes = [
                 shape
-                if layer.connection is Connection.kOneToAll or k == layer.label_source
+                if layer.cut.connection is Connection.kOneToAll or k == layer.labels.source
                 else (*shape[:axis], width, *shape[axis + 1 :])
                 for k, shape in enumerate(layer.source_shapes)
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet
@@ -79,5 +79,5 @@ def _memory(net: NeuralNet) -> int:
 
 def _bytes(stage: Stage) -> int:
     """Return the bytes of the feature that a worker has of a layer; a bridge has the shape of the array it sends."""
-    bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
+    bridge = isinstance(stage.layer, BridgeEnd)
     return FLOAT_BYTES * (math.prod(stage.layer.shape) if bridge else rows_of(stage) * math.prod(stage.layer.shape[1:]))

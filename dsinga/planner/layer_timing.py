@@ -111,7 +111,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
     output = forward()
     sums.take()
     grad: Any = None
-    if layer.hands_parts:
+    if layer.part_shapes:
         grad = [random_numbers(rng, part.shape, ops) for part in output.feature]
     elif not layer.is_loss:
         grad = random_numbers(rng, output.feature.shape, ops)
@@ -143,8 +143,8 @@ def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> 
 
 def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:
     layer = work.layer
-    if index == layer.label_source:
-        record = layer.source_shapes[index][1:2] if layer.over_steps else layer.source_shapes[index][1:]
+    if index == layer.labels.source:
+        record = layer.source_shapes[index][1:2] if layer.source_kind.over_steps else layer.source_shapes[index][1:]
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *record))
     if isinstance(layer, SequenceLength):
         return np.zeros(work.sources[index], np.int64)
@@ -157,7 +157,8 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
     """Return random records for an input layer: codes if it reads codes, else bytes."""
     codes = getattr(layer, "codes", 0)
     data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)
-    return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)).astype(layer.label_dtype or np.int64))
+    labels = layer.label_format
+    return Records(data, rng.integers(0, 2, (rows, *labels.shape)).astype(labels.dtype or np.int64))
 
 
 def median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:

@@ -15,6 +15,7 @@ import rich.table
 from dsinga.job import AlgType, Job, Phase, check
 from dsinga.layers import Context, Rows
 from dsinga.layers.base import Array, Layer
+from dsinga.layers.declarations import SourceKind
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.ops import get_ops
@@ -144,7 +145,8 @@ def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
     if len(rest) == 1:  # a forward pass, whose only other argument is ctx
         return PassWork(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
     _, grad, needs, _ = rest
-    both = any(needs) or layer.is_recurrent  # a recurrent layer always computes the gradient of its state
+    # A recurrent layer always computes the gradient of its state.
+    both = any(needs) or layer.source_kind is SourceKind.kRecurrent
     operations = numbers if sparse else cost.backward if both else cost.forward
     return PassWork(operations, _bytes((*read, grad, computed)))
 

@@ -143,9 +143,9 @@ def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict
         layer, dim = node.layer, feasible.get(node.layer.name)
         few_rows = layer.shape[0] < workers
         if dim == FEATURES:
-            axis = layer.feature_axis
-            needs_whole_rows = len(layer.shape) <= axis or layer.connection is None
-            too_few = layer.shape[axis : axis + 1] < (workers,) or layer.feature_groups % workers
+            axis = layer.cut.axis
+            needs_whole_rows = len(layer.shape) <= axis or layer.cut.connection is None
+            too_few = layer.shape[axis : axis + 1] < (workers,) or layer.cut.groups % workers
             if too_few or (needs_whole_rows and few_rows):
                 dim = ROWS
         if dim == ROWS and few_rows:

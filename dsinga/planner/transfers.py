@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Connection
+from dsinga.layers.declarations import Connection
 from dsinga.net import NeuralNet
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
@@ -51,7 +51,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
     transfers: dict[tuple, FeatureTransfer] = {}
     for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
         cut = cuts[node.layer.name]
-        gathers = cut.dim == 1 and node.layer.connection is Connection.kOneToAll
+        gathers = cut.dim == 1 and node.layer.cut.connection is Connection.kOneToAll
         needed_dim, targets = WHOLE_LAYER if gathers else cut.dim, locations(cut, workers)
         for edge, gradient in zip(stage.edges, stage.needs, strict=True):
             source = net.nodes[edge.node].layer
@@ -63,7 +63,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
             if key in transfers:
                 transfers[key] = transfers[key]._replace(gradient=transfers[key].gradient or gradient)
                 continue
-            shape = source.part_shapes[part] if source.hands_parts else source.shape
+            shape = source.part_shapes[part] if source.part_shapes else source.shape
             whole = needed_dim == WHOLE_LAYER
             numbers = math.prod(shape) // len(holders) // (1 if whole else len(targets))
             name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"

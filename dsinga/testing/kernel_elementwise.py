@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_cases import (
-    BATCHES,
-    CHANNELS,
-    LAYOUTS,
-    MATRIX_LAYOUTS,
-    SEEDS,
-    LayoutChecks,
-    given,
-    normal,
-)
+from dsinga.testing.kernel_cases import BATCHES, CHANNELS, LAYOUTS, MATRIX_LAYOUTS, SEEDS, LayoutChecks, given, normal
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 
 

@@ -30,7 +30,7 @@ class LayerCase:
     an input layer needs the ``info`` of its store. ``variant`` distinguishes several cases of one layer in the output
     of pytest.
 
-    Sources are random float numbers around 0, except: those at ``label_source`` are integer labels below ``classes``,
+    Sources are random float numbers around 0, except: those at ``labels.source`` are integer labels below ``classes``,
     (batch,), or (batch, ``steps``) of sequences of different lengths, or, without ``classes``, float32 labels of the
     given shape; the first source has integers below ``codes``, -1 in its last row, where that is not 0; the source at
     index ``probabilities`` has numbers between 0 and 1. A layer that needs other sources or params is checked with a
@@ -60,7 +60,7 @@ class LayerCase:
     def layer(self) -> Layer:
         """Return a new layer, made as a net makes it; raise UserError where it refuses its configuration or sources."""
         cls = lookup("layer", self.kind)
-        shapes = [self.labels_shape(shape) if k == cls.label_source else shape for k, shape in enumerate(self.shapes)]
+        shapes = [self.labels_shape(shape) if k == cls.labels.source else shape for k, shape in enumerate(self.shapes)]
         return make_layer(cls, self._layer_conf, shapes, self.info)
 
     @cached_property
@@ -75,7 +75,7 @@ class LayerCase:
         return self.layer()
 
     def labels_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the labels at ``label_source``, where ``shapes`` has ``shape``."""
+        """Return the shape of the labels at ``labels.source``, where ``shapes`` has ``shape``."""
         if self.steps:
             return (shape[0], self.steps)
         return shape[:1] if self.classes else tuple(shape)
@@ -93,7 +93,7 @@ class LayerCase:
 
     def needs(self) -> list[bool]:
         """Return for each source whether it takes a gradient: labels and codes take none."""
-        label_source = self._example.label_source
+        label_source = self._example.labels.source
         return [index != label_source and not (index == 0 and self.codes) for index in range(len(self.shapes))]
 
     def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
@@ -107,7 +107,7 @@ class LayerCase:
         def place(array: np.ndarray) -> Any:
             return ops.asarray(read_only(array.astype(dtype))) if array.dtype.kind == "f" else read_only(array)
 
-        placed = [read_only(s) if k == layer.label_source else place(s) for k, s in enumerate(sources)]
+        placed = [read_only(s) if k == layer.labels.source else place(s) for k, s in enumerate(sources)]
         return [place(param) for param in params], placed
 
     def records(self, rng: np.random.Generator) -> Records:
@@ -120,7 +120,7 @@ class LayerCase:
     def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
         """Return the source at ``index``: float64, or integers for labels and codes, which get no gradient."""
         shape = tuple(self.shapes[index])
-        if index == layer.label_source:
+        if index == layer.labels.source:
             return self._labels(shape, rng)
         if index == 0 and self.codes:
             codes = rng.integers(0, self.codes, shape)

@@ -127,7 +127,7 @@ class LayerParts:
             if expected is not None:
                 self.assert_close(sum(np.asarray(part.for_params[index]) for part in parts), expected, tolerance)
 
-    @for_cases(lambda case: case.layer().connection is not None)
+    @for_cases(lambda case: case.layer().cut.connection is not None)
     @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
     def test_parts_cut_by_features_make_the_whole(self, case: LayerCase, ops: Ops, phase: Phase) -> None:
         """Two even parts, and three uneven ones."""
@@ -137,26 +137,26 @@ class LayerParts:
     def check_feature_cut(self, case: LayerCase, ops: Ops, phase: Phase, cut: Sequence[Columns]) -> None:
         """Assert that the parts of a layer that compute the columns in ``cut`` compute what the whole layer does."""
         layer, (params, sources), needs = case.layer(), case.inputs(ops, np.float32), case.needs()
-        one_to_one, axis = layer.connection is Connection.kOneToOne, layer.feature_axis
+        one_to_one, axis = layer.cut.connection is Connection.kOneToOne, layer.cut.axis
         grad = gradient_for(case, params, sources, ops) if phase is Phase.kTrain else None
         ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
         whole = run_passes(layer, params, sources, ctx, grad, needs)
         results: list[tuple[Layer, Passes]] = []
         for columns in cut:
             part_sources = [
-                take_columns(source, axis if one_to_one and index != layer.label_source else None, columns)
+                take_columns(source, axis if one_to_one and index != layer.labels.source else None, columns)
                 for index, source in enumerate(sources)
             ]
             part = make_part(layer, [source.shape for source in part_sources], columns)
             assert part.name == layer.name
-            assert part.connection is layer.connection
+            assert part.cut.connection is layer.cut.connection
             pairs = list(zip(params, layer.params, strict=True))
             part_params = [take_columns(param, spec.cut_axis, columns) for param, spec in pairs]
             assert [spec.shape for spec in part.params] == [param.shape for param in part_params]
             part_grad: Any = grad
             if grad is not None:
-                part_grad = [take_columns(g, axis, columns) for g in (grad if layer.hands_parts else [grad])]
-                part_grad = part_grad if layer.hands_parts else part_grad[0]
+                part_grad = [take_columns(g, axis, columns) for g in (grad if layer.part_shapes else [grad])]
+                part_grad = part_grad if layer.part_shapes else part_grad[0]
             part_ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
             results.append((part, run_passes(part, part_params, part_sources, part_ctx, part_grad, needs)))
             assert part_ctx.draws == ctx.draws, (
@@ -175,7 +175,7 @@ class LayerParts:
         assert not any(part.output.metrics for part in parts), "each part would count the metric once more"
         features = zip(*(feature_parts(part, passes.output) for part, passes in results), strict=True)
         for arrays, expected in zip(features, feature_parts(layer, whole.output), strict=True):
-            assert_joined(arrays, expected, layer.feature_axis)
+            assert_joined(arrays, expected, layer.cut.axis)
         for role, expected in whole.output.state.items():
             assert_joined([part.output.state[role] for part in parts], expected, 0)
         for index, expected in enumerate(whole.for_sources):
@@ -183,8 +183,8 @@ class LayerParts:
             if expected is None:
                 assert all(gradient is None for gradient in gradients)
             else:
-                one_to_one = layer.connection is Connection.kOneToOne
-                assert_joined(gradients if one_to_one else [sum(gradients)], expected, layer.feature_axis)
+                one_to_one = layer.cut.connection is Connection.kOneToOne
+                assert_joined(gradients if one_to_one else [sum(gradients)], expected, layer.cut.axis)
         for index, expected in enumerate(whole.for_params):
             axis = layer.params[index].cut_axis
             if expected is not None:
@@ -202,8 +202,8 @@ def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
 
 def feature_cuts(layer: Layer) -> list[list[Columns]]:
     """Return cuts of a layer's features into two even parts, two uneven ones and three, as far as its width allows."""
-    columns = layer.shape[layer.feature_axis]
-    width = layer.feature_groups or columns
+    columns = layer.shape[layer.cut.axis]
+    width = layer.cut.groups or columns
     each = columns // width
     cuts = {(0, width // 2, width), (0, 1, width), (0, 1, width // 2 + 1, width)}
     return [
@@ -233,7 +233,7 @@ def gradient_of_rows(case: LayerCase, layer: Layer, grad: Any, rows: Rows) -> An
     take = slice(rows.start, rows.stop)
     if case.joins_rows:
         return np.concatenate([piece[take] for piece in np.split(grad, len(layer.source_shapes))])
-    if not layer.hands_parts:
+    if not layer.part_shapes:
         return grad[take]
     if len({part.shape[0] for part in grad} | {case.batch}) == 1:
         return [part[take] for part in grad]

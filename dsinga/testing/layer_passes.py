@@ -53,7 +53,7 @@ def run_passes(
 
 def feature_parts(layer: Layer, output: Output) -> list[Any]:
     """Return the arrays of a feature: one, or one for each destination."""
-    return list(output.feature) if layer.hands_parts else [output.feature]
+    return list(output.feature) if layer.part_shapes else [output.feature]
 
 
 def random_gradient(layer: Layer, output: Output) -> Any:
@@ -66,7 +66,7 @@ def random_gradient(layer: Layer, output: Output) -> Any:
     rng = np.random.default_rng(1)
     grads = [rng.uniform(-1, 1, part.shape).astype(part.dtype) for part in feature_parts(layer, output)]
     grads = [read_only(np.copy(grad)) for grad in grads]
-    return grads if layer.hands_parts else grads[0]
+    return grads if layer.part_shapes else grads[0]
 
 
 def objective(layer: Layer, output: Output, grad: Any) -> float:
@@ -74,7 +74,7 @@ def objective(layer: Layer, output: Output, grad: Any) -> float:
     if layer.is_loss:
         total, count = output.metrics["loss"]
         return total / count
-    grads = grad if layer.hands_parts else [grad]
+    grads = grad if layer.part_shapes else [grad]
     return sum(float((part * g).sum()) for part, g in zip(feature_parts(layer, output), grads, strict=True))
 
 

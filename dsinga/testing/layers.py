@@ -51,7 +51,7 @@ class LayerContract(LayerParts):
         layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
         for phase in (Phase.kTrain, Phase.kTest):
             output = layer.compute_feature(params, sources, layer_context(ops, case.batch, phase))
-            declared = tuple(layer.part_shapes) if layer.hands_parts else (layer.shape,)
+            declared = tuple(layer.part_shapes) or (layer.shape,)
             assert tuple(part.shape for part in feature_parts(layer, output)) == declared
             assert {part.dtype.type for part in feature_parts(layer, output)} == {case.feature_dtype}
             assert set(output.state) <= {spec.role for spec in layer.params if not spec.trainable}
@@ -152,7 +152,7 @@ class LayerContract(LayerParts):
         exact, single = case.inputs(reference, np.float64), case.inputs(ops, np.float32)
         grad = rounded = gradient_for(case, *exact, reference)
         if grad is not None:
-            rounded = [g.astype(np.float32) for g in grad] if layer.hands_parts else grad.astype(np.float32)
+            rounded = [g.astype(np.float32) for g in grad] if layer.part_shapes else grad.astype(np.float32)
         expected = run_passes(layer, *exact, layer_context(reference, batch), grad, needs)
         actual = run_passes(layer, *single, layer_context(ops, batch), rounded, needs)
         arrays = zip(arrays_of(layer, actual), arrays_of(layer, expected), strict=True)

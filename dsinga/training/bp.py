@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.layers.base import Array, ParamSpec
+from dsinga.layers.base import Array
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import add_layer_note, check_gradients
+from dsinga.layers.declarations import ParamSpec
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.ops import SparseRows
@@ -72,7 +73,7 @@ def back_propagate(
     while tape:
         stage, params, sources, output, layer_ctx = tape.pop()
         gradient = gradients.pop()
-        if stage.backward and (gradient is not None or stage.starts or stage.layer.wants_gradient):
+        if stage.backward and (gradient is not None or stage.starts):
             try:
                 compute, needs = stage.layer.compute_gradient, stage.needs
                 if observe is None:

@@ -66,7 +66,11 @@ def test_the_page_on_data_names_every_importer():
 
 def settings() -> Iterator[tuple[type[Message], str]]:
     """Yield (message, field) for each setting that a formula in a row of a table names."""
-    confs = {name: entry.Conf for kind in ("layer", "updater", "schedule") for name, entry in entries(kind).items()}
+    confs = {
+        name: getattr(entry, "Conf", None)
+        for kind in ("layer", "updater", "schedule")
+        for name, entry in entries(kind).items()
+    }
     for names, row in re.findall(r"^\| (`k[^|]*) \|(.*)$", PAGE, flags=re.MULTILINE):
         conf = confs.get(re.findall(r"\bk\w+", names)[0])
         for name in re.findall(r"`([a-z]\w*)[:`]", row) if conf else ():

@@ -21,9 +21,9 @@ def description(kind: str, layer: type[Layer]) -> str:
     if kind in ALONG_FEATURES:
         name = ALONG_FEATURES[kind]
         slicer = layer(LayerConf(name="layer", type=kind, **{f"{name}_conf": {f"{name}_dim": 1}}), [(4, 3)])
-        assert slicer.connection is None
-        return f"along features gathered: {slicer.gathered_because}"
-    return f"gathered: {layer.gathered_because}" if layer.connection is None else CUT[layer.connection]
+        assert slicer.cut.connection is None
+        return f"along features gathered: {slicer.cut.gathered_because}"
+    return f"gathered: {layer.cut.gathered_because}" if layer.cut.connection is None else CUT[layer.cut.connection]
 
 
 def test_the_table_agrees_with_the_classes():

@@ -8,13 +8,13 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.layers import Columns, Connection, Layer, Output, ParamSpec
+from dsinga.layers import Columns, Connection, Cut, Layer, Output, ParamSpec
 from dsinga.layers.contract import make_part
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import CASES, FEED_FORWARD
 
-CUT = [case for case in CASES if case.layer().connection is not None]
-GATHERED = [case for case in CASES if case.layer().connection is None]
+CUT = [case for case in CASES if case.layer().cut.connection is not None]
+GATHERED = [case for case in CASES if case.layer().cut.connection is None]
 
 # The types that are never cut on dimension 1, whatever their configuration.
 NEVER_CUT = {
@@ -35,9 +35,9 @@ def test_every_type_is_cut_or_is_known_to_be_gathered():
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
 def test_a_layer_that_is_not_cut_gives_a_reason(case: LayerCase):
-    reason = case.layer().gathered_because
+    reason = case.layer().cut.gathered_because
     assert re.fullmatch(r"[a-z]+s [a-z (),]+[a-z)]", reason), "a verb that follows 'because it', and no full stop"
-    assert reason != Layer.gathered_because
+    assert reason != Cut().gathered_because
     assert 15 <= len(reason) <= 60
 
 
@@ -45,14 +45,14 @@ def test_a_layer_that_is_not_cut_gives_a_reason(case: LayerCase):
 @pytest.mark.parametrize(("kind", "field"), [("kSlice", "slice"), ("kConcate", "concate")])
 def test_a_connection_layer_is_cut_along_every_axis_but_its_own(kind: str, field: str, axis: int):
     layer = LayerCase(kind, ((5, 4, 3),), {f"{field}_conf": {f"{field}_dim": axis}}).layer()
-    assert (layer.connection is None) == (axis == 1)
-    assert bool(layer.whole_because) == (axis == 0)
+    assert (layer.cut.connection is None) == (axis == 1)
+    assert bool(layer.cut.whole_because) == (axis == 0)
 
 
 class Scale(Layer):
     """A user's layer with a factor for each column; subclasses declare a wrong cut."""
 
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
     cut_axis = 0
 
     def __init__(self, conf, source_shapes, info=None):
@@ -66,7 +66,7 @@ class Scale(Layer):
 
 def test_a_users_layer_that_is_cut_wrongly_is_refused():
     class Unchanged(Scale):
-        connection = Connection.kOneToAll
+        cut = Cut(Connection.kOneToAll)
 
     class Uncut(Scale):
         cut_axis = None

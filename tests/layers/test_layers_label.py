@@ -7,10 +7,10 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
+from dsinga.layers.class_loss import SoftmaxLoss
 from dsinga.layers.connection import join
 from dsinga.layers.contract import check_output
 from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
-from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import read_only
 from tests.support.device_array import DeviceArray, StubOps
@@ -83,7 +83,5 @@ def test_labels_are_a_feature_of_their_shape(shape: tuple[int, ...], dtype: type
 
 def test_labels_of_another_shape_than_declared_are_refused():
     label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
-    with pytest.raises(
-        UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set label_sh"
-    ):
+    with pytest.raises(UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set new_la"):
         label.compute_feature([], [np.zeros((2, 3))], CTX)

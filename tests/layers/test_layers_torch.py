@@ -32,7 +32,7 @@ def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
         np.testing.assert_allclose(feature_parts(layer, output)[0], theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
         grad = np.random.default_rng(0).normal(size=layer.shape)
         theirs.backward(torch.tensor(grad))
-    needs = [index != layer.label_source for index in range(len(sources))]
+    needs = [index != layer.labels.source for index in range(len(sources))]
     for_sources, for_params = layer.compute_gradient(params, sources, output, grad, needs, context(NUMPY))
     for tensor, gradient in zip(tensors, (*for_params, *for_sources), strict=True):
         if gradient is None:

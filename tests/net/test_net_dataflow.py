@@ -123,7 +123,7 @@ def test_backward_runs_between_losses_and_trainable_layers_only(net):
 
     for position, stage in enumerate(net.stages):
         assert stage.backward == (reaches_loss(position) and trains(position))
-        if stage.backward and not stage.layer.is_loss and not stage.layer.hands_parts:
+        if stage.backward and not stage.layer.is_loss and not stage.layer.part_shapes:
             senders = [sender for sender in net.stages for _, edge in sender.feeds if edge.node == position]
             assert len(senders) == 1  # a kSplit stands between wherever there are more
 

@@ -34,8 +34,8 @@ def test_layers_pass_on_the_kind_of_their_labels(info: RecordInfo):
     relu = layer("relu", "kReLU", "data")
     net = net_of(info, relu, layer("label", "kLabel", "relu"), layer("more", "kReLU", "label"))
     for name in ("data", "relu", "label", "more"):
-        found = net.nodes[net.position(name)].layer
-        assert (found.label_shape, found.label_dtype) == (info.label_shape, np.dtype(info.label_dtype)), name
+        labels = net.nodes[net.position(name)].layer.label_format
+        assert (labels.shape, labels.dtype) == (info.label_shape, np.dtype(info.label_dtype)), name
     assert net.nodes[net.position("label")].layer.shape == (ROWS, *info.label_shape)
 
 
@@ -106,7 +106,7 @@ def test_records_that_may_be_values_or_give_lengths_are_refused(sources: list[st
         net_of(steps, *below, layer("att", "kAttention", *sources))
     for allowed in ([query, keys, keys, last], [query, keys, "ip2"], [query, keys]):
         net = net_of(steps, *below, layer("att", "kAttention", *allowed))
-        assert net.layer("att").label_source == (3 if len(allowed) == 4 else None)
+        assert net.layer("att").labels.source == (3 if len(allowed) == 4 else None)
     for kind in ((), (3,)):  # labels that cannot be lengths of 4 keys
         net = net_of(RecordInfo((4, 3), ROWS, label_shape=kind), *below, layer("att", "kAttention", *sources))
         assert net.layer("att").has_values

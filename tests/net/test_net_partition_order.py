@@ -29,7 +29,7 @@ def bridges_come_in_pairs_between_different_workers(cut: PartitionedNet):
         (source,) = node.sources
         src, dst = cut.nodes[source].layer, node.layer
         assert isinstance(src, BridgeSrc)
-        assert (src.key, src.shape, src.starts_gradient) == (dst.key, dst.shape, dst.wants_gradient)
+        assert (src.key, src.shape, src.returns_gradient) == (dst.key, dst.shape, dst.returns_gradient)
         assert src.location == cut.places[k].location != cut.places[source].location == dst.location
     for k, node in enumerate(cut.nodes):
         if not isinstance(node.layer, BridgeDst):
@@ -77,12 +77,12 @@ def only_gradients_that_are_needed_cross_bridges(cut: PartitionedNet):
                 followed[source] = True
     for k, node in enumerate(cut.nodes):
         if isinstance(node.layer, BridgeDst):
-            assert node.layer.wants_gradient == (trained[k] and followed[k]), node.layer.name
+            assert node.layer.returns_gradient == (trained[k] and followed[k]), node.layer.name
 
 
 def features(node: Node) -> list[int]:
     """The sources of which a node takes the feature, not the labels."""
-    return [source for k, source in enumerate(node.sources) if k != node.layer.label_source]
+    return [source for k, source in enumerate(node.sources) if k != node.layer.labels.source]
 
 
 def parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):

@@ -72,7 +72,7 @@ def conf_of(layer: Layer, folder: Path) -> LayerConf:
 def write_records(folder: Path, layer: Layer) -> Path:
     """Return the path of a store of random records for an input layer; write it if it is missing."""
     shape, codes = layer.shape[1:], getattr(layer, "codes", 0)
-    label_shape, label_dtype = layer.label_shape, layer.label_dtype or np.dtype(np.int64)
+    label_shape, label_dtype = layer.label_format.shape, layer.label_format.dtype or np.dtype(np.int64)
     kind = "codes" if codes else "".join(map(str, (*label_shape, label_dtype.name)))
     path = folder / f"{'x'.join(map(str, shape))}{kind}.zarr"
     if not path.exists():

@@ -156,8 +156,8 @@ def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator
     if not codes:
         data = rng.normal(size=layer.shape).astype(dtype)
         data = abs(data) if data.ndim == 1 else data  # weights
-        labels = rng.integers(0, classes, (layer.shape[0], *layer.label_shape))
-        return Records(data, labels if layer.label_dtype != np.float32 else labels.astype(np.float32) / 2)
+        labels = rng.integers(0, classes, (layer.shape[0], *layer.label_format.shape))
+        return Records(data, labels if layer.label_format.dtype != np.float32 else labels.astype(np.float32) / 2)
     rows, steps = layer.shape
     beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
     words = rng.integers(0, codes, layer.shape, dtype=np.int32)

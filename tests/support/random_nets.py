@@ -51,7 +51,7 @@ class Draft:
         self.layers[name] = lookup("layer", kind)(made, shapes, info)
         if info:
             self.inputs[name] = info
-        if not self.layers[name].hands_parts and not self.layers[name].is_output:
+        if not self.layers[name].part_shapes and not self.layers[name].is_output:
             self.tips.append(name)
         return name
 

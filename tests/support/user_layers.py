@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.layers import Connection, Layer, Output
+from dsinga.layers import Connection, Cut, Layer, Output
 
 
 class Identity(Layer):
     """A layer whose feature is that of its source."""
 
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
         super().__init__(conf, source_shapes, info)

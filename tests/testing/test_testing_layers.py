@@ -11,7 +11,7 @@ import pytest
 from dsinga import registry
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.layers import Connection, Layer, Output, ParamSpec
+from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.registries import restored_registry
@@ -24,7 +24,7 @@ class NoisyScale(Layer):
     """Columns times a factor each, plus noise in training; right in every respect."""
 
     source_count = 1
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)

@@ -17,10 +17,6 @@ from tests.support.training_cases import build, dense, layer
 class Same(Layer):
     """Passes on its source."""
 
-    def __init__(self, conf, source_shapes, info=None):
-        super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0]
-
     def compute_feature(self, params, sources, ctx):
         return Output(sources[0])
 
@@ -115,7 +111,7 @@ def test_a_layer_that_makes_labels_without_declaring_it_is_refused_in_a_partitio
     values, batches = initial(net), batches_of(net, 1, classes=2)
     run_whole(net, values, batches)
     with pytest.raises(
-        UserError, match="layer 'both': compute_feature returned labels; set makes_labels = True in Uns"
+        UserError, match=r"layer 'both': compute_feature returned labels; set new_labels = LabelFormat\(\) in Uns"
     ):
         run_partitioned(partition(net, 2), values, batches)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsinga.job import Phase
-from dsinga.layers import Connection, Layer, Output, ParamSpec
+from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER
@@ -23,7 +23,7 @@ STATE = [{}, {}, {"share_from": "one_mean"}, {"share_from": "one_variance"}]
 class Level(Layer):
     """Keeps the mean of all its numbers as lasting state, one number for all features; passes on its source."""
 
-    connection = Connection.kOneToOne
+    cut = Cut(Connection.kOneToOne)
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)

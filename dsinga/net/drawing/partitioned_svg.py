@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.describe import PartRow, describe_parts, part_shape
 from dsinga.net.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
 from dsinga.net.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
@@ -128,7 +128,7 @@ class _Picture:
         box, texts = self.boxes[k], self.texts[k]
         fill, frame = colours(box.location)
         x, y, width, height = self._x(k) - self.widths[k] / 2, self._top(k), self.widths[k], self._height(k)
-        bridge = isinstance(self.net.nodes[box.nodes[0]].layer, (BridgeSrc, BridgeDst))
+        bridge = isinstance(self.net.nodes[box.nodes[0]].layer, BridgeEnd)
         rect = (
             f'<rect class="{"bridge" if bridge else "connection" if self.small[k] else "layer"}" x="{x:.1f}" '
             f'y="{y:.1f}" width="{width:.1f}" height="{height}" rx="{height / 2 if self.small[k] else 6:.1f}" '
@@ -154,7 +154,7 @@ class _Picture:
             params = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
             return row.layer, params, row.type.removeprefix("k"), format_shape(row.shape)
         layers = [self.net.nodes[position].layer for position in box.nodes]
-        peers = {layer.location for layer in layers if isinstance(layer, (BridgeSrc, BridgeDst))}
+        peers = {layer.location for layer in layers if isinstance(layer, BridgeEnd)}
         if peers:
             workers = ", ".join(map(str, sorted(peers)))
             return (f"send to {workers}" if isinstance(node.layer, BridgeSrc) else f"receive from {workers}",)
@@ -201,9 +201,8 @@ class _Picture:
         x, y = self._x(source), self._top(source) + self._height(source)
         aside = math.copysign(self.widths[source] / 4, self._x(target) - x)
         path = f"M{x + aside:.1f} {y:.1f} " + curve(x + aside, y, self._x(target) + spread, self._top(target))
-        back = any(
-            getattr(self.net.nodes[position].layer, "wants_gradient", False) for position in self.boxes[target].nodes
-        )
+        layers = [self.net.nodes[position].layer for position in self.boxes[target].nodes]
+        back = any(isinstance(layer, BridgeDst) and layer.returns_gradient for layer in layers)
         start = f' marker-start="url(#back{sender})"' if back else ""
         return (
             f'<path class="between" d="{path}" fill="none" stroke="{colours(sender)[1]}" stroke-width="1.8"{start} '
@@ -213,7 +212,7 @@ class _Picture:
     def _labels_only(self, source: int, target: int) -> bool:
         """Whether the edge carries labels, and no feature."""
         carried = [
-            k == self.net.nodes[position].layer.label_source
+            k == self.net.nodes[position].layer.labels.source
             for position in self.boxes[target].nodes
             for k, node_source in enumerate(self.net.nodes[position].sources)
             if node_source in self.boxes[source].nodes
