@@ -3,71 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from dsinga import arguments
-from dsinga.arguments import check_range, check_whole
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
+from dsinga.job.component import setting
+from dsinga.job.limits import Unit
+from dsinga.job.message import field_types
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.rl.checks import INSTEAD, check_settings, check_whole_fields
+from dsinga.job.setting_arguments import check_argument, takes_arguments
+from dsinga.rl.checks import INSTEAD
 from dsinga.rl.environments import Environment
 
 
-@check_settings
-@dataclass(frozen=True)
-class ReplaySettings:
-    """The replay memory of a run, and when its algorithm learns from it. Steps are of environments.
+@takes_arguments(INSTEAD)
+class ReplaySettings(ReplayConf):
+    """The replay memory of a run, and when its algorithm learns from it. Steps are of environments."""
 
-    Attributes:
-        capacity: how many transitions are kept.
-        batch_size: transitions of an update.
-        learn_every: steps for each update.
-        learn_after: steps before the first update.
-        n_steps: steps of a transition.
-        discount: factor of the next step's reward, gamma.
-        prioritized: whether transitions of a large error are drawn more often.
-    """
-
-    capacity: int = 100_000
-    batch_size: int = 32
-    learn_every: int = 1
-    learn_after: int = 1000
-    n_steps: int = 1
-    discount: float = 0.99
-    prioritized: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole_fields(self, capacity=1, batch_size=1, learn_every=1, learn_after=0, n_steps=1)
-        check_range("discount", self.discount, 0, 1)
+    discount: Unit = setting(0.99, "factor of the next step's reward, gamma")
 
 
-# The settings of a run by the message of a job that has them: the name of the field there, and the least whole number,
-# None for what is no whole number. Steps are of all environments together.
-JOB: dict[str, tuple[str, int | None]] = {
-    "steps": ("train_steps", 1),
-    "seed": ("seed", 0),
-    "log_every": ("disp_freq", 0),
-    "evaluate_every": ("test_freq", 0),
-    "checkpoint_every": ("checkpoint_freq", 0),
-    "checkpoints_kept": ("checkpoint_keep", 0),
-    "name": ("name", None),
+# The fields of messages of a job by the settings of a run that they have. Steps are of all environments together.
+JOB = {
+    "steps": "train_steps",
+    "seed": "seed",
+    "log_every": "disp_freq",
+    "evaluate_every": "test_freq",
+    "checkpoint_every": "checkpoint_freq",
+    "checkpoints_kept": "checkpoint_keep",
+    "name": "name",
 }
-REINFORCEMENT: dict[str, tuple[str, int | None]] = {
-    "environments": ("num_environments", 1),
-    "rollout_steps": ("rollout_steps", 1),
-    "actors": ("num_actors", 0),
-    "central_inference": ("central_inference", None),
-    "predicts_here": ("central_inference", None),  # its earlier name
-    "max_staleness": ("max_staleness", 0),
-    "evaluation_episodes": ("evaluation_episodes", 0),
-    "stop_return": ("stop_return", None),
+REINFORCEMENT = {
+    "environments": "num_environments",
+    "rollout_steps": "rollout_steps",
+    "actors": "num_actors",
+    "central_inference": "central_inference",
+    "predicts_here": "central_inference",  # its earlier name
+    "max_staleness": "max_staleness",
+    "evaluation_episodes": "evaluation_episodes",
+    "stop_return": "stop_return",
 }
-CLUSTER: dict[str, tuple[str, int | None]] = {
-    "groups": ("nworker_groups", 1),
-    "workers": ("nworkers_per_group", 1),
-}
+CLUSTER = {"groups": "nworker_groups", "workers": "nworkers_per_group"}
 NAMES = (*JOB, *REINFORCEMENT, *CLUSTER, "cluster", "replay")
 
 
@@ -79,9 +56,10 @@ def with_settings(
     Raises UserError for a setting that there is not, or of a wrong type; ``function`` is what was called with it.
     """
     arguments.check_names(function, NAMES, settings, INSTEAD)
-    for name, (_, least) in {**JOB, **REINFORCEMENT, **CLUSTER}.items():
-        if name in settings and least is not None:
-            check_whole(name, settings[name], least)
+    for table, message in ((JOB, Job), (REINFORCEMENT, ReinforcementConf), (CLUSTER, ClusterConf)):
+        for name, field in table.items():
+            if name in settings:
+                check_argument(name, settings[name], field_types(message)[field])
     conf, cluster = job.reinforcement, settings.get("cluster", job.cluster)
     assert conf is not None
     if not isinstance(cluster, ClusterConf | None):
@@ -96,15 +74,15 @@ def with_settings(
     return job.replace(cluster=cluster, reinforcement=conf.replace(**fields), **_fields(JOB, settings))
 
 
-def _fields(table: Mapping[str, tuple[str, int | None]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: settings[name] for name, (field, _) in table.items() if name in settings}
+def _fields(table: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: settings[name] for name, field in table.items() if name in settings}
 
 
 def _replay_fields(replay: Any) -> dict[str, Any]:
     if not isinstance(replay, ReplaySettings):
         raise UserError(f"replay is {replay!r}; give dsinga.rl.ReplaySettings(capacity=..., ...)")
-    fields = asdict(replay)
-    return {"discount": fields.pop("discount"), "replay_conf": ReplayConf(**fields)}
+    fields = {name: getattr(replay, name) for name in field_types(ReplayConf)}
+    return {"discount": replay.discount, "replay_conf": fields}
 
 
 def name_of(environment: Environment) -> str:
