@@ -37,6 +37,8 @@ class Twice(Layer):
         return Output(sources[0] * Settings().factor)
 """
 
+NEW_FILE = "import dsinga\ndsinga.register({0!r}, {1!r})(object())\n"
+
 
 @pytest.fixture
 def user_file(tmp_path):
@@ -77,6 +79,19 @@ def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
     with restored_registry():
         import_file(other)
         assert lookup("layer", "kReLU").__name__ == "kReLU"
+
+
+@pytest.mark.parametrize(("kind", "room"), [("updater", "dsinga.training"), ("extension", "dsinga.extensions")])
+def test_a_new_file_of_a_room_needs_no_line_elsewhere(tmp_path, kind, room):
+    names = [name for name in ("b_new", "a_new") if (tmp_path / f"{name}.py").write_text(NEW_FILE.format(kind, name))]
+    (tmp_path / "_private.py").write_text("1 / 0")
+    code = f"""if True:
+        import {room}
+        {room}.__path__.append({str(tmp_path)!r})
+        from dsinga.registry import registered
+        print(*registered("{kind}")[-2:])"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert process.stdout.split() == sorted(names), process.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments import Environment, make_environments
-from dsinga.rl.from_job import agent_of, algorithm_fields, reinforcement_of
-from dsinga.rl.settings import name_of, with_settings
+from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, reinforcement_of, with_settings
 from dsinga.rl.training import AgentTask
 from dsinga.training import check_params
 

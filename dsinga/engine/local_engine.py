@@ -21,7 +21,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
-from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
+from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
 from dsinga.worker.all_records import count_batches, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
@@ -157,11 +157,12 @@ class LocalEngine(Engine):
             if self._skips or not self.updater.apply_large(self._params, name, gradient):
                 gradients[name] = gradient
 
-        metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
-        if self._skips and not all_finite(metrics):
+        with without_warnings(self._skips):
+            metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
+        if self._skips and not is_good_batch(metrics, records):
             check_params_finite(self._params, step)
             self.updater.steps += 1
-            _log.warning("the loss of group 0 is not finite at step %d: the batch is left out", step)
+            _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
         self._is_updating = True

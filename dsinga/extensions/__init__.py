@@ -7,7 +7,15 @@ of this runs in the driver's process and knows no Dask: the loop itself is in ``
 from dsinga.arguments import missing_names
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.checks import check_extensions, check_metric
-from dsinga.extensions.create import ExtensionLike, create_extension, create_extensions
+from dsinga.extensions.create import (
+    Checkpointing,
+    Display,
+    Evaluation,
+    ExtensionLike,
+    FunctionExtension,
+    create_extension,
+    create_extensions,
+)
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
 from dsinga.extensions.extension import Extension, LoopView, State
@@ -16,7 +24,6 @@ from dsinga.extensions.median_stopping import MedianRule, MedianStopping, Metric
 from dsinga.extensions.mlflow import MLflow
 from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
 from dsinga.extensions.runner import ExtensionRunner
-from dsinga.extensions.standard import Checkpointing, Display, Evaluation, FunctionExtension
 from dsinga.extensions.stop_on_time import StopOnTime
 from dsinga.extensions.tensorboard import TensorBoard
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest

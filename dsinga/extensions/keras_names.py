@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-from dsinga import arguments
-
 _FUNCTION = "write a function of (step, metrics), which may return True to end training"
 
 CALLBACKS = {
@@ -39,5 +35,3 @@ ARGUMENTS = {
     **dict.fromkeys(("write_graph", "write_images", "write_steps_per_second", "update_freq"), "leave it out"),
     **dict.fromkeys(("profile_batch", "embeddings_freq", "embeddings_metadata"), "there is none"),
 }
-
-checked_extension = functools.partial(arguments.check_settings, instead=ARGUMENTS)

@@ -9,7 +9,6 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension, LoopView
-from dsinga.extensions.keras_names import checked_extension
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive
@@ -25,7 +24,6 @@ MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
 
 
 @register("extension", kStopOnTime=4)
-@checked_extension
 class StopOnTime(Extension):
     """Ends training before a time is over, with a checkpoint from which ``resume`` goes on.
 
@@ -49,13 +47,16 @@ class StopOnTime(Extension):
                     'extension kStopOnTime needs either seconds, as in seconds: 7200, or time, as in time: "2h"'
                 )
 
+    settings: Conf
     pauses = False  # it looks at the clock only
 
-    def __init__(self, time: float | str | None = None, seconds: float | None = None):
-        if (time is None) == (seconds is None):
-            raise UserError('StopOnTime takes either a time, as in "2h", or seconds')
+    def __init__(self, time: float | str | None = None, seconds: float | None = None, **settings: Any):
+        super().__init__(str(time) if isinstance(time, Real) else time, seconds, **settings)
+
+    def set_up(self) -> None:
+        """Read the time."""
         self.trigger = AtEnd()
-        self._seconds = parse_seconds(seconds if time is None else time)
+        self._seconds = self.settings.seconds or parse_seconds(self.settings.time)
         self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:

@@ -14,12 +14,12 @@ from dsinga.job.enums import (
     PartitionMethod,
     Phase,
 )
-from dsinga.job.extensionconf import ExtensionConf, check_extension
 from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
-from dsinga.job.schema import Job
+from dsinga.job.schema import ExtensionConf, Job
 from dsinga.job.updaterconf import LRGenConf
+from dsinga.registry import nearest
 
 # Fields of a job that have no meaning for an agent, and what has.
 INSTEAD_OF_FIELDS = {
@@ -213,6 +213,19 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
         settings = message.settings_of(conf) if conf else None
     for text, field, item in settings.all_faults() if settings else ():
         raise error_in(layer, message, text, field, item)
+
+
+def check_extension(conf: ExtensionConf) -> None:
+    """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
+    settings = dict(component_settings("extension")).get(conf.type_name)
+    if settings is not None:
+        known = [*field_types(settings), *(("freq", "after", "extensions") if conf.type.is_user else ())]
+        for name in set_fields(conf):
+            if name not in ("type", "user_type", *known):
+                hint = nearest(name, known) or f"; it has {', '.join(known)}"
+                raise conf.error(f"extension {conf.type_name} has no field {name!r}{hint}", name)
+    if conf.after is not None and conf.freq is None:
+        raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
 
 
 def check_layer(layer: LayerConf) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
-from dsinga.job.component import Component
+from dsinga.job.component import Component, Settings, setting
 from dsinga.job.limits import Count, Natural, Unit
-from dsinga.job.message import Message
 from dsinga.job.type_names import TypeName
 
 
@@ -18,20 +17,15 @@ class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorith
     """The algorithms of reinforcement learning."""
 
 
-class ReplayConf(Message):
-    """The replay memory of kDQN, kDDPG and kTD3, and when they learn from it.
+class ReplayConf(Settings):
+    """The replay memory of algorithms that learn from transitions, as kDQN, and when they do. Not of a single class."""
 
-    ``capacity`` is the number of transitions that it keeps, ``batch_size`` that of an update. There is an update for
-    every ``learn_every`` steps of environments, after ``learn_after`` steps. A transition has ``n_steps`` steps. With
-    ``prioritized`` transitions of a large error are drawn more often.
-    """
-
-    capacity: Count = 100_000
-    batch_size: Count = 32
-    learn_every: Count = 1
-    learn_after: Natural = 1000
-    n_steps: Count = 1
-    prioritized: bool = False
+    capacity: Count = setting(100_000, "how many transitions are kept")
+    batch_size: Count = setting(32, "transitions of an update")
+    learn_every: Count = setting(1, "steps of environments for each update")
+    learn_after: Natural = setting(1000, "steps of environments before the first update")
+    n_steps: Count = setting(1, "steps of a transition")
+    prioritized: bool = setting(False, "whether transitions of a large error are drawn more often")
 
 
 class ReinforcementConf(Component):

@@ -14,6 +14,7 @@ from dsinga.job.component import Component
 from dsinga.job.enums import (
     AlgType,
     Compression,
+    ExtensionType,
     PartitionMethod,
     Precision,
     PullTime,
@@ -22,7 +23,6 @@ from dsinga.job.enums import (
     UpdatePlace,
     UpdaterType,
 )
-from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import Count, Fraction, Members, Natural, NonNegative, PartitionDim, Range, Steps
 from dsinga.job.message import Message
@@ -110,6 +110,23 @@ class ClusterConf(Message):
     patience: NonNegative = 600.0
 
 
+class ExtensionConf(Component):
+    """An extension of the training loop: a built-in one by its ``type``, or ``user_type`` names a registered one.
+
+    The settings of its type are fields, too. ``freq`` and ``after`` say every how many steps a user's extension runs,
+    and from which step on. Not in SINGA.
+    """
+
+    kind: ClassVar = "extension"
+    flat: ClassVar = True
+
+    type: ExtensionType = ExtensionType.kUserExtension
+    user_type: str | None = None
+    freq: Count | None = None
+    after: Natural | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
 class Job(Message):
     """A training job.
 
@@ -127,7 +144,7 @@ class Job(Message):
 
     aliases: ClassVar = {"net": "neuralnet"}
 
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.job.html_table
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.job.writer
 
     name: str = "job"
     seed: Natural = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dsinga.arguments import Instead, bind, check_bool, check_range, check_whole
@@ -35,13 +36,43 @@ def signature(conf: type[Settings]) -> inspect.Signature:
 
 
 def documented(text: str | None, conf: type[Settings]) -> str:
-    """Return the docstring of a class, with what each setting means as the argument of its constructor."""
-    lines = "".join(f"\n    {name}: {doc}." for name, doc in docs(conf).items())
-    return f"{inspect.cleandoc(text or '')}\n\nArgs:{lines}\n"
+    """Return the docstring of a class, with what each setting means as the last arguments of its constructor."""
+    head, _, rest = inspect.cleandoc(text or "").partition("\n\nArgs:\n")
+    args, _, after = rest.partition("\n\n")
+    lines = [args] * bool(args) + [f"    {name}: {doc}." for name, doc in docs(conf).items()]
+    return "\n\n".join([head, "\n".join(["Args:", *lines]), *[after] * bool(after)]) + "\n"
+
+
+def takes_arguments(instead: Instead) -> Callable[[type[S]], type[S]]:
+    """Return a decorator of settings that are made in Python: their constructor checks what it is given."""
+
+    def decorate(conf: type[S]) -> type[S]:
+        assign, known = conf.__init__, signature(conf)
+
+        @functools.wraps(assign)
+        def create(self: S, *args: Any, **kwargs: Any) -> None:
+            assign(self, **arguments_of(conf, conf.__name__, args, kwargs, instead))
+
+        create.__signature__ = known  # type: ignore[attr-defined]
+        conf.__init__ = create  # type: ignore[assignment, method-assign]
+        conf.__doc__ = documented(conf.__doc__, conf)
+        return conf
+
+    return decorate
 
 
 def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead) -> S:
-    """Return the settings that are given as arguments.
+    """Return the settings that are given as arguments. Raises UserError as :func:`arguments_of`, and for faults."""
+    settings = conf(**arguments_of(conf, function, args, kwargs, instead))
+    for fault in settings.all_faults():
+        raise UserError(fault.text)
+    return settings
+
+
+def arguments_of(
+    conf: type[Settings], function: str, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Instead
+) -> dict[str, Any]:
+    """Return the arguments of a constructor that takes settings, by name.
 
     Raises UserError for an unknown, a missing or a surplus argument, and for a value that a setting does not take.
     ``function`` is the name of the constructor in messages, ``instead`` says what to write in place of unknown names.
@@ -55,14 +86,11 @@ def settings_from(conf: type[S], function: str, args: Sequence[Any], kwargs: Map
     given = bind(function, known, args, names, instead)
     given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items()}
     for name, value in given.items():
-        _check(name, value, field_types(conf)[name], docs(conf)[name])
-    settings = conf(**given)
-    for fault in settings.all_faults():
-        raise UserError(fault.text)
-    return settings
+        check_argument(name, value, field_types(conf)[name], docs(conf)[name])
+    return given
 
 
-def _check(name: str, value: Any, hint: Any, doc: str) -> None:
+def check_argument(name: str, value: Any, hint: Any, doc: str = "a text") -> None:
     """Raise UserError for an argument that is not of the type of its setting, or not in its range."""
     kind, repeated = item_type(hint)
     allowed = range_in(hint) or NUMBER

@@ -18,12 +18,12 @@ from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
+from dsinga.rl.from_job import ReplaySettings
 from dsinga.rl.learning import OffPolicyLoop
 from dsinga.rl.model import Model
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.settings import ReplaySettings
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 

@@ -12,8 +12,8 @@ from dsinga.errors import UserError
 from dsinga.job import Job, Phase, training_phases
 from dsinga.rl.environments import Environment
 from dsinga.rl.evaluation import evaluate
+from dsinga.rl.from_job import layout_of
 from dsinga.rl.learning import Learning
-from dsinga.rl.settings import layout_of
 from dsinga.training import Metrics
 from dsinga.training.updater import factor_at
 from dsinga.worker.param_slices import Arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,7 +43,7 @@ class Algorithm(ABC):
         examples: an array (1, ...) for each input layer that it adds, by name; only shapes and dtypes matter.
         labels: labels (1,) or (1, ...) of the observation, int64 or float32, for layers that take labels from the input
             layer of the model; :meth:`update` then takes labels. Only shape and dtype matter.
-        updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it.
+        updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it; by default ``default_updater``.
         seed: determines the initial params.
 
     Attributes:
@@ -58,6 +59,7 @@ class Algorithm(ABC):
 
     Conf: ClassVar[type[Settings]]
     settings: Any = None
+    default_updater: ClassVar[UpdaterConf | None] = None
     on_policy: ClassVar[bool] = True
     corrects_older_actions: ClassVar[bool] = False
     sampled: int = 0
@@ -95,7 +97,7 @@ class Algorithm(ABC):
         self.examples = {**inputs, **(examples or {})}
         try:
             self.net = LocalNet(
-                self.model.job(layers, updater, seed),
+                self.model.job(layers, updater or copy.deepcopy(self.default_updater), seed),
                 self.examples,
                 self.labels_by_layer(labels),
                 threads=1,

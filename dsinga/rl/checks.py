@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from dsinga import arguments
-from dsinga.arguments import check_whole
 from dsinga.errors import UserError
-from dsinga.job.component import docs
 from dsinga.job.message import field_types
-from dsinga.job.setting_arguments import settings_from, signature
+from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.rl.model import KerasModel, Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 
@@ -91,17 +89,7 @@ def take_settings(cls: type[Any]) -> None:
     create.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     create._constructor = constructor  # type: ignore[attr-defined]
     cls.__init__ = create
-    head, args, rest = (cls.__doc__ or "").partition("    Args:\n")
-    if args:
-        settings, end, after = rest.partition("\n\n")
-        meanings = "".join(f"\n        {name}: {doc}." for name, doc in docs(conf).items())
-        cls.__doc__ = f"{head}{args}{settings.rstrip()}{meanings}{end}{after}"
-
-
-def check_whole_fields(settings: Any, **least: int) -> None:
-    """Raise UserError unless each named field of some settings is a whole number of at least what is given for it."""
-    for name, low in least.items():
-        check_whole(name, getattr(settings, name), low)
+    cls.__doc__ = documented(cls.__doc__, conf)
 
 
 def check_model_and_spaces(given: Mapping[str, Any]) -> None:

@@ -29,10 +29,9 @@ from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import Environment, make_environments
 from dsinga.rl.from_job import agent_of, reinforcement_of
-from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop
+from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop, ReplayUpdates
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.replay_updates import ReplayUpdates
 from dsinga.rl.spaces import Spaces
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run

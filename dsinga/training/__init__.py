@@ -1,6 +1,5 @@
 """Training algorithms (back-propagation, contrastive divergence), updaters, schedules, initialisers and metrics."""
 
-from dsinga.training import updaters  # registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, check_algorithm_metrics
 from dsinga.training.beam_search import Hypothesis, beam_search
 from dsinga.training.bleu import BleuCounts, bleu, bleu_counts

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import dsinga.training.bp
-import dsinga.training.cd  # noqa: F401  registers kCD
 from dsinga.errors import UserError
 from dsinga.job import AlgConf
 from dsinga.layers.base import Array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from dsinga.errors import Diverged
 from dsinga.layers.base import Layer
-from dsinga.layers.context import Context
+from dsinga.layers.context import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
@@ -22,6 +23,16 @@ ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such bat
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
     """Whether the sums of all metrics are finite."""
     return all(math.isfinite(total) for total, _ in metrics.values())
+
+
+def is_good_batch(metrics: Metrics, records: Mapping[str, Records]) -> bool:
+    """Whether metrics and records of a batch are finite: saturated layers hide infinite records from the loss alone."""
+    return all_finite(metrics) and _finite([*records.values()])
+
+
+def without_warnings(skips: bool) -> contextlib.AbstractContextManager[object]:
+    """Return a context without numpy's warnings of infinity and NaN, where batches that have them may be skipped."""
+    return np.errstate(over="ignore", invalid="ignore") if skips else contextlib.nullcontext()
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:

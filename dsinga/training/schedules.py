@@ -155,11 +155,11 @@ class Step(Schedule):
 class FixedStep(Schedule):
     """step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
 
-    class Conf(Settings, needed=True):
+    class Conf(Settings):
         """Settings of kFixedStep."""
 
-        step: list[Natural] = setting([], "the steps from which the rates of step_lr hold, in rising order")
-        step_lr: list[NonNegative] = setting([], "the rates, as many as step has")
+        step: list[Natural] = required("the steps from which the rates of step_lr hold, in rising order")
+        step_lr: list[NonNegative] = required("the rates, as many as step has")
 
         def faults(self) -> Iterator[Fault]:
             """Yield different numbers of ``step`` and ``step_lr``, and steps that do not rise."""

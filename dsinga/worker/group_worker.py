@@ -21,7 +21,7 @@ from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
 from dsinga.training import Metrics, check_algorithm_metrics, forward
-from dsinga.training.divergence import all_finite, check_metrics, check_params_finite
+from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.all_records import EvaluationPass, evaluate_batches
@@ -174,10 +174,10 @@ class GroupWorker:
         return metrics
 
     def _train_or_skip(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the algorithm; push its gradients if the metrics of all workers are finite, else return None.
+        """Run the algorithm; push its gradients if metrics and records of all workers are finite, else return None.
 
-        All workers of the group take the same decision, by the number of workers whose metrics are not finite. Raises
-        Diverged where a param is not finite, because then every batch would fail.
+        All workers of the group take the same decision, by the number of workers with numbers that are not finite.
+        Raises Diverged where a param is not finite, because then every batch would fail.
         """
         gradients: list[tuple[str, Array]] = []
         net, ctx = self.net(Phase.kTrain), replace(ctx, skips=True)
@@ -185,8 +185,9 @@ class GroupWorker:
         def keep(name: str, gradient: Array) -> None:
             gradients.append((name, gradient))
 
-        metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, keep))
-        not_finite = ctx.all_reduce("not finite", np.array([not all_finite(metrics)], np.float32))
+        with without_warnings(True):
+            metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, keep))
+        not_finite = ctx.all_reduce("not finite", np.array([not is_good_batch(metrics, records)], np.float32))
         if not_finite[0]:
             check_params_finite(self.exchange, ctx.step)
             self.exchange.skip()

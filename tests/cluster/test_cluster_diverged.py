@@ -137,7 +137,7 @@ class TestSkipping:
         before, after = (self.params_after(job, threads, steps) for steps in (BAD_STEP, BAD_STEP + 1))
         assert_same(after, before)
         (warning,) = dsinga_log.buffer
-        assert warning.getMessage() == "the loss of group 0 is not finite at step 7: the batch is left out"
+        assert warning.getMessage() == "the loss or a record of group 0 is not finite at step 7: the batch is left out"
 
     @pytest.mark.parametrize(("pull", "update"), list(zip(PullTime, UpdatePlace, strict=True)))
     def test_after_a_skipped_batch_any_number_of_workers_trains_alike(

@@ -10,7 +10,7 @@ import pytest
 from dsinga.api import train
 from dsinga.data import write_store
 from dsinga.errors import RunError, UserError
-from dsinga.job import Job
+from dsinga.job import Job, LayerConf
 from tests.support.small_job import linear
 
 
@@ -37,10 +37,18 @@ def test_a_record_that_is_not_finite_is_named(tmp_path, value, word):
     assert f"has {word} in record 7, column 2; leave such records out" in fault(job(tmp_path))
 
 
-def test_a_record_with_nan_ends_no_run_that_skips_bad_batches(tmp_path):
-    write_records(tmp_path, (7, 2), np.nan)
-    result = train(job(tmp_path, "=skip_bad_batches=true"), workers=1, progress=False)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_a_bad_record_ends_no_run_that_skips_bad_batches(tmp_path, threads, value, on_cluster):
+    """Also where the loss does not tell, because tanh makes 1 of infinity, and the gradient alone is NaN."""
+    write_records(tmp_path, (7, 2), value)
+    spoilt = job(tmp_path, "=skip_bad_batches=true", "batchsize=10")
+    layers = spoilt.neuralnet.layer
+    tanh = LayerConf(name="tanh", type="kActivation", srclayers=["ip"], activation_conf={"type": "TANH"})
+    layers[2:] = [tanh, layers[2].replace(srclayers=["tanh", "data"])]
+    result = train(spoilt, threads if on_cluster else None, progress=False)
     assert all(np.isfinite(array).all() for array in result.params.values())
+    assert sum("loss" in row for row in result.history) == 4  # one of the two batches of each epoch
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -222,7 +222,8 @@ class TestTriggersInARun:
         (lambda: EarlyStopping(5), "monitor is 5; give the name of a metric"),
         (lambda: StopBeyond(), "kStopBeyond needs above, as in above: 0.99, or below"),
         (lambda: StopBeyond(above=0.1, below=0.5), "above is 0.1 and below 0.5, so that every value ends training"),
-        (lambda: StopOnTime([]), "is no time to stop after; give seconds above 0"),
+        (lambda: StopOnTime([]), r"time is \[\]; give a text such as '2h'"),
+        (lambda: StopOnTime(0), "'0' is no time to stop after; give seconds above 0"),
         (lambda: ReduceOnPlateau("val/loss", cooldown=-1), "cooldown is -1; give a whole number of at least 0"),
     ],
 )

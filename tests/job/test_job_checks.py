@@ -78,7 +78,7 @@ def test_a_sound_job_passes():
             "fixedstep_conf needs as many step as step_lr, at least one of each; it has 2 step and 1 step_lr",
         ),
         (
-            "updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { } } }",
+            "updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: [] step_lr: [] } } }",
             "at least one of each; it has 0 step and 0 step_lr",
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +13,7 @@ from dsinga.job import Fault, JobError, LRNConf, Phase, Settings, check, loads, 
 from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Share
 from dsinga.layers import Layer
-from dsinga.registry import register
+from dsinga.registry import import_file, register
 from tests.support.registries import restored_registry
 
 
@@ -107,6 +108,53 @@ def test_a_wrong_declaration_is_refused_where_it_is_made(declare: str, message: 
     source = f"from __future__ import annotations\nclass Conf(Settings):\n    {declare}\n"
     with pytest.raises(UserError, match=message):
         exec(source, globals() | {"__name__": __name__})
+
+
+USERS_FILE = """
+from __future__ import annotations
+import dsinga, gymnasium
+from dsinga import rl
+from dsinga.extensions import Extension
+from dsinga.job import Settings, setting
+from dsinga.job.component import Configured
+from dsinga.job.limits import Share
+from dsinga.layers import Layer
+from dsinga.training import Initialiser, Schedule, Updater
+
+@dsinga.register("{kind}", "Mine")
+class Mine({base}):
+    class Conf(Settings):
+        {setting}
+"""
+BASES = {
+    "layer": "Layer",
+    "updater": "Updater",
+    "schedule": "Schedule",
+    "initialiser": "Initialiser",
+    "algorithm": "Configured",
+    "extension": "Extension",
+    "learning_algorithm": "rl.Algorithm",
+    "environment": "gymnasium.Env",
+}
+GOOD = "share: Share = setting(0.5, 'a share')"
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_each_kind_of_component_is_refused_where_it_is_defined(tmp_path: Path, kind: str) -> None:
+    def write(name: str, declare: str) -> Path:
+        (tmp_path / name).write_text(USERS_FILE.format(kind=kind, base=BASES[kind], setting=declare))
+        return tmp_path / name
+
+    for declare, text in (
+        ("share: Sahre = setting(0.5, 'a share')", "the setting 'share' has the type 'Sahre', but name 'Sahre' is not"),
+        ("share: Share", "the setting 'share' has no default; write share: TYPE = setting"),
+        ("share: Share = setting(1.0, 'a share')", r"the default of 'share' must be in \[0, 1\), not 1.0"),
+    ):
+        with pytest.raises(UserError, match=f"wrong.py:14: MineConf: {text}"):
+            import_file(write("wrong.py", declare))
+    import_file(write("one.py", GOOD))
+    with pytest.raises(UserError, match=rf"two {kind}s are called 'Mine', in {tmp_path}/one.py and in \S+two.py; give"):
+        import_file(write("two.py", GOOD))
 
 
 @pytest.mark.parametrize(

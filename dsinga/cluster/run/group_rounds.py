@@ -82,7 +82,9 @@ class GroupRounds:
         """Return what the workers report of each step of the oldest round in flight, and learn from its speed."""
         self._in_flight.popleft()
         for step in reports[0].skipped:
-            _log.warning("the loss of group %d is not finite at step %d: the batch is left out", self.group, step)
+            _log.warning(
+                "the loss or a record of group %d is not finite at step %d: the batch is left out", self.group, step
+            )
         seconds = _seconds_per_step(reports)
         self.read_to += len(seconds)
         self.length.learn(seconds)

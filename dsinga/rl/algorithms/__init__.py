@@ -1,3 +1,5 @@
-"""Algorithms of reinforcement learning, one file each."""
+"""Algorithms of reinforcement learning, one file each, which importing this room registers."""
 
-from dsinga.rl.algorithms import a2c, ddpg, dqn, es, impala, ppo, reinforce, td3
+from dsinga.registry import load
+
+load("learning_algorithm")

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Unit
 from dsinga.registry import register
-from dsinga.rl.algorithms.actor_critic import (
-    ACTION,
-    ADVANTAGE,
-    POLICY_LOSS,
-    ActorCritic,
-    actor_critic_losses,
-    distribution_of,
-    normalized,
-)
+from dsinga.rl.algorithms.actor_critic import ActorCritic, normalized
 from dsinga.rl.experience import Rollout
-from dsinga.rl.model import Model
-from dsinga.rl.spaces import Space, Spaces
 from dsinga.rl.updaters import rmsprop
 
 
@@ -54,28 +43,8 @@ class A2C(ActorCritic):
 
     settings: Conf
 
+    default_updater: ClassVar = rmsprop(7e-4, rho=0.99, epsilon=1e-5)
     learns_sequences: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        model: Model,
-        spaces: Spaces,
-        *,
-        discount: float = 0.99,
-        updater: UpdaterConf | None = None,
-        seed: int = 0,
-        **settings: Any,  # which are self.settings already
-    ):
-        chosen = self.settings
-        loss = policy_gradient_loss(model.head(0, "the policy"), spaces.action)
-        super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
-            discount=discount,
-            decay=chosen.decay,
-            max_gradient_norm=chosen.max_gradient_norm,
-            updater=updater or rmsprop(7e-4, rho=0.99, epsilon=1e-5),
-            seed=seed,
-        )
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
         """Yield all steps of a rollout as the batch of one update."""
@@ -83,13 +52,3 @@ class A2C(ActorCritic):
         if self.settings.normalize_advantages:
             advantages = normalized(advantages, self.mean)
         yield self.rows(rollout, advantages, returns)
-
-
-def policy_gradient_loss(policy: str, space: Space) -> LayerConf:
-    """Return the loss layer of the policy gradient."""
-    return LayerConf(
-        name=POLICY_LOSS,
-        type=LayerType.kPolicyGradientLoss,
-        srclayers=[policy, ACTION, ADVANTAGE],
-        policygradientloss_conf={"distribution": distribution_of(space)},
-    )

@@ -33,16 +33,14 @@ class ActorCritic(Algorithm):
     For discrete actions the policy has a score for each; for n numbers it has n means, then n logs of standard
     deviations.
 
+    A subclass has settings ``value_scale``, ``entropy_scale`` and ``max_gradient_norm``, and ``decay`` if it calls
+    :meth:`estimate`.
+
     Args:
         model: the net.
         spaces: the spaces of the environment.
-        layers: the loss layers.
-        inputs: the input layers of numbers, one for each step, that they take besides the actions.
-        labels: an example of labels of the observation, as for :class:`Algorithm`.
         discount: factor of the next step's reward, gamma.
-        decay: weight of later errors in an advantage, lambda.
-        max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
-        updater: the updater.
+        updater: the updater, by default ``default_updater``.
         seed: determines the initial params and the order of the rows.
 
     Attributes:
@@ -54,27 +52,40 @@ class ActorCritic(Algorithm):
         self,
         model: Model,
         spaces: Spaces,
-        layers: Sequence[LayerConf],
         *,
-        inputs: Sequence[str] = (ADVANTAGE, RETURN),
-        labels: np.ndarray | None = None,
         discount: float = 0.99,
-        decay: float = 1.0,
-        max_gradient_norm: float = 0.5,
         updater: UpdaterConf | None = None,
         seed: int = 0,
+        **settings: Any,  # which are self.settings already
     ):
         check_range("discount", discount, 0, 1)
-        check_range("decay", decay, 0, 1)
-        check_range("max_gradient_norm", max_gradient_norm, 0)
-        self.discount, self.decay, self.max_gradient_norm = discount, decay, max_gradient_norm
+        self.discount = discount
+        losses = self.losses(model, spaces)
+        sources = {name for loss in losses for name in loss.srclayers}
+        inputs = [name for name in (ADVANTAGE, RETURN, LOG_PROBABILITY) if name in sources]
         examples = {name: np.zeros((1, 1), np.float32) for name in inputs}
         if inputs:
             examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
-        layers = [*map(input_layer, examples), *layers]
-        super().__init__(model, spaces, layers=layers, examples=examples, labels=labels, updater=updater, seed=seed)
+        layers = [*map(input_layer, examples), *losses]
+        super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
         self.learner = self.net
         self.mean: Callable[[np.ndarray], Any] = np.mean
+
+    def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
+        """Return the loss layers: of the policy, of the value, and of the policy's entropy unless its factor is 0."""
+        scale = self.settings.entropy_scale
+        losses = [self.policy_loss(model.head(0, "the policy"), spaces.action)]
+        losses.append(value_loss(model.head(1, "the value of a state"), self.settings.value_scale))
+        return [*losses, entropy_loss(model.heads[0], scale, spaces.action)] if scale else losses
+
+    def policy_loss(self, policy: str, actions: Space) -> LayerConf:
+        """Return the loss of the policy, the head of this name: the policy gradient."""
+        return LayerConf(
+            name=POLICY_LOSS,
+            type=LayerType.kPolicyGradientLoss,
+            srclayers=[policy, ACTION, ADVANTAGE],
+            policygradientloss_conf={"distribution": distribution_of(actions)},
+        )
 
     def check_heads(self) -> None:
         """Raise UserError unless the heads are a policy and, if there is a second one, a value."""
@@ -123,7 +134,7 @@ class ActorCritic(Algorithm):
             )
         else:
             gradients, metrics = self.recurrence.backward(self.params, batch, step=self.updater.steps)
-        self.updater.step(self.params, gradients, self.max_gradient_norm)
+        self.updater.step(self.params, gradients, self.settings.max_gradient_norm)
         return metrics
 
     def learn(self, batch: Rollout) -> dict[str, float]:
@@ -145,7 +156,7 @@ class ActorCritic(Algorithm):
         """Return the advantages and returns of a rollout, by generalised advantage estimation."""
         ends = rollout.terminated, rollout.truncated, rollout.bootstrap
         values = self.values_of(rollout)
-        return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.decay)
+        return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.settings.decay)
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
         """Return the values (T + 1, N) of all observations of a rollout, those after its last step included.
@@ -189,17 +200,6 @@ class ActorCritic(Algorithm):
 def distribution_of(space: Space) -> PolicyDistribution:
     """Return the distribution of actions of a space."""
     return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
-
-
-def actor_critic_losses(
-    model: Model, spaces: Spaces, policy_loss: LayerConf, value_scale: float, entropy_scale: float
-) -> list[LayerConf]:
-    """Return the loss layers of a policy and a value, and the entropy of the policy unless its factor is 0."""
-    check_range("value_scale", value_scale, 0)
-    losses = [policy_loss, value_loss(model.head(1, "the value of a state"), value_scale)]
-    if entropy_scale:
-        losses.append(entropy_loss(model.heads[0], entropy_scale, spaces.action))
-    return losses
 
 
 def value_loss(value: str, scale: float) -> LayerConf:

@@ -70,6 +70,7 @@ class DDPG(Algorithm):
 
     settings: Conf
 
+    default_updater: ClassVar = adam(1e-3)
     on_policy: ClassVar[bool] = False
     critics: ClassVar[int] = 1
 
@@ -96,7 +97,7 @@ class DDPG(Algorithm):
             with_static_params(model, critic_layers(model, action, self._values), self.critic_net.net),
             spaces,
             layers=[_actor_loss(self._values[0])],
-            updater=updater or adam(1e-3),
+            updater=updater,
             seed=seed,
         )
         self.critic_updater = self.critic_net.updater()

@@ -61,6 +61,7 @@ class DQN(Algorithm):
 
     settings: Conf
 
+    default_updater: ClassVar = adam(1e-3)
     on_policy: ClassVar[bool] = False
 
     def __init__(
@@ -85,9 +86,7 @@ class DQN(Algorithm):
         )
         layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
         examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}
-        super().__init__(
-            model, spaces, layers=layers, examples=examples, updater=updater or adam(learning_rate=1e-3), seed=seed
-        )
+        super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
         self.target_params = copy_params(self.params)
         self.sampled = 0
         self._exponent = 1.0  # of the share of random actions

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
-from dsinga.job.component import Settings, setting
+from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Range
 from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
@@ -42,7 +41,13 @@ class ES(Algorithm):
         population: Annotated[int, Range(2)] = setting(32, "the number of candidates of a generation, an even number")
         deviation: Positive = setting(0.05, "standard deviation of the noise that is added to a candidate's params")
 
+        def faults(self) -> Iterator[Fault]:
+            """Yield an odd population, whose candidates are no pairs."""
+            if self.population % 2:
+                yield Fault(f"population is {self.population}; give an even number of at least 2", "population")
+
     settings: Conf
+    default_updater: ClassVar = adam(0.01)
 
     def __init__(
         self,
@@ -53,9 +58,7 @@ class ES(Algorithm):
         seed: int = 0,
         **settings: Any,  # which are self.settings already
     ):
-        if self.settings.population % 2:
-            raise UserError(f"population is {self.settings.population}; give an even number of at least 2")
-        super().__init__(model, spaces, updater=updater or adam(0.01), seed=seed)
+        super().__init__(model, spaces, updater=updater, seed=seed)
         self._evolving = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
 
     def check_heads(self) -> None:

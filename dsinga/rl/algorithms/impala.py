@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.job import Job, LayerConf, LayerType, NetConf, UpdaterConf
+from dsinga.job import Job, LayerConf, LayerType, NetConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Positive
 from dsinga.registry import register
@@ -61,28 +61,12 @@ class IMPALA(ActorCritic):
 
     settings: Conf
 
+    default_updater: ClassVar = rmsprop(6e-4, rho=0.99, epsilon=0.01)
     corrects_older_actions: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        model: Model,
-        spaces: Spaces,
-        *,
-        discount: float = 0.99,
-        updater: UpdaterConf | None = None,
-        seed: int = 0,
-        **settings: Any,  # which are self.settings already
-    ):
-        chosen = self.settings
-        policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
-        super().__init__(
-            *(model, spaces, []),
-            inputs=(),
-            discount=discount,
-            max_gradient_norm=chosen.max_gradient_norm,
-            updater=updater or rmsprop(6e-4, rho=0.99, epsilon=0.01),
-            seed=seed,
-        )
+    def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
+        """Return none for the net of single steps; keep those of the nets that learn from rollouts."""
+        policy, value, chosen = model.head(0, "the policy"), model.head(1, "the value of a state"), self.settings
         clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
         conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
         sources = [policy, value, *INPUTS]
@@ -91,6 +75,7 @@ class IMPALA(ActorCritic):
         if chosen.entropy_scale:
             self._losses.append(entropy_loss(policy, chosen.entropy_scale, spaces.action, per_step=True))
         self._learners: dict[int, LocalNet] = {}  # by the steps of a rollout
+        return []
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Do one update by a rollout of actions by these or older params; return its metrics."""

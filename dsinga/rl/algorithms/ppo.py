@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, UpdaterConf
+from dsinga.job import LayerConf, LayerType
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Limit, NonNegative, Positive, Unit
 from dsinga.registry import register
@@ -16,15 +16,12 @@ from dsinga.rl.algorithms.actor_critic import (
     ADVANTAGE,
     LOG_PROBABILITY,
     POLICY_LOSS,
-    RETURN,
     ActorCritic,
-    actor_critic_losses,
     distribution_of,
     normalized,
 )
 from dsinga.rl.experience import Rollout
-from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
+from dsinga.rl.spaces import Space
 from dsinga.rl.updaters import adam
 
 
@@ -60,33 +57,16 @@ class PPO(ActorCritic):
 
     settings: Conf
 
+    default_updater: ClassVar = adam(3e-4, epsilon=1e-5)
     learns_sequences: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        model: Model,
-        spaces: Spaces,
-        *,
-        discount: float = 0.99,
-        updater: UpdaterConf | None = None,
-        seed: int = 0,
-        **settings: Any,  # which are self.settings already
-    ):
-        chosen = self.settings
-        loss = LayerConf(
+    def policy_loss(self, policy: str, actions: Space) -> LayerConf:
+        """Return the loss of the policy, whose ratio of probabilities is clipped."""
+        return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
-            srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
-            ppoloss_conf={"distribution": distribution_of(spaces.action), "clip": chosen.clip},
-        )
-        super().__init__(
-            *(model, spaces, actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)),
-            inputs=(ADVANTAGE, RETURN, LOG_PROBABILITY),
-            discount=discount,
-            decay=chosen.decay,
-            max_gradient_norm=chosen.max_gradient_norm,
-            updater=updater or adam(3e-4, epsilon=1e-5),
-            seed=seed,
+            srclayers=[policy, ACTION, ADVANTAGE, LOG_PROBABILITY],
+            ppoloss_conf={"distribution": distribution_of(actions), "clip": self.settings.clip},
         )
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:

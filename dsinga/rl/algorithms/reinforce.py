@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
-from dsinga.job import UpdaterConf
+from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative
 from dsinga.registry import register
 from dsinga.rl.advantages import discounted_returns
-from dsinga.rl.algorithms.a2c import policy_gradient_loss
 from dsinga.rl.algorithms.actor_critic import (
     ADVANTAGE,
-    RETURN,
     ActorCritic,
-    actor_critic_losses,
     entropy_loss,
     mean_metrics,
     normalized,
@@ -56,31 +53,15 @@ class REINFORCE(ActorCritic):
         max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
 
     settings: Conf
+    default_updater: ClassVar = adam(0.01)
 
-    def __init__(
-        self,
-        model: Model,
-        spaces: Spaces,
-        *,
-        discount: float = 0.99,
-        updater: UpdaterConf | None = None,
-        seed: int = 0,
-        **settings: Any,  # which are self.settings already
-    ):
-        chosen = self.settings
-        policy = model.head(0, "the policy")
-        loss = policy_gradient_loss(policy, spaces.action)
-        losses = [loss, entropy_loss(policy, chosen.entropy_scale, spaces.action)]
+    def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
+        """Return the loss layers; without a second head, those of the policy and of its entropy."""
         if len(model.heads) > 1:
-            losses = actor_critic_losses(model, spaces, loss, chosen.value_scale, chosen.entropy_scale)
-        super().__init__(
-            *(model, spaces, losses),
-            inputs=(ADVANTAGE, RETURN)[: len(model.heads)],
-            discount=discount,
-            max_gradient_norm=chosen.max_gradient_norm,
-            updater=updater or adam(0.01),
-            seed=seed,
-        )
+            return super().losses(model, spaces)
+        policy = model.head(0, "the policy")
+        entropy = entropy_loss(policy, self.settings.entropy_scale, spaces.action)
+        return [self.policy_loss(policy, spaces.action), entropy]
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Do one update by the episodes that end in a rollout; return its metrics, {} where none ends."""

@@ -171,14 +171,15 @@ class _Worker:
 
     def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
         """Return the factor by which the gradient of the group's batch has at most the algorithm's largest norm."""
-        if not self._algorithm.max_gradient_norm:
+        largest = self._algorithm.settings.max_gradient_norm
+        if not largest:
             return 1.0
         trained = [gradient for name, gradient in gradients.items() if net.params[name].trainable]
         if self._settings.workers > 1:
             dense = [gradient.dense() if isinstance(gradient, SparseRows) else gradient for gradient in trained]
             joined = np.concatenate([ctx.ops.to_numpy(gradient).reshape(-1) for gradient in dense])
             trained = [ctx.all_reduce("gradients", joined)]
-        return self._algorithm.max_gradient_norm / max(norm_of(trained), self._algorithm.max_gradient_norm)
+        return largest / max(norm_of(trained), largest)
 
     def close(self) -> None:
         """Free the environments, or let go of the actors."""
