@@ -1,43 +1,16 @@
-"""Attention and positional encodings, by the names of Keras."""
+"""Attention of several heads over projected queries, keys and values, by the name of Keras."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dsinga.errors import UserError
-from dsinga.nn.basic_layers import Dense
 from dsinga.nn.feature import Feature
+from dsinga.nn.layer_details import query_value_key
+from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
-SCORES = {"dot": "kDot", "scaled_dot": "kScaledDot", "additive": "kAdditive"}
-
-
-@layer
-def Attention(
-    score_mode: str = "dot", num_heads: int = 1, use_causal_mask: bool = False, score_initializer: Any = "uniform"
-) -> Write:
-    """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
-
-    ``score_mode`` is "dot", "scaled_dot" or "additive". The labels of a last source (B, Tk), an input of codes, give
-    the lengths of keys and values; so do those of any fourth source.
-    """
-    if score_mode not in SCORES:
-        raise UserError(f"Attention: there is no score_mode {score_mode!r}; these are {', '.join(SCORES)}")
-    settings = _settings(num_heads, SCORES[score_mode], use_causal_mask)
-
-    def write(writer: LayerWriter) -> Feature:
-        query, value, key, lengths = _sources(writer)
-        sources = [query, value] if key is None else [query, key, value]
-        return writer.add(
-            "kAttention",
-            sources=[*sources, *lengths],
-            inits={"score": score_initializer},
-            fans={"score": (writer.rows(query)[-1], 1)},
-            attention_conf=settings,
-        )
-
-    return write
+Dense = layer_functions["Dense"]
 
 
 @layer
@@ -61,10 +34,11 @@ def MultiHeadAttention(
     sizes = {"query": key_dim, "key": key_dim, "value": value_dim or key_dim}
     projections = {role: Dense(num_heads * size, **arguments) for role, size in sizes.items()}
     outputs: dict[int, LayerBuilder] = {} if output_shape is None else {output_shape: Dense(output_shape, **arguments)}
-    settings = _settings(num_heads, "kScaledDot", use_causal_mask)
+    given = {"num_heads": num_heads if num_heads != 1 else None, "causal": use_causal_mask or None}
+    settings = {name: value for name, value in given.items() if value is not None} or None
 
     def write(writer: LayerWriter) -> Feature:
-        query, value, key, lengths = _sources(writer)
+        query, value, key, lengths = query_value_key(writer)
 
         def project(builder: LayerBuilder, name: str, source: Feature) -> Feature:
             return builder.write(_ProjectionWriter(writer, builder, name, source))
@@ -88,29 +62,3 @@ class _ProjectionWriter(LayerWriter):
         super().__init__(writer.net, builder, name, [source])
         common = {field: writer.settings.get(field) for field in COMMON if field not in ("name", "param")}
         self.settings = {**self.settings, **common}
-
-
-def _settings(heads: int, score: str, causal: bool) -> dict[str, Any] | None:
-    settings = {"num_heads": heads, "score": score, "causal": causal}
-    defaults = {"num_heads": 1, "score": "kScaledDot", "causal": False}
-    return {name: value for name, value in settings.items() if value != defaults[name]} or None
-
-
-def _sources(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
-    """Return query, value, key, which may be None, and a list of the source that gives lengths, if there is one."""
-    sources = list(writer.sources)
-    last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
-    lengths = [sources.pop()] if last_is_lengths else []
-    if len(sources) not in (2, 3):
-        raise writer.fail(
-            f"takes [query, value] or [query, value, key], and a source that gives lengths, not {len(writer.sources)} "
-            "sources; for self-attention give the same feature twice"
-        )
-    query, value, *key = sources
-    labelled = next(iter(writer.net.inputs), None)  # the first input has the labels
-    if key and not lengths and key[0].layer == labelled and labelled not in (query.layer, value.layer):
-        raise writer.fail(
-            f"could take the records of {labelled!r} as the key, or their labels as lengths; for lengths give "
-            f"[query, value, value, {labelled}], for the key put nn.Dense between"
-        )
-    return query, value, key[0] if key else None, lengths

@@ -103,19 +103,14 @@ def schedule(kind: str, rate: float, **fields: Any) -> LRGenConf:
     return LRGenConf(type=kind, base_lr=rate, **fields)  # type: ignore[arg-type]
 
 
-# Arguments that Keras calls otherwise than schedules their settings.
-ARGUMENTS = {"decay_steps": "change_freq"}
-
-
-def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
+def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenConf]:
     """Return the function called ``name`` that makes schedules of a class."""
-    form = Form(type, ARGUMENTS)
 
     def function(
         initial_learning_rate: float, minimum_lr: float | None = None, start_step: int = 0, **arguments: Any
     ) -> LRGenConf:
         bounds = {"minimum_lr": minimum_lr, "start_step": start_step}
-        fields = {**type_fields(ChangeMethod, type), **bounds, **form.fields(cls.Conf, arguments)}
+        fields = {**type_fields(ChangeMethod, form.type), **bounds, **form.fields(name, cls.Conf, arguments)}
         return LRGenConf(base_lr=initial_learning_rate, **fields)
 
     first, *last, _ = inspect.signature(function).parameters.values()
@@ -125,7 +120,6 @@ def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf
     def make(*args: Any, **kwargs: Any) -> LRGenConf:
         return function(**bind(name, inspect.signature(function), args, kwargs))
 
-    make.cls = cls  # type: ignore[attr-defined]
     return make
 
 
@@ -133,8 +127,10 @@ def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf
 schedule_functions = Derived(
     "schedule",
     schedule_function,
+    {},
     otherwise=("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep"),
     suffix="Decay",
+    renamed={"change_freq": "decay_steps"},
 )
 
-__getattr__ = missing_names(__name__, derived=schedule_functions)
+__getattr__ = missing_names(__name__, derived=lambda: schedule_functions)

@@ -234,3 +234,11 @@ def test_features_with_few_columns_are_no_images_with_channels_last():
 
 def test_the_stub_for_type_checkers_is_what_the_functions_say():
     assert STUB.read_text(encoding="utf-8") == stub(), "out of date: python -m tests.support.nn_stub"
+
+
+def test_all_functions_are_found_by_completion_and_are_documented():
+    for name in nn.__all__:
+        assert name in dir(nn)
+        assert getattr(nn, name).__doc__
+    assert "HalvedFeature" in dir(nn)
+    assert "units: the number of outputs for each row." in (nn.Dense.__doc__ or "")
