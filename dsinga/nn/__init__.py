@@ -8,7 +8,6 @@ from collections import ChainMap
 
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.activations import Activation, Softmax
-from dsinga.nn.attention import MultiHeadAttention
 from dsinga.nn.basic_layers import (
     BatchNormalization,
     Concatenate,
@@ -19,7 +18,7 @@ from dsinga.nn.basic_layers import (
     Slice,
     Split,
 )
-from dsinga.nn.cluster import Cluster
+from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
@@ -27,8 +26,7 @@ from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Resca
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.model import CD, Model, Sequential
-from dsinga.nn.optimizers import SGD, ParamSettings, optimizer_functions
-from dsinga.nn.recurrent import Bidirectional, TimeDistributed
+from dsinga.nn.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
 from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,

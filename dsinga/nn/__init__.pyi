@@ -135,7 +135,7 @@ def Attention(
     fourth source.
 
     Args:
-        score_mode: the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v.
+        score_mode: the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v: dot, scaled_dot, additive.
         num_heads: the number of heads.
         use_causal_mask: whether a query sees no later keys.
         score_initializer: the initialiser of the additive score, or its name."""
@@ -673,8 +673,8 @@ def GRU(
 
     Args:
         units: the width of the hidden state.
-        activation: the activation of the candidate c.
-        recurrent_activation: the activation of the gates z and r.
+        activation: the activation of the candidate c: sigmoid, tanh, relu, linear.
+        recurrent_activation: the activation of the gates z and r: sigmoid, tanh, relu, linear.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
@@ -929,8 +929,8 @@ def LSTM(
 
     Args:
         units: the width of the hidden state.
-        activation: the activation of the candidate g.
-        recurrent_activation: the activation of the gates i, f and o.
+        activation: the activation of the candidate g: sigmoid, tanh, relu, linear.
+        recurrent_activation: the activation of the gates i, f and o: sigmoid, tanh, relu, linear.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.

@@ -9,9 +9,9 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.nn.convolution import refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.layer_details import refuse_channels_last
 from dsinga.nn.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import entries, nearest, registered

@@ -156,10 +156,11 @@ class Form(NamedTuple):
             first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
             text = f"{first.rstrip('.')} ({self.type})."
         meanings = {**MEANINGS, **({} if conf is None else docs(conf))}
-        shown = {
-            name: meanings.get(settings[0]) or meanings.get(name) for name, settings in self.settings(conf).items()
-        }
-        lines = [f"    {name}: {meaning}." for name, meaning in shown.items() if meaning]
+        lines = []
+        for name, settings in self.settings(conf).items():
+            meaning = meanings.get(settings[0]) or meanings.get(name, "")
+            words = f": {', '.join(filter(None, self.words[name]))}" if name in self.words else ""
+            lines += [f"    {name}: {meaning}{words}."] if meaning else []
         return "\n".join([text, *(["", "Args:", *lines] if lines else [])])
 
 

@@ -11,9 +11,9 @@ from dsinga.arguments import is_whole
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
-from dsinga.nn.convolution import image
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.layer_details import image
 from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
 

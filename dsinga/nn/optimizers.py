@@ -1,4 +1,4 @@
-"""Optimizers by the names of Keras, as updaters of a job."""
+"""Optimizers by the names of Keras, as updaters of a job, and the topology that trains it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from dsinga.arguments import extended_signature, shown, unknown_name
 from dsinga.errors import UserError
-from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job.message import field_types
 from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import bind, checked
+from dsinga.nn.keras_arguments import bind, check_names, checked
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
@@ -147,6 +148,26 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
     instead = {str(optimizer): remedy for key, remedy in NAMES.items() if key.lower() == name}
     raise unknown_name("optimizer", optimizer, known, instead)
+
+
+TOPOLOGY = {
+    "workers": "nworkers_per_group",
+    "groups": "nworker_groups",
+    "servers": "nservers_per_group",
+    "server_groups": "nserver_groups",
+    "workers_per_process": "nworkers_per_procs",
+    "servers_per_process": "nservers_per_procs",
+}
+
+
+def Cluster(**fields: Any) -> ClusterConf:
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
+
+    ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
+    they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one.
+    """
+    check_names("Cluster", [*TOPOLOGY, *field_types(ClusterConf)], fields)
+    return ClusterConf(**{TOPOLOGY.get(name, name): value for name, value in fields.items()})
 
 
 __getattr__ = missing_names(__name__, derived=lambda: optimizer_functions)

@@ -41,6 +41,9 @@ def job(*layers, shape) -> dsinga.Job:
 
 NAMES_AND_HABITS = {
     "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
+    "nn.MaxPool2D": "dsinga.nn has no 'MaxPool2D'; did you mean 'MaxPooling2D'?",
+    "from dsinga.nn import GlobalAvgPool1D": "did you mean 'GlobalAveragePooling1D'?",
+    "nn.SGD(clipnorm=1)": "SGD has no argument 'clipnorm'; did you mean 'clip_norm'?",
     "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
     "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
     "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
