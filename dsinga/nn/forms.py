@@ -143,7 +143,8 @@ class Form(NamedTuple):
             if name == "*":
                 kind = inspect.Parameter.KEYWORD_ONLY
                 continue
-            parameter = known[settings[0]] if settings[0] in known else FURTHER[name]
+            absent = inspect.Parameter(name, kind, default=None)  # of a class that takes the place of a built-in one
+            parameter = known.get(settings[0]) or FURTHER.get(name, absent)
             default = self.defaults.get(name, parameter.default)
             default = parameter.empty if name in self.required else default
             annotation = "str | None" if name in self.words and None in self.words[name] else parameter.annotation
@@ -235,14 +236,13 @@ def named(
     form: Form,
     cls: Any,
     first: Sequence[inspect.Parameter] = (),
-    last: Sequence[inspect.Parameter] = (),
 ) -> Any:
     """Return a function of keyword arguments as that of a class: with its name, documentation and signature.
 
-    The parameters of the form stand between ``first`` and ``last``; of all, those without a default come first.
+    The parameters of the form stand after ``first``; of all, those without a default come first.
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
-    parameters = [*first, *form.parameters(conf), *last]
+    parameters = [*first, *form.parameters(conf)]
     parameters.sort(key=lambda known: (known.kind, known.default is not known.empty))
     function.__name__ = function.__qualname__ = name
     function.__module__ = "dsinga.nn"  # where pickle finds it

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import extended_signature, shown, unknown_name
+from dsinga.arguments import shown, unknown_name
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.message import field_types
 from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import bind, check_names, checked
+from dsinga.nn.keras_arguments import check_names, checked, extended
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
@@ -38,22 +37,8 @@ COMMON = inspect.signature(common).parameters
 
 
 def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterConf]:
-    """Return the function as one that makes an updater: it takes the arguments of every optimizer, too.
-
-    ``function`` returns the fields of the updater that are its own.
-    """
-    signature = extended_signature(function, COMMON.values(), "UpdaterConf")
-
-    @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> UpdaterConf:
-        settings = bind(function.__name__, signature, args, kwargs)
-        shared = {name: settings.pop(name) for name in COMMON if name in settings}
-        fields = function(**settings)
-        fields["learning_rate"] = learning_rate_conf(fields["learning_rate"])
-        return UpdaterConf(**common(**shared), **fields)
-
-    make.__signature__ = signature  # type: ignore[attr-defined]
-    return make
+    """Return a function of the fields of an updater as one that makes it: it takes ``COMMON`` arguments, too."""
+    return extended(function, COMMON, UpdaterConf, common)
 
 
 @optimizer
@@ -64,7 +49,7 @@ def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = F
     :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds.
     """
     kind = "kNesterov" if nesterov else "kSGD"
-    return {"type": kind, "learning_rate": learning_rate, **momentum_fields(momentum)}
+    return {"type": kind, "learning_rate": learning_rate_conf(learning_rate), **momentum_fields(momentum)}
 
 
 @checked
@@ -115,7 +100,7 @@ def optimizer_function(name: str, form: Form, cls: Any) -> Callable[..., Updater
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> dict[str, Any]:
         fields = form.fields(name, cls.Conf, form.values(name, arguments))
-        return {**type_fields(UpdaterType, form.type), "learning_rate": learning_rate, **fields}
+        return {**type_fields(UpdaterType, form.type), "learning_rate": learning_rate_conf(learning_rate), **fields}
 
     first = inspect.signature(function).parameters["learning_rate"]
     return optimizer(named(function, name, form, cls, [first]))
