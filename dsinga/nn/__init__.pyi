@@ -369,7 +369,7 @@ def Conv2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution of images (B, C, H, W), or (B, H, W) of one channel, and its activation (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W') (kConvolution).
 
     Args:
         filters: the number of filters.
@@ -429,7 +429,7 @@ def CosineDecay(
     minimum_lr: float | None = None,
     start_step: int = 0,
 ) -> LRGenConf:
-    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq (kCosine).
+    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
@@ -483,7 +483,7 @@ def Dense(
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
+        transpose: whether the weight has the shape (inputs, units), not (units, inputs)."""
 
 def Dropout(
     rate: float,
@@ -499,7 +499,7 @@ def Dropout(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero.
@@ -557,10 +557,7 @@ def Embedding(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n).
-
-    A row that a batch does not look up keeps its value in that step, also under momentum, weight decay and Adam,
-    unless ``dense_gradient`` is set.
+    """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
 
     Args:
         input_dim: the number of different codes.
@@ -601,10 +598,7 @@ def EuclideanLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Sum of squared differences of a row, mean over rows, times ``scale`` (kEuclideanLoss).
-
-    Its sources are the outputs and the targets: labels, or the feature of any layer, such as the input of an auto-
-    encoder.
+    """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
@@ -1069,7 +1063,7 @@ def LocalResponseNormalization(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
+    """Local response normalisation of images (B, C, H, W), over ``size`` neighbouring channels (kLRN).
 
     Args:
         size: how many channels are normalised together; an odd number.
@@ -1245,7 +1239,7 @@ def OneHot(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot).
+    """One-hot vectors (B, T, ``num_tokens``) of codes (B, T), or (B, ``num_tokens``) of the codes (B,) of one step (kOneHot).
 
     Args:
         num_tokens: the number of different codes; must be given."""
@@ -1734,7 +1728,7 @@ def SigmoidCrossEntropyLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Sigmoid and binary cross-entropy, summed over the outputs of a row (kSigmoidCrossEntropyLoss).
+    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n) (kSigmoidCrossEntropyLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
@@ -1759,7 +1753,7 @@ def SimpleRNN(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false (kRNN).
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``use_bias`` is false (kRNN).
 
     Args:
         units: the width of the hidden state.
@@ -1838,7 +1832,7 @@ def SpatialDropout2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -152,7 +153,8 @@ class Form(NamedTuple):
 
     def document(self, cls: Any, conf: SettingsClass | None) -> str:
         """Return the docstring: the first sentence of the class, its type, and what each argument means."""
-        text = "\n\n".join(textwrap.fill(paragraph, 112) for paragraph in self.doc.split("\n\n"))
+        paragraphs = self.doc.split("\n\n")
+        text = "\n\n".join(textwrap.fill(paragraph, 112, break_on_hyphens=False) for paragraph in paragraphs)
         if not text:
             first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
             text = f"{first.rstrip('.')} ({self.type})."
@@ -162,7 +164,9 @@ class Form(NamedTuple):
             meaning = meanings.get(settings[0]) or meanings.get(name, "")
             words = f": {', '.join(filter(None, self.words[name]))}" if name in self.words else ""
             lines += [f"    {name}: {meaning}{words}."] if meaning else []
-        return "\n".join([text, *(["", "Args:", *lines] if lines else [])])
+        text = "\n".join([text, *(["", "Args:", *lines] if lines else [])])
+        names = {setting: name for name, settings in self.settings(conf).items() for setting in settings}
+        return re.sub(r"\b[a-z]+_\w+\b", lambda word: names.get(word[0], word[0]), text)
 
 
 def function_name(type: str) -> str:

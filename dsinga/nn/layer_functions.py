@@ -105,10 +105,6 @@ FORMS = {
         "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient",
         required=("output_dim",),
         inits={"weight": "embeddings_initializer"},
-        doc="Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, "
-        "T, n).\n\n"
-        "A row that a batch does not look up keeps its value in that step, also under momentum, weight decay "
-        "and Adam, unless ``dense_gradient`` is set.",
     ),
     "OneHot": Form("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
     "Dropout": Form("kDropout", "rate=dropout_ratio ...", required=("rate",)),
@@ -135,7 +131,6 @@ FORMS = {
         "bias_initializer",
         inits=KERNEL,
         details=convolve,
-        doc="Convolution of images (B, C, H, W), or (B, H, W) of one channel, and its activation (kConvolution).",
     ),
     "Conv1D": Form(
         "kConvolution1D",
@@ -176,16 +171,8 @@ FORMS = {
         "It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.",
     ),
     "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
-    "EuclideanLoss": Form(
-        "kEuclideanLoss",
-        doc="Sum of squared differences of a row, mean over rows, times ``scale`` (kEuclideanLoss).\n\n"
-        "Its sources are the outputs and the targets: labels, or the feature of any layer, such as the input of "
-        "an auto-encoder.",
-    ),
     "SigmoidCrossEntropyLoss": Form(
-        "kSigmoidCrossEntropyLoss",
-        details=functools.partial(compare, activation="sigmoid"),
-        doc="Sigmoid and binary cross-entropy, summed over the outputs of a row (kSigmoidCrossEntropyLoss).",
+        "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
     ),
     "CRF": Form("kCRF", details=scores_and_labels),
     "ClassSoftmaxLoss": Form(
