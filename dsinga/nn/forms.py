@@ -196,7 +196,7 @@ class Derived(Mapping[str, Callable[..., Any]]):
         self,
         kind: str,
         make: Callable[[str, Form, Any], Any],
-        forms: Mapping[str, Form],
+        forms: Mapping[str, Form] = {},
         otherwise: Collection[str] = (),
         suffix: str = "",
         takes: Callable[[type[Any]], bool] = lambda cls: issubclass(cls, Configured),

@@ -109,7 +109,6 @@ def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenCon
 schedule_functions = Derived(
     "schedule",
     schedule_function,
-    {},
     otherwise=("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep"),
     suffix="Decay",
     renamed={"change_freq": "decay_steps"},
