@@ -79,7 +79,7 @@ def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_deca
     """Return the job of a net that ends in a loss, or of the layers above the input."""
     layers = layers_of(layers) if isinstance(layers, Symbol) else layers
     updater = nn.Adam(learning_rate, epsilon=1e-8, weight_decay=weight_decay)
-    return Job(name="estimator", updater=updater, net={"layer": [_input("data"), *layers]}, **fields)
+    return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [_input("data"), *layers]}, **fields})
 
 
 def _input(name: str, batchsize: int = 1) -> LayerConf:
