@@ -68,6 +68,14 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     raise MissingName(message)
 
 
+def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
+    """Return the error for a name that is not ``known``, with what to write instead, or the nearest name, or all."""
+    remedy = instead.get(str(name), "")
+    remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
+    hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
+    return UserError(f"there is no {what} {name!r}{hint}")
+
+
 def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
     return {name: instead for instead, text in names.items() for name in text.split()}

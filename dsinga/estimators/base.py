@@ -76,9 +76,9 @@ class NetEstimator(EstimatorRecords):
         """Return the job of the small net for records like ``x``."""
 
     @property
-    @abstractmethod
     def _output(self) -> str:
         """The name of the layer whose feature predictions are made from."""
+        return jobs.output_name(self.job_)
 
     # -- training ---------------------------------------------------------------------------------------------
 

@@ -137,10 +137,6 @@ class Classifier(ClassifierMixin, NetEstimator):
             self._hidden_sizes(), self.activation, len(self.classes_), self._multilabel, **fields
         )
 
-    @property
-    def _output(self) -> str:
-        return jobs.output_name(self.job_)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True

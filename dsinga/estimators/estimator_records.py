@@ -52,6 +52,8 @@ class EstimatorRecords(BaseEstimator, ABC):
         x, weights = collection.array, None
         if x.ndim < 2:
             raise ValueError("X has one axis; give records (n, features), as X.reshape(-1, 1) has one feature")
+        if not len(x):
+            raise ValueError("X has no records")
         if x.dtype.kind not in "biuf":
             raise ValueError(f"X has the dtype {x.dtype}; give numbers")
         _check_n_features(self, x, reset=first)

@@ -7,87 +7,83 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
-from dsinga.models.blocks import HE, dense, layer
+from dsinga.models.blocks import layers_of
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
-from dsinga.nn.activations import ACTIVATIONS, check_activation
+from dsinga.nn.activations import check_activation
+from dsinga.nn.symbol import LayerBuilder, Symbol
 from dsinga.nn.trainable import Trainable
+from dsinga.nn.writer import make_conf
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
-GLOROT = {"type": "kUniformFanInOut"}
 
 
 def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, **fields: Any) -> Job:
     """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels."""
+    data = nn.Input(1)
+    out = _fully_connected(data, hidden, activation, outputs)
     if not multilabel:
-        return _job(
-            [*_fully_connected(hidden, activation, outputs), layer("loss", "kSoftmaxLoss", "out", "data")], **fields
-        )
-    layers = [*_fully_connected(hidden, activation, outputs), layer("label", "kLabel", "data")]
-    return _job([*layers, layer("loss", "kSigmoidCrossEntropyLoss", "out", "label")], **fields)
+        return _job(nn.SoftmaxLoss(name="loss")(out, labels=data), **fields)
+    label = nn.Layer("kLabel", name="label")(data)
+    return _job(nn.SigmoidCrossEntropyLoss(name="loss")(out, label), **fields)
 
 
 def regressor_job(hidden: Sequence[int], activation: str, outputs: int, **fields: Any) -> Job:
     """Return the job of a fully connected net with a squared error, averaged over the outputs."""
-    layers = [*_fully_connected(hidden, activation, outputs), layer("label", "kLabel", "data")]
-    scale = {"scale": 1 / outputs}
-    return _job([*layers, layer("loss", "kEuclideanLoss", "out", "label", euclideanloss_conf=scale)], **fields)
+    data = nn.Input(1)
+    out, label = _fully_connected(data, hidden, activation, outputs), nn.Layer("kLabel", name="label")(data)
+    return _job(nn.EuclideanLoss(1 / outputs, name="loss")(out, label), **fields)
 
 
 def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:
     """Return the job of an auto-encoder from ``sizes[0]`` numbers to a code of ``sizes[-1]``, the layer "code"."""
-    layers, source = [], "data"
+    data = x = nn.Input(sizes[0])
     path = [*sizes[1:], *reversed(sizes[:-1])]
     for number, size in enumerate(path, 1):
         name = "code" if number == len(sizes) - 1 else "out" if number == len(path) else f"fc{number}"
-        layers.append(dense(name, source, size, GLOROT))
-        source = name
-        if name.startswith("fc"):
-            layers.append(_activation(f"act{number}", activation, source))
-            source = f"act{number}"
-    scale = {"scale": 1 / sizes[0]}
-    return _job([*layers, layer("loss", "kEuclideanLoss", "out", "data", euclideanloss_conf=scale)], **fields)
+        x = nn.Dense(size, name=name)(x)
+        x = _activation(number, activation)(x) if name.startswith("fc") else x
+    return _job(nn.EuclideanLoss(1 / sizes[0], name="loss")(x, data), **fields)
 
 
 def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
     """Return the job of a restricted Boltzmann machine with binary units, the layer "code"."""
     size, init = {"hdim": units}, {"type": "kGaussian", "std": 0.1}
+    visible = [{"name": "w", "init": init}, {"name": "b1"}]
+    hidden = [{"name": "wt", "share_from": "w"}, {"name": "b2"}]
     layers = [
-        layer("visible", "kRBMVis", "data", "code", rbm_conf=size, param=[{"name": "w", "init": init}, {"name": "b1"}]),
-        layer("code", "kRBMHid", "visible", rbm_conf=size, param=[{"name": "wt", "share_from": "w"}, {"name": "b2"}]),
+        make_conf("visible", "kRBMVis", ["data", "code"], rbm_conf=size, param=visible),
+        make_conf("code", "kRBMHid", ["visible"], rbm_conf=size, param=hidden),
     ]
-    return _job(layers, train_one_batch={"alg": "kCD", "cd_conf": {"cd_k": 1}}, **fields)
+    return _job(layers, train_one_batch=nn.CD(), **fields)
 
 
-def _fully_connected(hidden: Sequence[int], activation: str, outputs: int) -> list[LayerConf]:
-    layers, source = [], "data"
+def _fully_connected(x: Symbol, hidden: Sequence[int], activation: str, outputs: int) -> Symbol:
     for number, size in enumerate(hidden, 1):
-        layers += [dense(f"fc{number}", source, size, HE), _activation(f"act{number}", activation, f"fc{number}")]
-        source = f"act{number}"
-    return [*layers, dense("out", source, outputs, GLOROT)]
+        x = nn.Dense(size, kernel_initializer="he_normal", name=f"fc{number}")(x)
+        x = _activation(number, activation)(x)
+    return nn.Dense(outputs, name="out")(x)
 
 
-def _activation(name: str, activation: str, source: str) -> LayerConf:
+def _activation(number: int, activation: str) -> LayerBuilder:
     check_activation("the default net", str(activation), HIDDEN)
-    kind, fields = ACTIVATIONS[activation]
-    return layer(name, kind, source, **fields)
+    return nn.Activation(activation, name=f"act{number}")
 
 
-def _job(layers: Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:
-    rate = {"type": "kFixed", "base_lr": learning_rate}
-    updater: dict[str, Any] = {"type": "kAdam", "weight_decay": weight_decay, "adam_conf": {"bias_correction": True}}
-    updater["learning_rate"] = rate
-    fields |= {"name": "estimator", "updater": updater}
-    fields["net"] = {"layer": [_input("data"), *layers]}
-    return Job(**fields)
+def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:
+    """Return the job of a net that ends in a loss, or of the layers above the input."""
+    layers = layers_of(layers) if isinstance(layers, Symbol) else layers
+    updater = nn.Adam(learning_rate, epsilon=1e-8, weight_decay=weight_decay)
+    return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [_input("data"), *layers]}, **fields})
 
 
 def _input(name: str, batchsize: int = 1) -> LayerConf:
-    return layer(name, "kRecordInput", store_conf={"batchsize": batchsize})
+    return make_conf(name, "kRecordInput", [], store_conf={"batchsize": batchsize})
 
 
 def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:

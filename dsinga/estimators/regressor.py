@@ -89,10 +89,6 @@ class Regressor(RegressorMixin, NetEstimator):
         outputs = self._target_shape[0] if self._target_shape else 1
         return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, **fields)
 
-    @property
-    def _output(self) -> str:
-        return jobs.output_name(self.job_)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True

@@ -4,15 +4,13 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
-from typing import Any
+from collections import ChainMap
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.nn.activations import GELU, Activation, Softmax
-from dsinga.nn.attention import Attention, MultiHeadAttention
+from dsinga.nn.activations import Activation, Softmax
 from dsinga.nn.basic_layers import (
     BatchNormalization,
     Concatenate,
-    Dense,
     Flatten,
     Identity,
     Layer,
@@ -20,37 +18,15 @@ from dsinga.nn.basic_layers import (
     Slice,
     Split,
 )
-from dsinga.nn.cluster import Cluster
-from dsinga.nn.convolution import (
-    AveragePooling1D,
-    AveragePooling2D,
-    Conv1D,
-    Conv2D,
-    GlobalAveragePooling1D,
-    GlobalAveragePooling2D,
-    GlobalMaxPooling1D,
-    GlobalMaxPooling2D,
-    MaxPooling1D,
-    MaxPooling2D,
-)
+from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
+from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.losses import (
-    CRF,
-    ClassSoftmaxLoss,
-    EuclideanLoss,
-    HingeLoss,
-    SampledLoss,
-    SigmoidCrossEntropyLoss,
-    SoftmaxLoss,
-)
 from dsinga.nn.model import CD, Model, Sequential
-from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop, optimizer_functions
-from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, SimpleRNN, TimeDistributed
+from dsinga.nn.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
 from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
@@ -74,10 +50,11 @@ __all__ = [
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
 
+# The functions that follow from the classes of registered components, by name.
+derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions)
 
-def derived_functions() -> dict[str, Any]:
-    """Return the functions that follow from the classes of registered components, by name."""
-    return {**optimizer_functions(), **schedule_functions(), **layer_functions()}
+__getattr__ = missing_names(__name__, __all__, lambda: derived_functions)
 
 
-__getattr__ = missing_names(__name__, __all__, derived_functions)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *derived_functions})

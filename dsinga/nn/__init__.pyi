@@ -11,7 +11,7 @@ from dsinga.job.updaterconf import LRGenConf
 from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
-from dsinga.nn.convolution import Size
+from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
 from dsinga.nn.model import Model as Model
 from dsinga.nn.model import Sequential as Sequential
@@ -46,7 +46,11 @@ def Adadelta(
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
-    """Return AdaDelta (kAdaDelta)."""
+    """AdaDelta of Zeiler (2012) (kAdaDelta).
+
+    Args:
+        rho: the decay of the running means of squared gradients and of squared updates.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Adagrad(
     learning_rate: Rate = 0.001,
@@ -56,7 +60,10 @@ def Adagrad(
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
-    """Return AdaGrad (kAdaGrad), whose accumulator begins at 0 (in Keras at 0.1)."""
+    """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
+
+    Args:
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Adam(
     learning_rate: Rate = 0.001,
@@ -68,7 +75,12 @@ def Adam(
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
-    """Return Adam as published, with bias correction (kAdam)."""
+    """Adam as published, with bias correction (kAdam).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Adamax(
     learning_rate: Rate = 0.001,
@@ -80,7 +92,12 @@ def Adamax(
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
-    """Return AdaMax without bias correction (kAdamMax)."""
+    """AdaMax without bias correction (kAdamMax).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the infinity norm of gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Add(
     *,
@@ -114,11 +131,17 @@ def Attention(
 ) -> LayerBuilder:
     """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
 
-    ``score_mode`` is "dot", "scaled_dot" or "additive". The labels of a last source (B, Tk), an input of codes, give
-    the lengths of keys and values; so do those of any fourth source."""
+    The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
+    fourth source.
+
+    Args:
+        score_mode: the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v: dot, scaled_dot, additive.
+        num_heads: the number of heads.
+        use_causal_mask: whether a query sees no later keys.
+        score_initializer: the initialiser of the additive score, or its name."""
 
 def AveragePooling1D(
-    pool_size: int = 2,
+    pool_size: int | None = 2,
     strides: int | None = None,
     *,
     name: str | None = None,
@@ -131,7 +154,12 @@ def AveragePooling1D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each window of steps (kPooling1D), over the steps before the end of a sequence."""
+    """Mean of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
+    default, as in Keras.
+
+    Args:
+        pool_size: how many steps are pooled together; all without it.
+        strides: by how many steps the window moves; by kernel without it."""
 
 def AveragePooling2D(
     pool_size: Size = 2,
@@ -148,7 +176,13 @@ def AveragePooling2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each window of images (kPooling); padding counts as zeros, which in Keras it does not."""
+    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding counts
+    as zeros, which in Keras it does not.
+
+    Args:
+        pool_size: the window, a number or (rows, columns).
+        strides: by how much the window moves, a number or (rows, columns).
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
 
 def BM(
     momentum: float = 0.1,
@@ -211,11 +245,11 @@ def CRF(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Linear-chain conditional random field over (B, T, K) scores and labels (B, T) (kCRF)."""
+    """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
 
 def ClassSoftmaxLoss(
     vocab_size: int,
-    class_start: Sequence[int],
+    class_start: list[int],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -227,7 +261,11 @@ def ClassSoftmaxLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Softmax over classes of words and over the words of a class, for large vocabularies (kClassSoftmaxLoss)."""
+    """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
+
+    Args:
+        vocab_size: the number of words.
+        class_start: the code of the first word of each class, rising from 0; by default there is one class."""
 
 def Cluster(
     **fields: Any,
@@ -281,7 +319,7 @@ def Conv1D(
     filters: int,
     kernel_size: int,
     strides: int = 1,
-    padding: str | int = 'valid',
+    padding: str | Size = 'valid',
     activation: str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = 'glorot_uniform',
@@ -299,12 +337,22 @@ def Conv1D(
 ) -> LayerBuilder:
     """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
-    ``padding`` is "valid", "same", or the number of zero steps before and after. A second source gives the lengths."""
+    A second source gives the lengths of the sequences.
+
+    Args:
+        filters: the number of filters.
+        kernel_size: how many steps a window has.
+        strides: by how many steps the window moves.
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name."""
 
 def Conv2D(
     filters: int,
     kernel_size: Size,
-    strides: Size = 1,
+    strides: Size | None = 1,
     padding: str | Size = 'valid',
     activation: str | None = None,
     use_bias: bool = True,
@@ -321,9 +369,17 @@ def Conv2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution of images (B, C, H, W), or (B, H, W) of one channel, and its activation (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W') (kConvolution).
 
-    ``padding`` is "valid", "same", which needs an odd kernel, or pixels of zeros: a number, or (rows, columns)."""
+    Args:
+        filters: the number of filters.
+        kernel_size: the window, a number or (rows, columns).
+        strides: by how much the window moves, a number or (rows, columns).
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added; beyond SINGA.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name."""
 
 def Convolution(
     num_filters: int,
@@ -373,7 +429,7 @@ def CosineDecay(
     minimum_lr: float | None = None,
     start_step: int = 0,
 ) -> LRGenConf:
-    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq (kCosine).
+    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
@@ -418,8 +474,16 @@ def Dense(
 ) -> LayerBuilder:
     """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
 
-    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. ``transpose`` keeps
-    the weight as (inputs, units), which can share another layer's (units, inputs)."""
+    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight that is
+    transposed, (inputs, units), can share another layer's (units, inputs).
+
+    Args:
+        units: the number of outputs for each row.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        transpose: whether the weight has the shape (inputs, units), not (units, inputs)."""
 
 def Dropout(
     rate: float,
@@ -435,7 +499,7 @@ def Dropout(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero.
@@ -493,10 +557,13 @@ def Embedding(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n).
+    """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
 
-    A row that a batch does not look up keeps its value in that step, also under momentum, weight decay and Adam, unless
-    ``dense_gradient`` is set."""
+    Args:
+        input_dim: the number of different codes.
+        output_dim: the width of the vectors.
+        embeddings_initializer: the initialiser of the table, or its name.
+        dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step."""
 
 def EntropyLoss(
     distribution: str = 'kCategorical',
@@ -519,7 +586,7 @@ def EntropyLoss(
         scale: the factor of the loss."""
 
 def EuclideanLoss(
-    scale: float | None = None,
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -531,10 +598,10 @@ def EuclideanLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Sum of squared differences of a row, mean over rows, times ``scale`` [1] (kEuclideanLoss).
+    """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
-    Its sources are the outputs and the targets: labels, or the feature of any layer, such as the input of an
-    auto-encoder."""
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def ExponentialDecay(
     initial_learning_rate: float,
@@ -596,10 +663,19 @@ def GRU(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Gated recurrent units over sequences (kGRU): (B, T, n) to (B, T, units).
+    """Gated recurrent units (Cho et al. 2014), as in SINGA (kGRU).
 
-    ``activation`` of the candidate and ``recurrent_activation`` of the gates are "sigmoid", "tanh", "relu" or "linear".
-    ``carry`` begins a batch with the last state of the batch before, like Keras's stateful."""
+    Args:
+        units: the width of the hidden state.
+        activation: the activation of the candidate c: sigmoid, tanh, relu, linear.
+        recurrent_activation: the activation of the gates z and r: sigmoid, tanh, relu, linear.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: True, for the feature of all steps.
+        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
 def GlobalAveragePooling1D(
     *,
@@ -615,7 +691,7 @@ def GlobalAveragePooling1D(
 ) -> LayerBuilder:
     """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
-    A second source gives the lengths of the sequences; without it the mean is over all T steps."""
+    A second source gives the lengths of the sequences; without it they have all T steps."""
 
 def GlobalAveragePooling2D(
     *,
@@ -629,7 +705,7 @@ def GlobalAveragePooling2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each channel of images: (B, C)."""
+    """Mean of each channel of images (kPooling): (B, C)."""
 
 def GlobalMaxPooling1D(
     *,
@@ -645,7 +721,7 @@ def GlobalMaxPooling1D(
 ) -> LayerBuilder:
     """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
-    A second source gives the lengths of the sequences."""
+    A second source gives the lengths of the sequences; without it they have all T steps."""
 
 def GlobalMaxPooling2D(
     *,
@@ -659,7 +735,7 @@ def GlobalMaxPooling2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum of each channel of images: (B, C)."""
+    """Maximum of each channel of images (kPooling): (B, C)."""
 
 def HingeLoss(
     norm: str = 'L1',
@@ -677,7 +753,13 @@ def HingeLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Hinge loss of all other classes, as of support vector machines (kHingeLoss)."""
+    """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label (kHingeLoss).
+
+    Args:
+        norm: whether violations of the margin are summed, or their squares.
+        margin: by how much the label's score should be above the others.
+        topk: a prediction counts as right if the label is among so many highest scores.
+        scale: the factor of the loss and its gradient."""
 
 def HuberLoss(
     delta: float = 1.0,
@@ -837,7 +919,19 @@ def LSTM(
 ) -> LayerBuilder:
     """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
 
-    ``activation`` of the candidate and of the cell state, and ``recurrent_activation`` of the gates, are as for GRU."""
+    ``activation`` is that of the candidate and of the cell state.
+
+    Args:
+        units: the width of the hidden state.
+        activation: the activation of the candidate g: sigmoid, tanh, relu, linear.
+        recurrent_activation: the activation of the gates i, f and o: sigmoid, tanh, relu, linear.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: True, for the feature of all steps.
+        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
 def Label(
     *,
@@ -969,7 +1063,7 @@ def LocalResponseNormalization(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
+    """Local response normalisation of images (B, C, H, W), over ``size`` neighbouring channels (kLRN).
 
     Args:
         size: how many channels are normalised together; an odd number.
@@ -978,7 +1072,7 @@ def LocalResponseNormalization(
         k: what is added to the mean of squares."""
 
 def MaxPooling1D(
-    pool_size: int = 2,
+    pool_size: int | None = 2,
     strides: int | None = None,
     *,
     name: str | None = None,
@@ -991,7 +1085,12 @@ def MaxPooling1D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum of each window of steps (kPooling1D); ``strides`` are ``pool_size`` by default, as in Keras."""
+    """Maximum of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
+    default, as in Keras.
+
+    Args:
+        pool_size: how many steps are pooled together; all without it.
+        strides: by how many steps the window moves; by kernel without it."""
 
 def MaxPooling2D(
     pool_size: Size = 2,
@@ -1008,7 +1107,12 @@ def MaxPooling2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
+    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
+
+    Args:
+        pool_size: the window, a number or (rows, columns).
+        strides: by how much the window moves, a number or (rows, columns).
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
 
 def MeanLoss(
     scale: float = 1.0,
@@ -1135,7 +1239,7 @@ def OneHot(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step (kOneHot).
+    """One-hot vectors (B, T, ``num_tokens``) of codes (B, T), or (B, ``num_tokens``) of the codes (B,) of one step (kOneHot).
 
     Args:
         num_tokens: the number of different codes; must be given."""
@@ -1395,7 +1499,12 @@ def RMSprop(
     *,
     centered: bool = False,
 ) -> UpdaterConf:
-    """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
+    """RMSProp, whose ``epsilon`` is under the root (kRMSProp).
+
+    Args:
+        rho: the decay of the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root.
+        centered: beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)."""
 
 def RNNDummy(
     dynamic_srclayer: str | None = None,
@@ -1549,7 +1658,7 @@ def SampledLoss(
     vocab_size: int,
     num_samples: int = 5,
     method: str = 'kNegativeSampling',
-    counts: Sequence[int] = (),
+    counts: list[int] = [],
     power: float = 0.75,
     *,
     name: str | None = None,
@@ -1562,7 +1671,14 @@ def SampledLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Loss that tells a word from random words, for large vocabularies (kSampledLoss): kNegativeSampling or kNCE."""
+    """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
+
+    Args:
+        vocab_size: the number of words.
+        num_samples: how many random words each word is told from.
+        method: kNegativeSampling by scores alone, or kNCE, noise-contrastive estimation.
+        counts: how often each word occurs; without it, Zipf's law.
+        power: the exponent of the counts in the probability of a random word."""
 
 def Schedule(
     type: str,
@@ -1600,7 +1716,7 @@ def Sigmoid(
     """Logistic sigmoid, 1 / (1 + exp(-x)) (kSigmoid)."""
 
 def SigmoidCrossEntropyLoss(
-    scale: float | None = None,
+    scale: float = 1.0,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1612,7 +1728,10 @@ def SigmoidCrossEntropyLoss(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Sigmoid and binary cross-entropy, summed over the outputs of a row (kSigmoidCrossEntropyLoss)."""
+    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n) (kSigmoidCrossEntropyLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def SimpleRNN(
     units: int,
@@ -1634,7 +1753,17 @@ def SimpleRNN(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Simple recurrent layer with tanh over sequences (kRNN)."""
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``use_bias`` is false (kRNN).
+
+    Args:
+        units: the width of the hidden state.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: True, for the feature of all steps.
+        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
 def Slice(
     parts: int,
@@ -1683,7 +1812,12 @@ def SoftmaxLoss(
 ) -> LayerBuilder:
     """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
 
-    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too."""
+    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
+
+    Args:
+        topk: a prediction counts as right if the label is among so many highest scores.
+        scale: the factor of the loss and its gradient.
+        label_smoothing: the share of the target that is spread over all classes; beyond SINGA."""
 
 def SpatialDropout2D(
     rate: float,
@@ -1698,7 +1832,7 @@ def SpatialDropout2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""
@@ -1780,7 +1914,10 @@ def ZeroPadding2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params."""
+    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params.
+
+    Args:
+        padding: how many pixels of zeros are added on every side before the crop; beyond SINGA."""
 
 def decoder(
     machine: LayerBuilder,

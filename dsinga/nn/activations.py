@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
-from dsinga.registry import nearest
 
 # The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -27,8 +27,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 def check_activation(owner: str, activation: Any, known: Collection[str] = ("linear", *ACTIVATIONS)) -> None:
     """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names."""
     if activation is not None and activation not in known:
-        hint = nearest(str(activation), known) or f"; these are {', '.join(known)}"
-        raise UserError(f"{owner}: there is no activation {activation!r}{hint}")
+        raise UserError(f"{owner}: {unknown_name('activation', activation, known)}")
 
 
 def activate(writer: LayerWriter, feature: Feature, activation: str | None) -> Feature:
@@ -69,12 +68,6 @@ def own_activation(writer: LayerWriter, activation: str) -> Feature:
     kind, fields = activation_layer(writer, writer.source, activation)
     feature = writer.add(kind, **fields)
     return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
-
-
-@layer
-def GELU() -> Write:
-    """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
-    return lambda writer: own_activation(writer, "gelu")
 
 
 @layer

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.nn.activations import activate, check_activation
-from dsinga.nn.convolution import refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.layer_details import refuse_channels_last
 from dsinga.nn.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import entries, nearest, registered
-
-
-@layer
-def Dense(
-    units: int,
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = "glorot_uniform",
-    bias_initializer: Any = "zeros",
-    transpose: bool = False,
-) -> Write:
-    """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
-
-    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. ``transpose`` keeps
-    the weight as (inputs, units), which can share another layer's (units, inputs).
-    """
-    check_activation("Dense", activation)
-
-    def write(writer: LayerWriter) -> Feature:
-        source = writer.source
-        rows = writer.rows(source)
-        settings = {"num_output": units, "bias_term": use_bias, "transpose": transpose}
-        inputs = rows[-1] if len(rows) == 2 else math.prod(rows)
-        feature = writer.add(
-            "kInnerProduct",
-            innerproduct_conf=settings,
-            per_step=True if len(rows) == 2 else None,
-            inits={"weight": kernel_initializer, "bias": bias_initializer},
-            fans={"weight": (inputs, units)},
-        )
-        return activate(writer, feature, activation)
-
-    return write
 
 
 @layer

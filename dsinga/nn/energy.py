@@ -6,12 +6,13 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ParamConf
-from dsinga.nn.basic_layers import Dense
 from dsinga.nn.feature import Feature
 from dsinga.nn.initialisers import RandomNormal
+from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.symbol import LayerBuilder, layer
 from dsinga.nn.writer import LayerWriter, Write
 
+Dense = layer_functions["Dense"]
 NORMAL = RandomNormal(stddev=0.1)
 
 

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.job.component import Configured, Settings, docs
+from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
-from dsinga.registry import entries
+from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
+Size = int | tuple[int, int]  # of both axes of an image, or (rows, columns)
+
+
+def further(
+    kernel_size: Size,
+    pool_size: Size = 2,
+    strides: Size | None = 1,
+    padding: str | Size = "valid",
+    activation: str | None = None,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    embeddings_initializer: Any = "uniform",
+    score_initializer: Any = "uniform",
+    return_sequences: bool = True,
+    epsilon: float = 1e-7,
+) -> None:
+    """Has the arguments of Keras that are no settings of a component.
+
+    Args:
+        kernel_size: the window, a number or (rows, columns)
+        pool_size: the window, a number or (rows, columns)
+        strides: by how much the window moves, a number or (rows, columns)
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side
+        activation: the name of the function after the layer
+        kernel_initializer: the initialiser of the weight, or its name
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name
+        bias_initializer: the initialiser of the bias, or its name
+        embeddings_initializer: the initialiser of the table, or its name
+        score_initializer: the initialiser of the additive score, or its name
+        return_sequences: True, for the feature of all steps
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
+    """
+
+
+FURTHER = inspect.signature(further).parameters
+MEANINGS = dict(line.strip().split(": ", 1) for line in (further.__doc__ or "").splitlines() if ": " in line)
 
 
 class Form(NamedTuple):
@@ -21,52 +61,112 @@ class Form(NamedTuple):
 
     Attributes:
         type: the component's type.
-        arguments: the setting by the name of the argument, where the two differ.
-        defaults: defaults that differ from the component's.
+        arguments: the arguments in their order, each with its setting where that has another name: "units=num_output".
+            "..." stands for all further settings of the component, "*" is before arguments by name only.
+        defaults: defaults of arguments that differ from the component's.
         fixed: settings that are no arguments.
         required: arguments without a default.
-        takes_images: whether images with the channels last are refused.
+        words: what a setting is for each word that an argument takes, None for its default.
+        renamed: the arguments of further settings ("..."), where they have other names.
+        inits: the initialiser of each role of a layer's param, or the argument that gives it.
+        details: returns further settings, and arguments of :meth:`dsinga.nn.writer.LayerWriter.add`, for a layer that
+            is written and the arguments of its function.
+        check: raises UserError for arguments; takes the name of the function, too.
+        flat: whether layers above take each row of the feature as a vector.
+        doc: the documentation without that of the arguments; by default the first sentence of the class.
     """
 
     type: str
-    arguments: Mapping[str, str] = {}
+    arguments: str = "..."
     defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
     required: tuple[str, ...] = ()
-    takes_images: bool = False
+    words: Mapping[str, Mapping[Any, str | None]] = {}
+    renamed: Mapping[str, str] = {}
+    inits: Mapping[str, Any] = {}
+    details: Callable[[Any, Mapping[str, Any]], Mapping[str, Any] | None] | None = None
+    check: Callable[[str, Mapping[str, Any]], None] | None = None
+    flat: bool = False
+    doc: str = ""
 
-    def fields(self, conf: SettingsClass | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the field of the component's message with the settings that the arguments of a call give, if any."""
-        settings = {self.arguments.get(argument, argument): value for argument, value in arguments.items()}
-        settings = {**self.defaults, **self.fixed, **settings}
-        if conf is None or not (settings or conf.needed):
-            return {}
-        message = conf(**settings)
-        for fault in message.all_faults():
-            raise UserError(f"{self.type.removeprefix('k')}: {fault.text}")
-        return {conf.field: message}
+    def settings(self, conf: SettingsClass | None) -> dict[str, list[str]]:
+        """Return the settings that each argument gives, by argument in their order."""
+        pairs = [word.partition("=") for word in self.arguments.split()]
+        settings = {name: (setting or name).split("+") for name, _, setting in pairs}
+        if settings.pop("...", None) and conf is not None:
+            known = {*self.fixed, *(name for names in settings.values() for name in names)}
+            rest = (name for name in field_types(conf) if name not in known)
+            settings |= {self.renamed.get(name, name): [name] for name in rest}
+        return settings
 
-    def parameters(self, conf: SettingsClass) -> list[inspect.Parameter]:
-        """Return the parameters of the settings."""
-        names = {setting: argument for argument, setting in self.arguments.items()}
-        parameters: list[inspect.Parameter] = []
-        for setting, parameter in signature(conf).parameters.items():
-            name = names.get(setting, setting)
-            default = self.defaults.get(setting, parameter.empty if name in self.required else parameter.default)
-            if setting not in self.fixed:
-                parameters.append(parameter.replace(name=name, default=default))
-        return parameters
+    def values(self, function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call and the form's defaults; raise UserError for words that it does not take."""
+        values = {name: FURTHER[name].default for name in self.settings(None) if name in FURTHER}
+        values = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
+        values |= {**self.defaults, **arguments}
+        for name, words in self.words.items():
+            if values[name] not in words:
+                error = unknown_name(name.removeprefix("recurrent_"), values[name], filter(None, words))
+                raise UserError(f"{function}: {error}")
+        if self.check is not None:
+            self.check(function, values)
+        return values
 
-    def doc(self, cls: Any, conf: SettingsClass | None) -> str:
+    def fields(
+        self, function: str, conf: SettingsClass | None, values: Mapping[str, Any], more: Mapping[str, Any] = {}
+    ) -> dict[str, Any]:
+        """Return the fields of the component's message that the arguments of a call give, and ``more`` settings.
+
+        Raises UserError, with the name of the argument, for settings that are wrong.
+        """
+        taken = {} if conf is None else field_types(conf)
+        given = dict(self.fixed)
+        names: dict[str, str] = {}
+        for name, settings in self.settings(conf).items():
+            value = self.words[name][values[name]] if name in self.words else values.get(name)
+            if value is not None and (name in taken or settings != [name]):
+                given |= dict.fromkeys(settings, value)
+                names |= dict.fromkeys(settings, name)
+        given |= {name: value for name, value in more.items() if name in taken}
+        fields = {name: given.pop(name) for name in [*given] if name not in taken}
+        if conf is not None and (given or conf.needed):
+            fields[conf.field] = conf(**given)
+            for fault in fields[conf.field].all_faults():
+                name = fault.field or ""
+                raise UserError(f"{function}: {fault.text.replace(name, names.get(name, name), 1)}")
+        return fields
+
+    def parameters(self, conf: SettingsClass | None) -> Iterator[inspect.Parameter]:
+        """Yield the parameters of the arguments."""
+        known: Mapping[str, inspect.Parameter] = {} if conf is None else signature(conf).parameters
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for name, settings in self.settings(conf).items():
+            if name == "*":
+                kind = inspect.Parameter.KEYWORD_ONLY
+                continue
+            absent = inspect.Parameter(name, kind, default=None)  # of a class that takes the place of a built-in one
+            parameter = known.get(settings[0]) or FURTHER.get(name, absent)
+            default = self.defaults.get(name, parameter.default)
+            default = parameter.empty if name in self.required else default
+            annotation = "str | None" if name in self.words and None in self.words[name] else parameter.annotation
+            yield parameter.replace(name=name, default=default, kind=kind, annotation=annotation)
+
+    def document(self, cls: Any, conf: SettingsClass | None) -> str:
         """Return the docstring: the first sentence of the class, its type, and what each argument means."""
-        first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
-        lines = [f"{first.rstrip('.')} ({self.type})."]
-        meanings: Mapping[str, str] = {} if conf is None else docs(conf)
-        names = {setting: argument for argument, setting in self.arguments.items()}
-        shown = [(names.get(setting, setting), text) for setting, text in meanings.items() if setting not in self.fixed]
-        if shown:
-            lines += ["", "Args:", *(f"    {name}: {text}." for name, text in shown)]
-        return "\n".join(lines)
+        paragraphs = self.doc.split("\n\n")
+        text = "\n\n".join(textwrap.fill(paragraph, 112, break_on_hyphens=False) for paragraph in paragraphs)
+        if not text:
+            first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
+            text = f"{first.rstrip('.')} ({self.type})."
+        meanings = {**MEANINGS, **({} if conf is None else docs(conf))}
+        lines = []
+        for name, settings in self.settings(conf).items():
+            meaning = meanings.get(settings[0]) or meanings.get(name, "")
+            words = f": {', '.join(filter(None, self.words[name]))}" if name in self.words else ""
+            lines += [f"    {name}: {meaning}{words}."] if meaning else []
+        text = "\n".join([text, *(["", "Args:", *lines] if lines else [])])
+        names = {setting: name for name, settings in self.settings(conf).items() for setting in settings}
+        return re.sub(r"\b[a-z]+_\w+\b", lambda word: names.get(word[0], word[0]), text)
 
 
 def function_name(type: str) -> str:
@@ -79,29 +179,59 @@ def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
     return {"type": type} if type in names else {"type": names.user, "user_type": type}
 
 
-class Derived:
-    """The functions of the components of a kind that follow from their classes, by name.
+class Derived(Mapping[str, Callable[..., Any]]):
+    """The functions of the components of a kind that follow from their classes, by name; also those of users' classes.
 
     Args:
         kind: the kind of the registry.
-        make: returns the function called by a name for a type and its class.
-        otherwise: types whose functions are written, or which have none.
+        make: returns the function called by a name for its form and class.
+        forms: the forms by the name of the function, for those that differ from the class.
+        otherwise: types that have no function of their name.
         suffix: what is added to the names of built-in types.
+        takes: whether a class has a function.
+        renamed: the arguments of settings that have other names, without a form.
     """
 
-    def __init__(self, kind: str, make: Callable[..., Any], otherwise: Collection[str], suffix: str = ""):
-        self._kind, self._otherwise, self._suffix = kind, otherwise, suffix
-        self._make: Callable[..., Any] = functools.cache(make)  # one function for each class
+    def __init__(
+        self,
+        kind: str,
+        make: Callable[[str, Form, Any], Any],
+        forms: Mapping[str, Form] = {},
+        otherwise: Collection[str] = (),
+        suffix: str = "",
+        takes: Callable[[type[Any]], bool] = lambda cls: issubclass(cls, Configured),
+        renamed: Mapping[str, str] = {},
+    ):
+        self._kind, self._make, self._forms, self._otherwise, self._suffix = kind, make, forms, otherwise, suffix
+        self._takes, self._renamed = takes, renamed
+        self._functions: dict[tuple[str, Any], Any] = {}  # one for each class, which a cell may define anew
+        self._by_name: tuple[int, dict[str, Form]] = (-1, {})
 
-    def __call__(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the functions by name, those of classes that are registered since included."""
-        functions = {}
-        for name, cls in entries(self._kind).items():
-            if name not in self._otherwise and isinstance(cls, type) and issubclass(cls, Configured):
-                function = function_name(name)
-                function += "" if function == name else self._suffix
-                functions[function] = self._make(function, name, cls)
-        return functions
+    def _all_forms(self) -> dict[str, Form]:
+        types = entries(self._kind)
+        if self._by_name[0] != version():
+            first = {cls: name for name, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
+            forms = {}
+            for cls, registered in first.items():
+                if registered not in self._otherwise and isinstance(cls, type) and self._takes(cls):
+                    name = function_name(registered)
+                    name += "" if name == registered else self._suffix
+                    forms[name] = Form(registered, renamed=self._renamed)
+            self._by_name = version(), {**forms, **self._forms}
+        return self._by_name[1]
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        form = self._all_forms()[name]
+        cls = entries(self._kind)[form.type]
+        if (name, cls) not in self._functions:
+            self._functions[name, cls] = self._make(name, form, cls)
+        return self._functions[name, cls]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all_forms())
+
+    def __len__(self) -> int:
+        return len(self._all_forms())
 
 
 def named(
@@ -110,18 +240,18 @@ def named(
     form: Form,
     cls: Any,
     first: Sequence[inspect.Parameter] = (),
-    last: Sequence[inspect.Parameter] = (),
 ) -> Any:
     """Return a function of keyword arguments as that of a class: with its name, documentation and signature.
 
-    The parameters of the settings stand between ``first`` and ``last``; of all, those without a default come first.
+    The parameters of the form stand after ``first``; of all, those without a default come first.
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
-    parameters = [*first, *([] if conf is None else form.parameters(conf)), *last]
-    parameters.sort(key=lambda known: known.default is not known.empty)
+    parameters = [*first, *form.parameters(conf)]
+    parameters.sort(key=lambda known: (known.kind, known.default is not known.empty))
     function.__name__ = function.__qualname__ = name
     function.__module__ = "dsinga.nn"  # where pickle finds it
-    function.__doc__ = form.doc(cls, conf)
+    function.__doc__ = form.document(cls, conf)
+    function.cls = cls  # type: ignore[attr-defined]
     returns = inspect.signature(function).return_annotation
     function.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
     return function

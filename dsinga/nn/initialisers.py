@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.base import Shape
 from dsinga.layers.declarations import ParamSpec
+from dsinga.nn.forms import type_fields
 from dsinga.nn.keras_arguments import checked
-from dsinga.registry import nearest, registered
+from dsinga.registry import registered
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 
@@ -104,16 +106,12 @@ def named_init(init: Any) -> ParamGenConf:
         return Constant(float(init))
     if init in PLAIN:
         return PLAIN[init]()
-    methods = InitMethod.__members__
-    if init in methods:
-        return ParamGenConf(type=methods[init])
-    users = registered("initialiser")
-    if init in users:
-        return ParamGenConf(type=InitMethod.kUserInit, user_type=init)
-    known = [*PLAIN, *FAN_SCALES, *(name for name in methods if name != "kUserInit"), *users]
+    known = registered("initialiser")
+    if init in known:
+        return ParamGenConf(**type_fields(InitMethod, init))
     if init in FAN_SCALES:
         raise UserError(f"{init!r} depends on the layer; name it as the initialiser of a layer")
-    raise UserError(f"there is no initialiser {init!r}{nearest(str(init), known) or '; these are ' + ', '.join(known)}")
+    raise unknown_name("initialiser", init, [*PLAIN, *FAN_SCALES, *known])
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:

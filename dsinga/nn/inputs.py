@@ -11,9 +11,9 @@ from dsinga.arguments import is_whole
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
-from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.layer_details import image
 from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
 
@@ -131,16 +131,5 @@ def RandomFlip(mode: str = "horizontal") -> Write:
         if mode != "horizontal":
             raise writer.fail(f"mirrors images horizontally, not {mode!r}; leave mode out")
         return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})
-
-    return write
-
-
-@layer
-def ZeroPadding2D(padding: int = 1) -> Write:
-    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params."""
-
-    def write(writer: LayerWriter) -> Feature:
-        refuse_channels_last(writer)
-        return writer.add("kImagePreprocess", rgbimage_conf={"pad": padding})
 
     return write

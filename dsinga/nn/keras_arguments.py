@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dsinga import arguments
 from dsinga.arguments import F, T, instead_by_name
@@ -68,9 +71,7 @@ ARGUMENTS = {
     "lr": "use learning_rate",
     "warmup_target": "it is initial_learning_rate; the warm-up begins with 0",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
-    "clipnorm": "use clip_norm",
     "global_clipnorm": "use clip_norm, which is for each param",
-    "clipvalue": "use clip_value",
     "initial_accumulator_value": "it is 0",
     "loss_scale_factor": "params are float32, and the loss needs no scale",
     "gradient_accumulation_steps": "use a larger batch_size, or workers=",
@@ -152,3 +153,25 @@ def checked(function: F) -> F:
 def checked_class(cls: type[T]) -> type[T]:
     """Return the class with a constructor whose arguments are checked by name."""
     return arguments.check_settings(cls, instead=ARGUMENTS)
+
+
+def extended(
+    function: Callable[..., Mapping[str, Any]],
+    common: Mapping[str, inspect.Parameter],
+    returns: Callable[..., Any],
+    finish: Callable[..., Mapping[str, Any]] = dict,
+) -> Any:
+    """Return a function that takes ``common`` arguments, too, and ``returns`` a message of the fields of both.
+
+    ``function`` returns the fields of its own arguments, ``finish`` those of the common ones.
+    """
+    signature = arguments.extended_signature(function, common.values(), returns.__name__)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        given = bind(function.__name__, signature, args, kwargs)
+        shared = {name: given.pop(name) for name in common if name in given}
+        return returns(**function(**given), **finish(**shared))
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make

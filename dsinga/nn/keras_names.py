@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from dsinga.arguments import instead_by_name
 from dsinga.arguments import missing_names as missing
@@ -40,14 +41,9 @@ _LAYERS = {
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),
-    "CuDNNLSTM": "write nn.LSTM",
     "CuDNNGRU": "write nn.GRU",
     "ActivityRegularization": "there is none; give the optimizer weight_decay",
     "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
-    "AdaptiveAveragePooling1D": "write nn.AveragePooling1D or nn.GlobalAveragePooling1D",
-    "AdaptiveAveragePooling2D": "write nn.AveragePooling2D or nn.GlobalAveragePooling2D",
-    "AdaptiveMaxPooling1D": "write nn.MaxPooling1D or nn.GlobalMaxPooling1D",
-    "AdaptiveMaxPooling2D": "write nn.MaxPooling2D or nn.GlobalMaxPooling2D",
     "Average": "write nn.Add; a layer with a weight after it can learn the factor",
     "CategoryEncoding": "write nn.OneHot for codes",
     "Dot": "write nn.CosineSimilarity, or nn.Multiply and a dense layer",
@@ -61,11 +57,6 @@ _LAYERS = {
     "Masking": "nn.SequenceLength() tells layers where sequences end",
     "Reshape": "layers take vectors after nn.Flatten; give nn.Input the shape of a record",
     "SpatialDropout1D": "write nn.Dropout(rate)",
-    **{f"MaxPool{n}D": f"write nn.MaxPooling{n}D" for n in (1, 2)},
-    **{f"AvgPool{n}D": f"write nn.AveragePooling{n}D" for n in (1, 2)},
-    **{f"GlobalMaxPool{n}D": f"write nn.GlobalMaxPooling{n}D" for n in (1, 2)},
-    **{f"GlobalAvgPool{n}D": f"write nn.GlobalAveragePooling{n}D" for n in (1, 2)},
-    **{f"Convolution{n}D": f"write nn.Conv{n}D" for n in (1, 2)},
 }
 
 OPTIMIZERS = {
@@ -134,17 +125,8 @@ _OTHERS = {
         }
     ),
     **{
-        name: f'write "{word}", the name, as kernel_initializer'
-        for name, word in (
-            ("GlorotNormal", "glorot_normal"),
-            ("GlorotUniform", "glorot_uniform"),
-            ("HeNormal", "he_normal"),
-            ("HeUniform", "he_uniform"),
-            ("LecunNormal", "lecun_normal"),
-            ("LecunUniform", "lecun_uniform"),
-            ("Ones", "ones"),
-            ("Zeros", "zeros"),
-        )
+        name: f'write "{re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()}", the name, as kernel_initializer'
+        for name in "GlorotNormal GlorotUniform HeNormal HeUniform LecunNormal LecunUniform Ones Zeros".split()
     },
     "layers": f"{_BY_NAME}, as in nn.Dense(10)",
     "initializers": f"{_BY_NAME}, as in nn.RandomNormal(...)",

@@ -6,64 +6,219 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.job.component import Settings
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
-from dsinga.nn.convolution import refuse_channels_last
-from dsinga.nn.forms import Form, function_name, named
-from dsinga.nn.symbol import LayerBuilder, layer
+from dsinga.layers.loss import PairLoss
+from dsinga.nn.activations import activate, check_activation
+from dsinga.nn.forms import Derived, Form, named
+from dsinga.nn.layer_details import (
+    attend,
+    compare,
+    convolve,
+    convolve_steps,
+    flatten_rows,
+    pool_images,
+    recurrent,
+    require_channels_first,
+    require_images,
+    require_steps,
+    scores_and_labels,
+    softmax_of_scores,
+)
+from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
-from dsinga.registry import entries
+
+KERNEL = {"weight": "kernel_initializer", "bias": "bias_initializer"}
+# The activations of cells by the names of Keras, where None is "linear", too.
+CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
+LENGTHS = "A second source gives the lengths of the sequences"
+
+
+def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Form]:
+    """Return the forms of the layers that pool windows, or all, of images and of sequences by one method."""
+    window, every, fixed = "``strides`` are ``pool_size`` by default, as in Keras.", "global_pooling", {"pool": pool}
+    return {
+        f"{name}Pooling2D": Form(
+            "kPooling",
+            "pool_size strides padding",
+            {"strides": None},
+            fixed,
+            details=pool_images,
+            doc=f"{what} of each window of images (kPooling); {window}{note}",
+        ),
+        f"{name}Pooling1D": Form(
+            "kPooling1D",
+            "pool_size=kernel strides=stride",
+            {"pool_size": 2, "strides": None},
+            fixed,
+            doc=f"{what} of each window of steps before the end of a sequence (kPooling1D); {window}",
+        ),
+        f"Global{name}Pooling2D": Form(
+            "kPooling",
+            "",
+            fixed={**fixed, every: True},
+            details=require_images,
+            flat=True,
+            doc=f"{what} of each channel of images (kPooling): (B, C).",
+        ),
+        f"Global{name}Pooling1D": Form(
+            "kPooling1D",
+            "",
+            fixed=fixed,
+            doc=f"{what} of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).\n\n"
+            f"{LENGTHS}; without it they have all T steps.",
+        ),
+    }
+
+
+def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
+    """Return the form of a recurrent layer with this number of gates; ``activation`` are settings of its candidate."""
+    activations = f"activation={activation} recurrent_activation=gate_activation" if activation else ""
+    return Form(
+        type,
+        f"units=dim_hidden {activations} use_bias=bias_term kernel_initializer recurrent_initializer "
+        "bias_initializer return_sequences bidirectional carry",
+        {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
+        words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
+        inits={"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"},
+        details=functools.partial(recurrent, gates=gates),
+        check=require_steps,
+        doc=doc,
+    )
+
 
 FORMS = {
-    "Dropout": Form("kDropout", {"rate": "dropout_ratio"}, required=("rate",)),
-    "SpatialDropout2D": Form("kDropout", {"rate": "dropout_ratio"}, fixed={"unit": "kChannel"}, required=("rate",)),
+    "Dense": Form(
+        "kInnerProduct",
+        "units=num_output activation use_bias=bias_term kernel_initializer bias_initializer transpose",
+        inits=KERNEL,
+        details=flatten_rows,
+        doc="Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.\n\n"
+        "Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight "
+        "that is transposed, (inputs, units), can share another layer's (units, inputs).",
+    ),
+    "Embedding": Form(
+        "kEmbedding",
+        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient",
+        required=("output_dim",),
+        inits={"weight": "embeddings_initializer"},
+    ),
+    "OneHot": Form("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
+    "Dropout": Form("kDropout", "rate=dropout_ratio ...", required=("rate",)),
+    "SpatialDropout2D": Form("kDropout", "rate=dropout_ratio", fixed={"unit": "kChannel"}, required=("rate",)),
     "LeakyReLU": Form("kReLU", defaults={"negative_slope": 0.3}),
-    "LocalResponseNormalization": Form("kLRN", {"size": "local_size", "k": "knorm"}, takes_images=True),
-    "OneHot": Form("kOneHot", {"num_tokens": "vocab_size"}, required=("num_tokens",)),
+    "GELU": Form(
+        "kActivation",
+        "",
+        fixed={"type": "GELU"},
+        doc="Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation).",
+    ),
+    "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
+    "ZeroPadding2D": Form(
+        "kImagePreprocess",
+        "padding=pad",
+        defaults={"padding": 1},
+        details=require_channels_first,
+        doc="Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with "
+        "params.",
+    ),
+    "Conv2D": Form(
+        "kConvolution",
+        "filters=num_filters kernel_size strides padding activation use_bias=bias_term kernel_initializer "
+        "bias_initializer",
+        inits=KERNEL,
+        details=convolve,
+    ),
+    "Conv1D": Form(
+        "kConvolution1D",
+        "filters=num_filters kernel_size=kernel strides=stride padding activation use_bias=bias_term "
+        "kernel_initializer bias_initializer",
+        required=("kernel_size",),
+        inits=KERNEL,
+        details=convolve_steps,
+        doc=f"Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).\n\n{LENGTHS}.",
+    ),
+    **poolings("Max", "MAX", "Maximum"),
+    **poolings("Average", "AVG", "Mean", " Padding counts as zeros, which in Keras it does not."),
+    "GRU": cell("kGRU", 3, "candidate_activation"),
+    "LSTM": cell(
+        "kLSTM",
+        4,
+        "candidate_activation+cell_activation",
+        "Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.\n\n"
+        "``activation`` is that of the candidate and of the cell state.",
+    ),
+    "SimpleRNN": cell("kRNN", 1),
+    "Attention": Form(
+        "kAttention",
+        "score_mode=score num_heads use_causal_mask=causal score_initializer",
+        {"score_mode": "dot"},
+        words={"score_mode": {"dot": "kDot", "scaled_dot": None, "additive": "kAdditive"}},
+        inits={"score": "score_initializer"},
+        details=attend,
+        doc="Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, "
+        "key].\n\n"
+        "The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do "
+        "those of any fourth source.",
+    ),
+    "SoftmaxLoss": Form(
+        "kSoftmaxLoss",
+        details=softmax_of_scores,
+        doc="Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.\n\n"
+        "It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.",
+    ),
+    "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
+    "SigmoidCrossEntropyLoss": Form(
+        "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
+    ),
+    "CRF": Form("kCRF", details=scores_and_labels),
+    "ClassSoftmaxLoss": Form(
+        "kClassSoftmaxLoss",
+        required=("class_start",),
+        inits={"word": "random_uniform", "class": "random_uniform"},
+        details=scores_and_labels,
+    ),
+    "SampledLoss": Form("kSampledLoss", inits={"weight": "random_uniform"}, details=scores_and_labels),
 }
 
-OTHERWISE = ("Convolution1D", "RNN")  # types whose names mean something else in Keras; nn has Conv1D and SimpleRNN
 
-
-def layer_functions() -> Mapping[str, Callable[..., LayerBuilder]]:
-    """Return the functions of all registered layers by name: that of the type without its k, and those of ``FORMS``."""
-    types = entries("layer")
-    first = {cls: type for type, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
-    named = {function_name(type): type for cls, type in first.items() if _is_of_nets(cls)}
-    named = {name: type for name, type in named.items() if name not in OTHERWISE}
-    named |= {name: form.type for name, form in FORMS.items()}
-    return {name: _made(name, type, types[type]) for name, type in named.items()}
-
-
-@functools.cache  # one function for each class, which a cell may define anew
-def _made(name: str, type: str, cls: Any) -> Callable[..., LayerBuilder]:
-    return layer_function(name, FORMS.get(name, Form(type)), cls)
-
-
-def _is_of_nets(cls: Any) -> bool:
-    """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
-    is_layer = isinstance(cls, type) and issubclass(cls, Layer) and not issubclass(cls, Bridge)
-    return is_layer and not (cls.is_input or cls.is_output)
-
-
-def layer_function(name: str, form: Form, cls: Any) -> Callable[..., LayerBuilder]:
+def layer_function(name: str, form: Form, cls: Any) -> Any:
     """Return the function called ``name`` that makes layers of a class."""
     conf: type[Settings] | None = getattr(cls, "Conf", None)
+    details = form.details or (compare if issubclass(cls, PairLoss) else None)
+    has_activation = form.settings(None).get("activation") == ["activation"]
 
     def function(**arguments: Any) -> Write:
-        fields = form.fields(conf, arguments)
+        values = form.values(name, arguments)
+        activation = values.get("activation") if has_activation else None
+        check_activation(name, activation)
+        fields = form.fields(name, conf, values)
+        inits = {role: values.get(init, init) for role, init in form.inits.items()}
 
         def write(writer: LayerWriter) -> Any:
-            if form.takes_images:
-                refuse_channels_last(writer)
-            return writer.add(form.type, **fields)
+            more = (details and details(writer, values)) or {}
+            written = form.fields(name, conf, values, more) if more else fields
+            others = {key: value for key, value in more.items() if conf is None or key not in conf._types}
+            feature = writer.add(form.type, inits=inits, **others, **written)
+            return activate(writer, feature, activation)._replace(flat=form.flat or feature.flat)
 
         return write
 
-    make = layer(named(function, name, form, cls))
-    make.cls = cls  # type: ignore[attr-defined]
-    return make
+    return layer(named(function, name, form, cls))
+
+
+def is_of_nets(cls: Any) -> bool:
+    """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
+    return issubclass(cls, Layer) and not issubclass(cls, Bridge) and not (cls.is_input or cls.is_output)
+
+
+layer_functions = Derived(
+    "layer",
+    layer_function,
+    FORMS,
+    otherwise=("kConvolution1D", "kRNN"),  # whose names mean something else in Keras; nn has Conv1D and SimpleRNN
+    takes=is_of_nets,
+)

@@ -16,7 +16,8 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
-from dsinga.nn.losses import CRF, METRICS, comparing, loss_builder, may_have_params
+from dsinga.nn.layer_functions import layer_functions
+from dsinga.nn.losses import comparing, loss_builder, may_have_params, metric_names
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
@@ -174,7 +175,9 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     """
     names = [output.builder.name or "" for output in outputs]
     losses = _in_order("loss", loss, names)
-    losses = [CRF() if loss == "crf" else loss for loss in losses]  # a layer remembers whether its params are frozen
+    losses = [
+        layer_functions["CRF"]() if loss == "crf" else loss for loss in losses
+    ]  # a layer remembers whether its params are frozen
     count = len(losses)
     if count > len(outputs) and not all(isinstance(loss, Symbol) for loss in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
@@ -195,12 +198,12 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
 
 def check_metric_names(metrics: Sequence[str], kinds: Set[str]) -> None:
     """Raise UserError for a metric that no layer of a net reports; ``kinds`` are the layers' types without "k"."""
-    known = {"loss", *(name for kind, names in METRICS.items() if kind in kinds for name in names)}
+    known = metric_names(kinds)
     aliases = {"acc": "accuracy", "sparse_categorical_accuracy": "accuracy", "categorical_accuracy": "accuracy"}
     for metric in metrics:
         if not isinstance(metric, str):
             raise UserError(f'metrics are names, as in metrics=["accuracy"], not {shown(metric)}')
-        if kinds & {"Accuracy", "EntityF1"} or aliases.get(metric, metric) in known:
+        if aliases.get(metric, metric) in known:
             continue
         raise UserError(
             f"there is no metric {metric!r}{nearest(str(metric), known)}: the layers report "

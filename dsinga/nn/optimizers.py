@@ -1,21 +1,21 @@
-"""Optimizers by the names of Keras, as updaters of a job."""
+"""Optimizers by the names of Keras, as updaters of a job, and the topology that trains it."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import extended_signature, shown
+from dsinga.arguments import shown, unknown_name
 from dsinga.errors import UserError
-from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job.message import field_types
 from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import bind, checked
+from dsinga.nn.keras_arguments import check_names, checked, extended
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
-from dsinga.registry import nearest, registered
+from dsinga.registry import registered
 
 
 def common(
@@ -37,22 +37,8 @@ COMMON = inspect.signature(common).parameters
 
 
 def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterConf]:
-    """Return the function as one that makes an updater: it takes the arguments of every optimizer, too.
-
-    ``function`` returns the fields of the updater that are its own.
-    """
-    signature = extended_signature(function, COMMON.values(), "UpdaterConf")
-
-    @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> UpdaterConf:
-        settings = bind(function.__name__, signature, args, kwargs)
-        shared = {name: settings.pop(name) for name in COMMON if name in settings}
-        fields = function(**settings)
-        fields["learning_rate"] = learning_rate_conf(fields["learning_rate"])
-        return UpdaterConf(**common(**shared), **fields)
-
-    make.__signature__ = signature  # type: ignore[attr-defined]
-    return make
+    """Return a function of the fields of an updater as one that makes it: it takes ``COMMON`` arguments, too."""
+    return extended(function, COMMON, UpdaterConf, common)
 
 
 @optimizer
@@ -63,46 +49,7 @@ def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = F
     :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds.
     """
     kind = "kNesterov" if nesterov else "kSGD"
-    return {"type": kind, "learning_rate": learning_rate, **momentum_fields(momentum)}
-
-
-@optimizer
-def Adam(
-    learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
-) -> dict[str, Any]:
-    """Return Adam as published, with bias correction (kAdam)."""
-    settings = {"beta1": beta_1, "beta2": beta_2, "bias_correction": True}
-    return {"type": "kAdam", "learning_rate": learning_rate, "adam_conf": settings, "delta": epsilon}
-
-
-@optimizer
-def Adamax(
-    learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
-) -> dict[str, Any]:
-    """Return AdaMax without bias correction (kAdamMax)."""
-    settings = {"beta1": beta_1, "beta2": beta_2}
-    return {"type": "kAdamMax", "learning_rate": learning_rate, "adammax_conf": settings, "delta": epsilon}
-
-
-@optimizer
-def RMSprop(
-    learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-7, *, centered: bool = False
-) -> dict[str, Any]:
-    """Return RMSProp (kRMSProp), whose ``epsilon`` is under the root; ``centered`` divides by a standard deviation."""
-    settings = {"rho": rho, "centered": True} if centered else {"rho": rho}
-    return {"type": "kRMSProp", "learning_rate": learning_rate, "rmsprop_conf": settings, "delta": epsilon}
-
-
-@optimizer
-def Adagrad(learning_rate: Rate = 0.001, epsilon: float = 1e-7) -> dict[str, Any]:
-    """Return AdaGrad (kAdaGrad), whose accumulator begins at 0 (in Keras at 0.1)."""
-    return {"type": "kAdaGrad", "learning_rate": learning_rate, "delta": epsilon}
-
-
-@optimizer
-def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-7) -> dict[str, Any]:
-    """Return AdaDelta (kAdaDelta)."""
-    return {"type": "kAdaDelta", "learning_rate": learning_rate, "adadelta_conf": {"rho": rho}, "delta": epsilon}
+    return {"type": kind, "learning_rate": learning_rate_conf(learning_rate), **momentum_fields(momentum)}
 
 
 @checked
@@ -129,38 +76,44 @@ def ParamSettings(
     return ParamSettingsConf(match=match, **fields)
 
 
-# Arguments that Keras calls otherwise than updaters their settings.
-ARGUMENTS = {"beta_1": "beta1", "beta_2": "beta2"}
+BETAS = "beta_1=beta1 beta_2=beta2 epsilon=delta"
+FORMS = {
+    "Adam": Form(
+        "kAdam", BETAS, fixed={"bias_correction": True}, doc="Adam as published, with bias correction (kAdam)."
+    ),
+    "Adamax": Form("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
+    "RMSprop": Form(
+        "kRMSProp",
+        "rho epsilon=delta * centered",
+        {"rho": 0.9},
+        doc="RMSProp, whose ``epsilon`` is under the root (kRMSProp).",
+    ),
+    "Adagrad": Form(
+        "kAdaGrad", "epsilon=delta", doc="AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad)."
+    ),
+    "Adadelta": Form("kAdaDelta", "rho epsilon=delta", {"rho": 0.95}),
+}
 
 
-def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
+def optimizer_function(name: str, form: Form, cls: Any) -> Callable[..., UpdaterConf]:
     """Return the function called ``name`` that makes updaters of a class."""
-    form = Form(type, ARGUMENTS)
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> dict[str, Any]:
-        return {**type_fields(UpdaterType, type), "learning_rate": learning_rate, **form.fields(cls.Conf, arguments)}
+        fields = form.fields(name, cls.Conf, form.values(name, arguments))
+        return {**type_fields(UpdaterType, form.type), "learning_rate": learning_rate_conf(learning_rate), **fields}
 
     first = inspect.signature(function).parameters["learning_rate"]
-    make = optimizer(named(function, name, form, cls, [first]))
-    make.cls = cls  # type: ignore[attr-defined]
-    return make
+    return optimizer(named(function, name, form, cls, [first]))
 
 
-# Those of further updaters: nn.Lion of a class that is registered as kLion.
+# Those of updaters beside SGD: nn.Lion of a class that is registered as kLion.
 optimizer_functions = Derived(
     "updater",
     optimizer_function,
-    otherwise=("kSGD", "kNesterov", "kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax"),
+    FORMS,
+    otherwise=("kSGD", "kNesterov", *(form.type for form in FORMS.values())),
+    renamed={"beta1": "beta_1", "beta2": "beta_2"},
 )
-
-OPTIMIZERS: dict[str, Callable[..., UpdaterConf]] = {
-    "sgd": SGD,
-    "adam": Adam,
-    "adamax": Adamax,
-    "rmsprop": RMSprop,
-    "adagrad": Adagrad,
-    "adadelta": Adadelta,
-}
 
 
 def updater_conf(optimizer: Any) -> UpdaterConf:
@@ -169,20 +122,37 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return optimizer
     if isinstance(optimizer, Mapping):
         return UpdaterConf(**optimizer)
-    name = optimizer.lower() if isinstance(optimizer, str) else optimizer
-    known = OPTIMIZERS | {name.lower(): function for name, function in optimizer_functions().items()}
+    known = {"sgd": SGD, **{name.lower(): function for name, function in optimizer_functions.items()}}
+    name = str(optimizer).lower()
     if name in known:
         return known[name]()
-    if isinstance(optimizer, str) and optimizer in UpdaterType.__members__:
-        return UpdaterConf(type=UpdaterType[optimizer])
     if isinstance(optimizer, str) and optimizer in registered("updater"):
-        return UpdaterConf(type="kUserUpdater", user_type=optimizer)  # type: ignore[arg-type]
+        return UpdaterConf(**type_fields(UpdaterType, optimizer))
     if callable(optimizer):
         remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in known.values() else "give what it returns"
         raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
-    keras = {key.lower(): f"; {remedy.removeprefix('there is none; ')}" for key, remedy in NAMES.items()}
-    hint = keras.get(str(name)) or nearest(str(name), known) or f"; these are {', '.join(known)}"
-    raise UserError(f"there is no optimizer {optimizer!r}{hint}")
+    instead = {str(optimizer): remedy for key, remedy in NAMES.items() if key.lower() == name}
+    raise unknown_name("optimizer", optimizer, known, instead)
 
 
-__getattr__ = missing_names(__name__, derived=optimizer_functions)
+TOPOLOGY = {
+    "workers": "nworkers_per_group",
+    "groups": "nworker_groups",
+    "servers": "nservers_per_group",
+    "server_groups": "nserver_groups",
+    "workers_per_process": "nworkers_per_procs",
+    "servers_per_process": "nservers_per_procs",
+}
+
+
+def Cluster(**fields: Any) -> ClusterConf:
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
+
+    ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
+    they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one.
+    """
+    check_names("Cluster", [*TOPOLOGY, *field_types(ClusterConf)], fields)
+    return ClusterConf(**{TOPOLOGY.get(name, name): value for name, value in fields.items()})
+
+
+__getattr__ = missing_names(__name__, derived=lambda: optimizer_functions)

@@ -5,7 +5,6 @@ Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` th
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
 from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import bind, checked
+from dsinga.nn.keras_arguments import checked, extended
 from dsinga.nn.keras_names import missing_names
 from dsinga.registry import registered
 
@@ -32,41 +31,39 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
     return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
 
 
-@checked
+def bounds(minimum_lr: float | None = None, start_step: int = 0) -> dict[str, Any]:
+    """Return the fields that every schedule sets: the least rate, and the step before which the rate is the first."""
+    return {"minimum_lr": minimum_lr, "start_step": start_step}
+
+
+BOUNDS = inspect.signature(bounds).parameters
+
+
+def schedule(function: Callable[..., dict[str, Any]]) -> Callable[..., LRGenConf]:
+    """Return a function of the fields of a schedule as one that makes it: it takes ``BOUNDS``, too."""
+    return extended(function, BOUNDS, LRGenConf, bounds)
+
+
+@schedule
 def ExponentialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    decay_rate: float,
-    staircase: bool = False,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-) -> LRGenConf:
+    initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
+) -> dict[str, Any]:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
-    decay = {"gamma": decay_rate, "change_freq": decay_steps}
-    bounds = {"minimum_lr": minimum_lr, "start_step": start_step}
-    if staircase:
-        return schedule("kStep", initial_learning_rate, step_conf=decay, **bounds)
-    return schedule("kExponential", initial_learning_rate, exponential_conf=decay, **bounds)
+    kind, field = ("kStep", "step_conf") if staircase else ("kExponential", "exponential_conf")
+    return {"type": kind, "base_lr": initial_learning_rate, field: {"gamma": decay_rate, "change_freq": decay_steps}}
 
 
-@checked
+@schedule
 def InverseTimeDecay(
-    initial_learning_rate: float,
-    decay_steps: float,
-    decay_rate: float,
-    staircase: bool = False,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-) -> LRGenConf:
+    initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
+) -> dict[str, Any]:
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``.
     """
-    bounds = {"minimum_lr": minimum_lr, "start_step": start_step}
-    if staircase:
-        stairs = {"gamma": decay_rate, "pow": 1.0, "change_freq": decay_steps}
-        return schedule("kInverse", initial_learning_rate, inverse_conf=stairs, **bounds)
-    return schedule("kInverseT", initial_learning_rate, inverset_conf={"final_lr": decay_steps / decay_rate}, **bounds)
+    stairs = {"gamma": decay_rate, "pow": 1.0, "change_freq": decay_steps}
+    smooth = {"type": "kInverseT", "inverset_conf": {"final_lr": decay_steps / decay_rate}}
+    return {"base_lr": initial_learning_rate, **({"type": "kInverse", "inverse_conf": stairs} if staircase else smooth)}
 
 
 @checked
@@ -93,40 +90,19 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
-    if type in registered("schedule") and not type.startswith("k"):
-        return LRGenConf(type="kUserChange", user_type=type, base_lr=base_lr, **fields)  # type: ignore[arg-type]
-    return schedule(type, base_lr, **fields)
+    names = type_fields(ChangeMethod, type) if type in registered("schedule") else {"type": type}
+    return LRGenConf(**names, base_lr=base_lr, **fields)
 
 
-def schedule(kind: str, rate: float, **fields: Any) -> LRGenConf:
-    """Return a built-in schedule by its name in jobs."""
-    return LRGenConf(type=kind, base_lr=rate, **fields)  # type: ignore[arg-type]
-
-
-# Arguments that Keras calls otherwise than schedules their settings.
-ARGUMENTS = {"decay_steps": "change_freq"}
-
-
-def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
+def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenConf]:
     """Return the function called ``name`` that makes schedules of a class."""
-    form = Form(type, ARGUMENTS)
 
-    def function(
-        initial_learning_rate: float, minimum_lr: float | None = None, start_step: int = 0, **arguments: Any
-    ) -> LRGenConf:
-        bounds = {"minimum_lr": minimum_lr, "start_step": start_step}
-        fields = {**type_fields(ChangeMethod, type), **bounds, **form.fields(cls.Conf, arguments)}
-        return LRGenConf(base_lr=initial_learning_rate, **fields)
+    def function(initial_learning_rate: float, **arguments: Any) -> dict[str, Any]:
+        fields = type_fields(ChangeMethod, form.type) | form.fields(name, cls.Conf, arguments)
+        return {"base_lr": initial_learning_rate, **fields}
 
-    first, *last, _ = inspect.signature(function).parameters.values()
-    named(function, name, form, cls, [first], last)
-
-    @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> LRGenConf:
-        return function(**bind(name, inspect.signature(function), args, kwargs))
-
-    make.cls = cls  # type: ignore[attr-defined]
-    return make
+    first = inspect.signature(function).parameters["initial_learning_rate"]
+    return schedule(named(function, name, form, cls, [first]))
 
 
 # Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.
@@ -135,6 +111,7 @@ schedule_functions = Derived(
     schedule_function,
     otherwise=("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep"),
     suffix="Decay",
+    renamed={"change_freq": "decay_steps"},
 )
 
-__getattr__ = missing_names(__name__, derived=schedule_functions)
+__getattr__ = missing_names(__name__, derived=lambda: schedule_functions)

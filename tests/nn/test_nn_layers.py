@@ -12,12 +12,16 @@ import pytest
 from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, loads
-from dsinga.job.message import readable, set_fields
+from dsinga.job.message import field_types, readable, set_fields
 from dsinga.layers.activation import ElementwiseFunction
-from dsinga.registry import register
+from dsinga.nn.forms import FURTHER
+from dsinga.nn.layer_functions import FORMS as LAYERS
+from dsinga.nn.optimizers import FORMS as UPDATERS
+from dsinga.registry import entries, register
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import ALIASES, CASES
 from tests.support.nn_stub import STUB, stub
+from tests.support.registries import restored_registry
 
 IMAGES, ROWS, STEPS = (3, 9, 8), (12,), (6, 5)
 
@@ -234,3 +238,41 @@ def test_features_with_few_columns_are_no_images_with_channels_last():
 
 def test_the_stub_for_type_checkers_is_what_the_functions_say():
     assert STUB.read_text(encoding="utf-8") == stub(), "out of date: python -m tests.support.nn_stub"
+
+
+def test_all_functions_are_found_by_completion_and_are_documented():
+    for name in nn.__all__:
+        assert name in dir(nn)
+        assert getattr(nn, name).__doc__
+    assert "HalvedFeature" in dir(nn)
+    assert "units: the number of outputs for each row." in (nn.Dense.__doc__ or "")
+
+
+@pytest.mark.parametrize(("kind", "forms"), [("layer", LAYERS), ("updater", UPDATERS)])
+def test_forms_name_settings_and_arguments_that_there_are(kind, forms):
+    for name, form in forms.items():
+        conf = entries(kind)[form.type].Conf
+        settings, known = form.settings(conf), {"delta", *(field_types(conf) if conf else ())}
+        assert form.fixed.keys() <= known, name
+        for argument, given in settings.items():
+            assert argument in ("*", *FURTHER) if given == [argument] and argument not in known else {*given} <= known
+        named = {*form.defaults, *form.required, *form.words}
+        assert named <= settings.keys() | known, name
+        assert {init for init in form.inits.values() if init.endswith("_initializer")} <= settings.keys(), name
+
+
+def test_a_user_may_take_the_place_of_a_built_in_layer():
+    with restored_registry():
+
+        @register("layer", "kInnerProduct")
+        class Doubled(ElementwiseFunction):
+            def forward(self, x, ops):
+                return x * 2
+
+            def backward(self, y, dy, ops):
+                return dy * 2
+
+        with pytest.raises(UserError, match="num_output"):
+            written(nn.Dense(3), shape=ROWS)
+        assert [conf.type.name for conf in written(nn.Layer("kInnerProduct"), shape=ROWS)] == ["kInnerProduct"]
+    assert written(nn.Dense(3), shape=ROWS)[0].innerproduct_conf.num_output == 3

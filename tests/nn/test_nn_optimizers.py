@@ -137,7 +137,7 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
         assert (conf.type_name, conf.shrinking_conf.beta1, conf.weight_decay) == ("Shrinking", 0.25, 0.5)
         for call, message in (
             (lambda: nn.Shrinking(), "Shrinking: missing a required argument: 'beta_1'"),
-            (lambda: nn.Shrinking(2.0), "beta1"),
+            (lambda: nn.Shrinking(2.0), r"Shrinking: beta_1 must be in \[0, 1\), not 2"),
             (lambda: nn.Halving(), "Halving: missing a required argument: 'initial_learning_rate'"),
             (lambda: nn.Halving(0.1, decay_stps=3), "Halving has no argument 'decay_stps'; did you mean 'decay_steps'"),
         ):

@@ -41,6 +41,9 @@ def job(*layers, shape) -> dsinga.Job:
 
 NAMES_AND_HABITS = {
     "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
+    "nn.MaxPool2D": "dsinga.nn has no 'MaxPool2D'; did you mean 'MaxPooling2D'?",
+    "from dsinga.nn import GlobalAvgPool1D": "did you mean 'GlobalAveragePooling1D'?",
+    "nn.SGD(clipnorm=1)": "SGD has no argument 'clipnorm'; did you mean 'clip_norm'?",
     "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
     "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
     "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
@@ -87,6 +90,8 @@ LAYERS = {
     "nn.GRU(3, recurrent_activation='sigmid')": "GRU: there is no activation 'sigmid'; did you mean 'sigmoid'?",
     "nn.LSTM(3, 'swish')": "LSTM: there is no activation 'swish'; these are sigmoid, tanh, relu, linear",
     "nn.Conv2D(3, 3, activation='Tanh')": "no activation 'Tanh'; did you mean 'tanh'?",
+    "nn.Dense(0)": "Dense: units must be at least 1, not 0",
+    "nn.Conv1D(4, kernel_size=0)": "Conv1D: kernel_size must be in [1, 100000], not 0",
     "nn.Activation('none')": "no activation 'none'; these are linear, relu, ",
     "job(nn.Dense(3, kernel_initializer='he_norml'), shape=ROWS)": "layer 'dense', param 'weight': there is no "
     "initialiser 'he_norml'; did you mean 'he_normal'?",
@@ -113,6 +118,9 @@ LAYERS = {
 }
 
 LOSSES_AND_OPTIMIZERS = {
+    "nn.HingeLoss('L3')": "HingeLossConf.norm: there is no HingeNorm 'L3'; these are L1, L2",
+    "nn.SoftmaxLoss(scale=-1)": "SoftmaxLoss: scale must be at least 0, not -1",
+    "nn.HuberLoss()(nn.Dense(5)(nn.Input(6)), nn.Input(6))": "compares 'dense', 5 numbers a row, with 'data', 6; give",
     "model(loss='mae')": "there is no loss 'mae'; register a loss layer of your own",
     "model(loss='cross_entropy')": "there is no loss 'cross_entropy'; did you mean",
     "model(loss='mse2')": "there is no loss 'mse2'; did you mean 'mse'?",
@@ -135,6 +143,8 @@ LOSSES_AND_OPTIMIZERS = {
     "model(loss='mse', metrics=['accuracy'])": "no metric 'accuracy': the layers report loss;",
     "model(metrics=[model])": 'metrics are names, as in metrics=["accuracy"], not model',
     "model(metrics={'dense': ['auc']})": "there is no metric 'auc'",
+    "model(loss='hinge', metrics=['entropy'])": "no metric 'entropy': the layers report accuracy, loss;",
+    "nn.Adam(beta_1=1)": "Adam: beta_1 must be in [0, 1), not 1",
     "model(optimizer=nn.Adam)": "the optimizer Adam is a function; call it: nn.Adam()",
     "model(optimizer='nadam')": "there is no optimizer 'nadam'; nn.Adam, nn.RMSprop",
     "updater_conf('sdg')": "there is no optimizer 'sdg'; did you mean 'sgd'?",

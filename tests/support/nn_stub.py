@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import nn
+from dsinga.nn.forms import named
+from dsinga.nn.optimizers import updater_conf
 from dsinga.registry import is_user_code
 
 STUB = Path(nn.__file__).with_suffix(".pyi")
@@ -25,7 +27,7 @@ BUILT_IN = {"int", "float", "str", "bool", "None", "tuple", "list", "dict", "obj
 def stub() -> str:
     """Return the text of the stub."""
     functions = {name: value for name in nn.__all__ if is_function(value := getattr(nn, name))}
-    functions |= {name: value for name, value in nn.derived_functions().items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
+    functions |= {name: value for name, value in nn.derived_functions.items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
     imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
@@ -48,17 +50,10 @@ def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> l
     words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(map(text_of, annotations)))))
     found = []
     for word in sorted(words - BUILT_IN - {"inspect", "_empty", "PathLike"}):
-        known = next(
-            (
-                f.__globals__[word]
-                for f in (inspect.unwrap(function), nn.optimizers.updater_conf, nn.symbol.layer)
-                if word in f.__globals__
-            ),
-            None,
-        )
-        defined_in = inspect.unwrap(function).__globals__["__name__"]
-        home = STANDARD.get(word) or getattr(known, "__module__", None) or defined_in
-        home = defined_in if home in ("typing", "types") and word != "Any" else home
+        scopes = [f.__globals__ for f in (inspect.unwrap(function), updater_conf, nn.symbol.layer, named)]
+        scope = next((scope for scope in scopes if word in scope), scopes[0])
+        home = STANDARD.get(word) or getattr(scope.get(word), "__module__", None) or scope["__name__"]
+        home = scope["__name__"] if home in ("typing", "types") and word != "Any" else home
         found.append("import os" if word == "os" else f"from {home} import {word}")
     return found
 
