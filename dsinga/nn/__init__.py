@@ -36,7 +36,15 @@ from dsinga.nn.convolution import (
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
+from dsinga.nn.inputs import (
+    Input,
+    Normalization,
+    RandomCrop,
+    RandomFlip,
+    Rescaling,
+    ZeroPadding2D,
+    source_functions,
+)
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.losses import (
@@ -77,7 +85,7 @@ __all__ = [
 
 def derived_functions() -> dict[str, Any]:
     """Return the functions that follow from the classes of registered components, by name."""
-    return {**optimizer_functions(), **schedule_functions(), **layer_functions()}
+    return {**source_functions(), **optimizer_functions(), **schedule_functions(), **layer_functions()}
 
 
 __getattr__ = missing_names(__name__, __all__, derived_functions)

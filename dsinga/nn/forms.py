@@ -11,6 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
+from dsinga.nn.keras_arguments import bind
 from dsinga.registry import entries
 
 SettingsClass = type[Settings]
@@ -87,17 +88,25 @@ class Derived:
         make: returns the function called by a name for a type and its class.
         otherwise: types whose functions are written, or which have none.
         suffix: what is added to the names of built-in types.
+        base: the class of the components.
     """
 
-    def __init__(self, kind: str, make: Callable[..., Any], otherwise: Collection[str], suffix: str = ""):
-        self._kind, self._otherwise, self._suffix = kind, otherwise, suffix
+    def __init__(
+        self,
+        kind: str,
+        make: Callable[..., Any],
+        otherwise: Collection[str] = (),
+        suffix: str = "",
+        base: type[Any] = Configured,
+    ):
+        self._kind, self._otherwise, self._suffix, self._base = kind, otherwise, suffix, base
         self._make: Callable[..., Any] = functools.cache(make)  # one function for each class
 
     def __call__(self) -> Mapping[str, Callable[..., Any]]:
         """Return the functions by name, those of classes that are registered since included."""
         functions = {}
         for name, cls in entries(self._kind).items():
-            if name not in self._otherwise and isinstance(cls, type) and issubclass(cls, Configured):
+            if name not in self._otherwise and isinstance(cls, type) and issubclass(cls, self._base):
                 function = function_name(name)
                 function += "" if function == name else self._suffix
                 functions[function] = self._make(function, name, cls)
@@ -125,3 +134,15 @@ def named(
     returns = inspect.signature(function).return_annotation
     function.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
     return function
+
+
+def called_by_name(function: Any, cls: Any) -> Any:
+    """Return a function of :func:`named` with arguments that are checked by name, with the class that it is of."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return function(**bind(function.__name__, signature, args, kwargs))
+
+    make.cls = cls  # type: ignore[attr-defined]
+    return make

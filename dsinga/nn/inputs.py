@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 from dsinga.arguments import is_whole
+from dsinga.data import DataSource
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
 from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
+from dsinga.nn.forms import Derived, Form, called_by_name, named
 from dsinga.nn.keras_arguments import check_names
 from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
@@ -57,6 +60,22 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         return Feature(writer.name, known if known is not None else data, is_input=True)
 
     return write
+
+
+def source_function(name: str, type: str, cls: type[DataSource]) -> Callable[..., DataSource]:
+    """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
+    form = Form(type)
+
+    def function(path: str | None = None, **arguments: Any) -> DataSource:
+        return cls(path, *form.fields(cls.Conf, arguments).values())
+
+    path = inspect.signature(function).parameters["path"]
+    first = path.replace(default=path.empty) if cls.needs_path else path
+    return called_by_name(named(function, name, form, cls, [first]), cls)
+
+
+# Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
+source_functions = Derived("source", source_function, base=DataSource)
 
 
 @layer

@@ -17,6 +17,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.registry import entries
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -27,24 +28,24 @@ class PhaseRecords:
 
     Attributes:
         sources: opened sources of records, by input; none for numpy arrays that are only described.
-        paths: the paths of those that were given as paths, which a job names.
+        stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
-        """Return the sources that the job names no path for."""
-        return {name: source for name, source in self.sources.items() if name not in self.paths}
+        """Return the sources that the job does not name."""
+        return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return the paths and shapes without the opened records, and without weights, which belong to these."""
+        """Return the stores and shapes without the opened records, and without weights, which belong to these."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords(paths=self.paths, shapes=shapes, label_shapes=self.label_shapes)
+        return PhaseRecords(stores=self.stores, shapes=shapes, label_shapes=self.label_shapes)
 
     def assume_labels(self) -> None:
         """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
@@ -69,12 +70,21 @@ def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
     """Return the opened records of each input. Raises UserError for what cannot be read."""
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
-        if isinstance(x, (str, os.PathLike)) and y is None:
-            records.paths[name] = os.fspath(x)
+        if y is None and (fields := store_fields(x)):
+            records.stores[name] = fields
         source = records.sources[name] = open_records(x if y is None else (x, y))
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
+
+
+def store_fields(x: Any) -> dict[str, Any]:
+    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
+    if isinstance(x, (str, os.PathLike)):
+        return {"path": os.fspath(x)}
+    name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
+    settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
+    return {"backend": name, "path": x.path, **settings} if name else {}
 
 
 def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:

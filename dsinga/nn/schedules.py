@@ -5,15 +5,14 @@ Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` th
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import bind, checked
+from dsinga.nn.forms import Derived, Form, called_by_name, named, type_fields
+from dsinga.nn.keras_arguments import checked
 from dsinga.nn.keras_names import missing_names
 from dsinga.registry import registered
 
@@ -119,14 +118,7 @@ def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf
         return LRGenConf(base_lr=initial_learning_rate, **fields)
 
     first, *last, _ = inspect.signature(function).parameters.values()
-    named(function, name, form, cls, [first], last)
-
-    @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> LRGenConf:
-        return function(**bind(name, inspect.signature(function), args, kwargs))
-
-    make.cls = cls  # type: ignore[attr-defined]
-    return make
+    return called_by_name(named(function, name, form, cls, [first], last), cls)
 
 
 # Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.

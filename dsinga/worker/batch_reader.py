@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data import RecordSource, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
@@ -21,6 +21,8 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.registry import lookup
+from dsinga.training.resolve import error_note
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,18 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordI
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
-    """Return the array that is bound to the layer, or open the store of its path."""
+    """Return the array that is bound to the layer, or open the store of its path, or the source of the user's own."""
     if conf.records is not None:
         return conf.records
-    if not conf.path:
+    if not conf.has_records:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a path, or in Python data=, the arrays of the phase")
+    try:
+        cls = lookup(conf.kind, conf.type_name)
+    except UserError as error:
+        raise conf.error(f"layer {layer.name!r}: {error}", "backend") from None
+    if cls is not StoreConf:
+        return _open_source(layer, conf, cls, roots)
+    assert conf.path is not None
     return open_store(
         conf.path,
         backend=conf.backend,
@@ -164,6 +173,19 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         data=conf.data,
         label=conf.label,
     )
+
+
+def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:
+    """Open the source of the user's own that is registered for the backend."""
+    if not (isinstance(cls, type) and issubclass(cls, DataSource)):
+        text = f"layer {layer.name!r}: {conf.backend!r} must be registered with a subclass of dsinga.data.DataSource"
+        raise conf.error(f"{text}, not {cls!r}", "backend")
+    source = cls(conf.path, conf.settings_of(cls.Conf) if cls.Conf else None, roots)
+    with error_note(f"in the source {conf.backend} of layer {layer.name!r}"):
+        try:
+            return open_records(source, roots=roots)
+        except UserError as error:
+            raise conf.error(f"layer {layer.name!r}: source {conf.backend}: {error}", "backend") from error
 
 
 def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
