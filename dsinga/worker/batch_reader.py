@@ -57,6 +57,8 @@ class BatchReader:
 
     def read(self, step: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
         """Return the given rows of a group's batch of ``step``, by input layer."""
+        if not rows:  # of a worker without input layers, or whose records the algorithm makes
+            return {}
         numbers = self.sampler.rows(step * self.groups + group)
         return {name: Records(*self.stores[name].read(numbers[part.start : part.stop])) for name, part in rows.items()}
 
