@@ -1,54 +1,28 @@
 """Opening records from whatever a person has: a path or URL, arrays, data frames, a source of the user's own.
 
-``KINDS`` is the table of what can be opened. Each kind has a file in this folder, which makes columns of its objects.
+``KINDS`` is the table of what can be opened. Each kind is declared in a file of this folder, which makes columns of its
+objects.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from dsinga.data.array_kinds import is_array, is_dask_array, is_data_array, is_dataset, is_frame, is_path
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
-from dsinga.data.sources.arrays import DataAndLabels, Labels, Options, array_labels, array_records
-from dsinga.data.sources.dask_arrays import dask_labels, dask_records
-from dsinga.data.sources.data_frames import frame_labels, frame_records
-from dsinga.data.sources.stores import open_store, path_labels, path_records, refuse_numpy_file
-from dsinga.data.sources.xarray_objects import data_array_records, dataset_records
+from dsinga.data.sources.arrays import ARRAYS, Kind, Options
+from dsinga.data.sources.dask_arrays import DASK_ARRAYS
+from dsinga.data.sources.data_frames import FRAMES
+from dsinga.data.sources.stores import PATHS, is_path, open_store, refuse_numpy_file
+from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 from dsinga.errors import UserError
 
-
-class Kind(NamedTuple):
-    """A kind of object that has records or labels.
-
-    Attributes:
-        words: what messages call such an object.
-        matches: whether an object is of this kind.
-        records: returns the records of an object, beside the labels ``y``.
-        labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
-            of records, and the options.
-        options: the options of :func:`open_records` that have a meaning for the records of an object.
-    """
-
-    words: str
-    matches: Callable[[Any], bool]
-    records: Callable[[Any, Any, Options], DataAndLabels]
-    labels: Callable[[Any, str, int, Options], Labels]
-    options: tuple[str, ...]
-
-
-KINDS = (  # in the order in which an object is asked; all but paths convert to numpy arrays, too
-    Kind("a path or URL", is_path, path_records, path_labels, ("classes",)),
-    Kind("a Dataset", is_dataset, dataset_records, array_labels, ("data", "label", "dim", "classes")),
-    Kind("a data frame", is_frame, frame_records, frame_labels, ("label", "columns", "classes")),
-    Kind("a DataArray", is_data_array, data_array_records, array_labels, ("dim", "classes")),
-    Kind("a dask array", is_dask_array, dask_records, dask_labels, ("classes",)),
-    Kind("an array", is_array, array_records, array_labels, ("classes",)),
-)
+# In the order in which an object is asked; all but paths convert to numpy arrays, too.
+KINDS = (PATHS, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)
 
 
 class DataSource(ABC):
@@ -147,7 +121,7 @@ def open_records(
 
 def _kind_of(value: Any) -> Kind | None:
     """Return the kind of an object that has records or labels; None if it has none."""
-    return next((kind for kind in KINDS if kind.matches(value)), None)
+    return next((kind for kind in KINDS if kind.takes(value)), None)
 
 
 def _pair(source: Any) -> tuple[Any, Any]:
