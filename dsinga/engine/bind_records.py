@@ -85,10 +85,7 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
         return [layer]
     if layer.type is LayerType.kCharRNN:
         raise layer.error(f"layer {layer.name!r} reads a text, not records; give it the path of a text")
-    legacy = layer.lmdbdata_conf or layer.sharddata_conf
-    conf = layer_class(layer).reads(layer)
-    if conf is None:
-        conf = StoreConf(batchsize=[legacy.batchsize], random_skip=legacy.random_skip) if legacy else StoreConf()
+    conf = layer_class(layer).reads(layer) or StoreConf()
     bound = layer.replace(include=[phase], exclude=[], store_conf=conf.replace(records=records))
     if layer.include == [phase]:
         return [bound]

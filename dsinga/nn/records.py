@@ -159,7 +159,9 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
     records = {} if x is None else by_name("x", x, inputs)
-    labels = {} if y is None else labels_by_input(y, label_inputs or inputs[:1])
+    outputs = label_inputs or inputs[:1]
+    needs = f"y needs labels for each of {len(outputs)} outputs, in a list, not"
+    labels = {} if y is None else in_order(y, outputs, needs)
     pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
     for name, label in labels.items():
         rows = np.asarray(label)
@@ -227,22 +229,17 @@ def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
     if isinstance(given, dict):  # an xarray Dataset is a mapping, too
         return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
+    return in_order(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
+
+
+def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
     if len(names) == 1:
         return {names[0]: given}
-    if not isinstance(given, (list, tuple)) or len(given) != len(names):
-        count = len(given) if isinstance(given, (list, tuple)) else 1
-        raise UserError(f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not {count}")
+    count = len(given) if isinstance(given, (list, tuple)) else 1
+    if not isinstance(given, (list, tuple)) or count != len(names):
+        raise UserError(f"{needs} {count}")
     return dict(zip(names, given, strict=True))
-
-
-def labels_by_input(y: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the labels by the input that has them."""
-    if len(names) == 1:
-        return {names[0]: y}
-    if not isinstance(y, (list, tuple)) or len(y) != len(names):
-        count = len(y) if isinstance(y, (list, tuple)) else 1
-        raise UserError(f"y needs labels for each of {len(names)} outputs, in a list, not {count}")
-    return dict(zip(names, y, strict=True))
 
 
 def split_pair(data: Any) -> tuple[Any, Any]:

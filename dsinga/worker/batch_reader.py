@@ -104,14 +104,13 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
         _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
     store = stores[first.name]
-    conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
     sampler = Sampler(
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
-        skip=conf.random_skip if conf else 0,
+        skip=first.store_conf.random_skip if first.store_conf else 0,
     )
     return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
 
@@ -138,11 +137,7 @@ def _with_store(layer: LayerConf) -> LayerConf:
 def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
     conf = layer.store_conf
     if conf is None:
-        legacy = layer.lmdbdata_conf or layer.sharddata_conf
-        if legacy is None:
-            raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
-        legacy_store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
-        return legacy_store, _info(legacy_store, legacy.batchsize)
+        raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
     store = _open_records(layer, conf, roots)
