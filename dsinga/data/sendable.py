@@ -24,7 +24,7 @@ _log_of_dask = logging.getLogger("distributed.protocol.pickle")
 def check_sendable(sources: Iterable[Any]) -> None:
     """Raise UserError, with the name of the array, unless the columns of ``sources`` can be sent to other processes."""
     for source in sources:
-        for column in getattr(source, "columns", ()):  # windows of a text have none
+        for column in source.columns:
             if why := column.why_unsendable():
                 raise unsendable(f"{source.location}: {column.name!r}", why)
 

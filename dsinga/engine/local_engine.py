@@ -234,4 +234,4 @@ def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[
 
 def _is_in_memory(source: Any) -> bool:
     """Whether the records of a source are numpy arrays of this process."""
-    return all(isinstance(column, ArrayColumn) for column in getattr(source, "columns", [None]))
+    return all(isinstance(column, ArrayColumn) for column in source.columns)

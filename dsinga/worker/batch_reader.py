@@ -40,7 +40,7 @@ class BatchReader:
         groups: the number of worker groups, each of which reads batches of its own.
     """
 
-    stores: Mapping[str, RecordSource | Windows]
+    stores: Mapping[str, RecordSource]
     infos: Mapping[str, RecordInfo]
     sampler: Sampler
     parts: tuple[Rows, ...]
@@ -87,16 +87,16 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
     if not layers:
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
-    stores: dict[str, RecordSource | Windows] = {}
+    stores: dict[str, RecordSource] = {}
     infos: dict[str, RecordInfo] = {}
     for layer in layers:
-        store: RecordSource | Windows
+        store: RecordSource
         text = layer.type is LayerType.kCharRNN
         try:
             store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
         except PathNotFound as error:
             raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
-        if job.skip_bad_batches and isinstance(store, RecordSource):
+        if job.skip_bad_batches:
             store = store.allowing_nonfinite()
         stores[layer.name] = store
     first = layers[0]

@@ -13,7 +13,7 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
-from dsinga.data import DataSource, write_store
+from dsinga.data import DataSource, RecordStore, Windows, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
@@ -176,8 +176,13 @@ def _xarray() -> Any:
     return xr.open_zarr("xr.zarr", chunks=None, consolidated=False)
 
 
+def _windows() -> Windows:
+    write_store("text.zarr", [(np.arange(99, dtype=np.uint8), None)], overwrite=True)
+    return Windows(RecordStore("text.zarr"), 3, 5)
+
+
 class TestBuiltIn(SourceContract):
-    @pytest.fixture(autouse=True, params=[_zarr, _store, _dask, _frame, _xarray, lambda: (X, Y)])
+    @pytest.fixture(autouse=True, params=[_zarr, _store, _dask, _frame, _xarray, _windows, lambda: (X, Y)])
     def _kind(self, request: pytest.FixtureRequest) -> None:
         self.make: Callable[[], Any] = request.param
 
