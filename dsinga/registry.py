@@ -34,6 +34,7 @@ ROOMS = {
     "initialiser": "dsinga.training",
     "algorithm": "dsinga.training",
     "importer": "dsinga.data.importers",
+    "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
     "extension": "dsinga.extensions",
     "environment": "dsinga.rl.environments",
     "learning_algorithm": "dsinga.rl.algorithms",

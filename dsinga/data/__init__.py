@@ -9,7 +9,7 @@ from dsinga.data.prefetch import Prefetch
 from dsinga.data.reading_store import make_blosc_lock
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
-from dsinga.data.sources.open_records import open_records
+from dsinga.data.sources.open_records import DataSource, open_records
 from dsinga.data.sources.stores import open_labels, open_store, read_mean
 from dsinga.data.sources.windows import Windows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
@@ -25,6 +25,7 @@ __all__ = [
     "AlgorithmRecords",
     "Batch",
     "Column",
+    "DataSource",
     "Prefetch",
     "Record",
     "RecordSource",

@@ -253,8 +253,8 @@ class _NoColumn(Column):
         raise RunError("an algorithm makes these records while it trains; there are none to read")
 
 
-def connect_sources(sources: Iterable[Any], client: Callable[[], Any]) -> None:
+def connect_sources(sources: Iterable[RecordSource], client: Callable[[], Any]) -> None:
     """Prepare to read ``sources`` in the process of a Dask worker; see :meth:`Column.connect`."""
     for source in sources:
-        for column in getattr(source, "columns", ()):  # windows of a text have none
+        for column in source.columns:
             column.connect(client)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dsinga.data.array_kinds import is_dask_array, is_dask_collection, is_dask_frame
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame
 from dsinga.errors import UserError
 
 # How the TypeError begins that Dask raises for a graph.
@@ -24,7 +24,7 @@ _log_of_dask = logging.getLogger("distributed.protocol.pickle")
 def check_sendable(sources: Iterable[Any]) -> None:
     """Raise UserError, with the name of the array, unless the columns of ``sources`` can be sent to other processes."""
     for source in sources:
-        for column in getattr(source, "columns", ()):  # windows of a text have none
+        for column in source.columns:
             if why := column.why_unsendable():
                 raise unsendable(f"{source.location}: {column.name!r}", why)
 
@@ -86,7 +86,13 @@ def _named(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(array: Any) -> str:
-    return "dask array" if is_dask_array(array) else "dask data frame" if is_dask_frame(array) else type(array).__name__
+    return (
+        "dask array"
+        if is_a(array, "dask.array", "Array")
+        else "dask data frame"
+        if is_dask_frame(array)
+        else type(array).__name__
+    )
 
 
 @contextlib.contextmanager

@@ -230,13 +230,9 @@ class LocalEngine(Engine):
 def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
     """Return a function that reads the records of a step, for the input layers of a net."""
     rows = dict.fromkeys(net.inputs, reader.parts[0])
-    return functools.partial(reader.read, rows=rows, group=0) if rows else _no_records
+    return functools.partial(reader.read, rows=rows, group=0)
 
 
 def _is_in_memory(source: Any) -> bool:
     """Whether the records of a source are numpy arrays of this process."""
-    return all(isinstance(column, ArrayColumn) for column in getattr(source, "columns", [None]))
-
-
-def _no_records(step: int) -> dict[str, Records]:
-    return {}
+    return all(isinstance(column, ArrayColumn) for column in source.columns)

@@ -75,5 +75,5 @@ def check_first_block(store: Any) -> None:
         reopened = copy.copy(store)
     except UserError:  # the store has gone meanwhile
         return
-    for column in getattr(reopened, "columns", ()):  # windows of a text have none
+    for column in reopened.columns:
         column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.arguments import check_whole
+from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.engine.local_cut import CutRunner, to_host, whole_shape
 from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
-from dsinga.engine.local_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.predictor import Predictor, batch_rows, in_batches

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dsinga.engine.bind_records import Batch, infos_of_arrays
 from dsinga.engine.local_cut import KEPT_NETS
-from dsinga.engine.local_records import Batch, infos_of_arrays
 from dsinga.engine.predictor import Predictor
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo

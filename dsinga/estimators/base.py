@@ -17,6 +17,7 @@ from dsinga.api.jobs import roots
 from dsinga.arguments import check_range, check_whole
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
+from dsinga.engine.bind_records import with_batchsize
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
@@ -106,7 +107,7 @@ class NetEstimator(EstimatorRecords):
         if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, client)
-        self.job_ = jobs.with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
+        self.job_ = with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)

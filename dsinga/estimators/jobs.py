@@ -158,17 +158,6 @@ def with_weights(job: Job) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
 
 
-def with_batchsize(job: Job, batchsize: int) -> Job:
-    """Return the job with this number of records in a batch."""
-    layers = [
-        each.replace(store_conf=each.store_conf.replace(batchsize=[batchsize]))
-        if layer_class(each).is_input and each.store_conf
-        else each
-        for each in job.neuralnet.layer
-    ]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
-
-
 def batchsize_of(job: Job) -> int:
     """Return the number of records in a batch."""
     sizes = [

@@ -16,7 +16,9 @@ from dsinga.job.writer import job_html, redact_job, to_text  # and it sets how a
 def __getattr__(name: str) -> Any:
     """Return a class of settings by name, as LRNConf of kLRN, or one from which such a class derives."""
     if name.endswith("Conf"):
-        for kind in ("layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm"):
+        for kind in (
+            "layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm", "source"
+        ):  # fmt: skip
             for _, conf in component_settings(kind):
                 for cls in conf.__mro__:
                     if cls.__name__ == name:

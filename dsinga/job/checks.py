@@ -55,7 +55,7 @@ def has_own_records(job: Job, phase: Phase) -> bool:
 
     def readable(number: int) -> bool:
         store = job.neuralnet.layer[number].store_conf
-        return store is None or bool(store.path) or store.records is not None
+        return store is None or store.has_records
 
     of_phase, of_training = inputs(phase), inputs(Phase.kTrain)
     if not all(map(readable, of_phase)):
@@ -187,7 +187,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         return
     field, user_field = message.type_field, message.user_field
     type_ = getattr(message, field)
-    if getattr(message, user_field) and not type_.is_user:
+    if getattr(message, user_field) and not message.is_user:
         text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_}"
         raise error_in(layer, message, f"{text}; write {field}: {type_.user}, or leave {field} out", user_field)
     for needed in message.needed_fields():
@@ -196,7 +196,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         if needed != user_field or field in set_fields(message):
             kind = item_type(field_types(type(message))[needed])[0]
             remedy = f"{needed} {{ ... }}" if is_message(kind) else f"{needed}: " + ('"..."' if kind is str else "...")
-            is_user = type_.is_user and needed != user_field
+            is_user = message.is_user and needed != user_field
             name, field = (
                 (f"{user_field} {message.type_name!r}", user_field) if is_user else (f"{field} {type_}", field)
             )
@@ -244,7 +244,7 @@ def check_layer(layer: LayerConf) -> None:
 def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
     """Raise JobError for a store_conf without a path or an array, in a layer that belongs to one of ``phases``."""
     store = layer.store_conf
-    if store is None or store.path or store.records is not None:
+    if store is None or store.has_records:
         return
     if any(layer.in_phase(phase) for phase in phases):
         raise error_in(layer, store, 'store_conf needs a path: "...", or in Python data=, the arrays of the phase')

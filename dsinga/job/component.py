@@ -115,7 +115,7 @@ def _check_annotations(cls: type[Settings]) -> None:
 def _check_definition(cls: type[Settings]) -> None:
     default = dict(default_values(cls))
     allowed = ranges(cls)
-    for name, hint in field_types(cls).items():
+    for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
         if kind not in (int, float, bool, str, dict) and not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
             if not is_message(kind):
@@ -200,10 +200,14 @@ class Component(Message):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
+    def is_user(self) -> bool:
+        """Whether the component is of the user's own, so that ``user_field`` names it."""
+        return bool(getattr(self, self.type_field).is_user)
+
+    @property
     def type_name(self) -> str:
         """The name under which the component is registered: that of the user's own, else the type."""
-        member = getattr(self, self.type_field)
-        return (getattr(self, self.user_field) or "") if member.is_user else str(member)
+        return str(getattr(self, self.user_field if self.is_user else self.type_field) or "")
 
     @property
     def title(self) -> str:

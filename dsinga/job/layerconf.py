@@ -10,18 +10,27 @@ from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
+from dsinga.registry import entries, register
 
 
-class StoreConf(Settings):
+@register("source", "zarr", "kvfile", "textfile", "lmdb", "imagefolder", "hdfsfile")  # which have no other settings
+class StoreConf(Settings, Component):
     """The store from which an input layer reads records, or to which an output layer writes results.
 
+    ``backend`` may name a source of the user's own (:class:`dsinga.data.DataSource`), whose settings are a field.
     In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
     of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
     """
 
+    kind: ClassVar = "source"
+    type_field: ClassVar = "backend"
+    user_field: ClassVar = "backend"
+    is_user: ClassVar = True
     _records: ClassVar[Any] = None
 
-    backend: str | None = setting(None, "the format of the store; told by its path and contents without it")
+    backend: str | None = setting(
+        None, "the format of the store, or a source of your own; told by its path and contents without it"
+    )
     path: str | None = setting(None, "the path of the store")
     separator: str = setting(",", "what separates the numbers of a text file")
     mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
@@ -38,6 +47,17 @@ class StoreConf(Settings):
     label: str | None = setting(
         None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
     )
+
+    @property
+    def type_name(self) -> str:
+        """The name under which the source is registered."""
+        return self.backend or "zarr"
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records to read: at a path, in Python, or those of a source that needs no path."""
+        source = entries(self.kind).get(self.type_name)
+        return bool(self.path) or self.records is not None or not getattr(source, "needs_path", True)
 
     @property
     def records(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job import LayerConf, StoreConf
+from dsinga.job import DataConf, LayerConf, StoreConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
@@ -105,12 +105,27 @@ class LMDBData(RecordInput):
 
     required_fields = ("lmdbdata_conf",)
 
+    @classmethod
+    def reads(cls, conf: LayerConf) -> StoreConf | None:
+        return conf.store_conf or _older_store(conf.lmdbdata_conf, "lmdb")
+
 
 @register("layer", kShardData=194)
 class ShardData(RecordInput):
     """kRecordInput with SINGA's older settings: records of shard files."""
 
     required_fields = ("sharddata_conf",)
+
+    @classmethod
+    def reads(cls, conf: LayerConf) -> StoreConf | None:
+        return conf.store_conf or _older_store(conf.sharddata_conf)
+
+
+def _older_store(conf: DataConf | None, backend: str | None = None) -> StoreConf | None:
+    """Return SINGA's older settings of a store as those of today."""
+    if conf is None:
+        return None
+    return StoreConf(backend=backend, path=conf.path, batchsize=[conf.batchsize], random_skip=conf.random_skip)
 
 
 @register("layer", kDummy=204)

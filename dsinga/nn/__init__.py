@@ -22,7 +22,7 @@ from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDis
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling
+from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.model import CD, Model, Sequential
@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.
-derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions)
+derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions, source_functions)
 
 __getattr__ = missing_names(__name__, __all__, lambda: derived_functions)
 

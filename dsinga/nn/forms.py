@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import textwrap
@@ -14,6 +15,7 @@ from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
+from dsinga.nn.keras_arguments import bind
 from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
@@ -255,3 +257,14 @@ def named(
     returns = inspect.signature(function).return_annotation
     function.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
     return function
+
+
+def called_by_name(function: Any) -> Any:
+    """Return a function of :func:`named` with arguments that are checked by name."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return function(**bind(function.__name__, signature, args, kwargs))
+
+    return make

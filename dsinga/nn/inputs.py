@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 from dsinga.arguments import is_whole
+from dsinga.data import DataSource
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
 from dsinga.nn.feature import Feature
+from dsinga.nn.forms import Derived, Form, called_by_name, named
 from dsinga.nn.keras_arguments import check_names
 from dsinga.nn.layer_details import image
 from dsinga.nn.symbol import Symbol, layer
@@ -57,6 +60,21 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         return Feature(writer.name, known if known is not None else data, is_input=True)
 
     return write
+
+
+def source_function(name: str, form: Form, cls: type[DataSource]) -> Callable[..., DataSource]:
+    """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
+
+    def function(path: str | None = None, **arguments: Any) -> DataSource:
+        return cls(path, *form.fields(name, cls.Conf, arguments).values())
+
+    path = inspect.signature(function).parameters["path"]
+    first = path.replace(default=path.empty) if cls.needs_path else path
+    return called_by_name(named(function, name, form, cls, [first]))
+
+
+# Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
+source_functions = Derived("source", source_function, takes=lambda cls: issubclass(cls, DataSource))
 
 
 @layer

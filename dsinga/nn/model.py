@@ -184,8 +184,8 @@ class Model(Trainable):
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
-            paths = {phase: records.paths.get(name) for phase, records in phases.items()}
-            layers += layers_of_input(conf, paths, batch_size or 32)
+            stores = {phase: records.stores.get(name, {}) for phase, records in phases.items()}
+            layers += layers_of_input(conf, stores, batch_size or 32)
         layers += written.layers
         return Job(
             **{

@@ -211,10 +211,11 @@ def check_metric_names(metrics: Sequence[str], kinds: Set[str]) -> None:
         )
 
 
-def layers_of_input(conf: LayerConf, stores: Mapping[str, str | None], batch_size: Any) -> list[LayerConf]:
+def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
     """Return the layers of an input: one for each phase that has data of its own.
 
-    ``stores`` has an entry for each of "train", "val" and "test" that has data: the path of a store, None for arrays.
+    ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
+    arrays.
     One layer is in all phases where there are no data but those of training.
     """
     if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
@@ -223,13 +224,8 @@ def layers_of_input(conf: LayerConf, stores: Mapping[str, str | None], batch_siz
     if conf.include:
         return [conf.replace(store_conf=store)]
     if not stores.keys() - {"train"}:
-        return [conf.replace(store_conf=with_path(store, stores.get("train")))]
+        return [conf.replace(store_conf=store.replace(**stores.get("train", {})))]
     parts = ["train", *(part for part in ("val", "test") if part in stores)]
-    layers = [conf.replace(include=[PHASES[part]], store_conf=with_path(store, stores.get(part))) for part in parts]
+    layers = [conf.replace(include=[PHASES[part]], store_conf=store.replace(**stores.get(part, {}))) for part in parts]
     others = [PHASES[part] for part in ("val", "test") if part not in stores]
     return [*layers, conf.replace(include=others, store_conf=store)] if others else layers
-
-
-def with_path(store: StoreConf, path: str | None) -> StoreConf:
-    """Return the store_conf with a path, if there is one."""
-    return store if path is None else store.replace(path=path)

@@ -17,6 +17,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.registry import entries
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -27,24 +28,24 @@ class PhaseRecords:
 
     Attributes:
         sources: opened sources of records, by input; none for numpy arrays that are only described.
-        paths: the paths of those that were given as paths, which a job names.
+        stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
-        """Return the sources that the job names no path for."""
-        return {name: source for name, source in self.sources.items() if name not in self.paths}
+        """Return the sources that the job does not name."""
+        return {name: source for name, source in self.sources.items() if name not in self.stores}
 
     def described(self) -> PhaseRecords:
-        """Return the paths and shapes without the opened records, and without weights, which belong to these."""
+        """Return the stores and shapes without the opened records, and without weights, which belong to these."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords(paths=self.paths, shapes=shapes, label_shapes=self.label_shapes)
+        return PhaseRecords(stores=self.stores, shapes=shapes, label_shapes=self.label_shapes)
 
     def assume_labels(self) -> None:
         """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
@@ -69,12 +70,21 @@ def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
     """Return the opened records of each input. Raises UserError for what cannot be read."""
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
-        if isinstance(x, (str, os.PathLike)) and y is None:
-            records.paths[name] = os.fspath(x)
+        if y is None and (fields := store_fields(x)):
+            records.stores[name] = fields
         source = records.sources[name] = open_records(x if y is None else (x, y))
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
+
+
+def store_fields(x: Any) -> dict[str, Any]:
+    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
+    if isinstance(x, (str, os.PathLike)):
+        return {"path": os.fspath(x)}
+    name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
+    settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
+    return {"backend": name, "path": x.path, **settings} if name else {}
 
 
 def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
@@ -149,7 +159,9 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
     records = {} if x is None else by_name("x", x, inputs)
-    labels = {} if y is None else labels_by_input(y, label_inputs or inputs[:1])
+    outputs = label_inputs or inputs[:1]
+    needs = f"y needs labels for each of {len(outputs)} outputs, in a list, not"
+    labels = {} if y is None else in_order(y, outputs, needs)
     pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
     for name, label in labels.items():
         rows = np.asarray(label)
@@ -217,22 +229,17 @@ def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
     if isinstance(given, dict):  # an xarray Dataset is a mapping, too
         return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
+    return in_order(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
+
+
+def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
     if len(names) == 1:
         return {names[0]: given}
-    if not isinstance(given, (list, tuple)) or len(given) != len(names):
-        count = len(given) if isinstance(given, (list, tuple)) else 1
-        raise UserError(f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not {count}")
+    count = len(given) if isinstance(given, (list, tuple)) else 1
+    if not isinstance(given, (list, tuple)) or count != len(names):
+        raise UserError(f"{needs} {count}")
     return dict(zip(names, given, strict=True))
-
-
-def labels_by_input(y: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the labels by the input that has them."""
-    if len(names) == 1:
-        return {names[0]: y}
-    if not isinstance(y, (list, tuple)) or len(y) != len(names):
-        count = len(y) if isinstance(y, (list, tuple)) else 1
-        raise UserError(f"y needs labels for each of {len(names)} outputs, in a list, not {count}")
-    return dict(zip(names, y, strict=True))
 
 
 def split_pair(data: Any) -> tuple[Any, Any]:

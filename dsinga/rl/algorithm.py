@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
-from dsinga.engine.bind_records import bind_records
+from dsinga.engine.bind_records import bind_records, with_batchsize
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
@@ -229,15 +229,11 @@ def experience_job(
     ``examples`` has an array (n, ...) for each input layer, ``labels`` those of its records, if they have any; only
     shapes and dtypes matter.
     """
-    layers = [
-        layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[rows]))
-        for layer in job.neuralnet.layer
-    ]
     sources = {
         name: AlgorithmRecords(rows, array.shape[1:], record_dtype(array.dtype), (labels or {}).get(name))
         for name, array in examples.items()
     }
-    return bind_records(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), sources)
+    return bind_records(with_batchsize(job, rows), sources)
 
 
 Experience = Rollout | Transitions

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from dsinga.engine.bind_records import with_batchsize
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, ParamConf, Phase, StoreConf, UpdaterConf, loads
 from dsinga.job.check_net import check_net
@@ -75,8 +76,9 @@ class Model:
     def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
         """Return a job of the model's layers and of further ``layers``, such as losses and their inputs."""
         fields: dict[str, Any] = {} if updater is None else {"updater": updater}
-        confs = [_with_one_row(layer) for layer in (*self.layers, *layers)]
-        return Job(name="model", seed=seed, neuralnet=NetConf(layer=confs), **fields)
+        net = NetConf(layer=[*self.layers, *layers])
+        # For one row: all input layers of a net have the same batch size when it is made.
+        return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)
 
     def with_layers(self, layers: Sequence[LayerConf]) -> Model:
         """Return a model with the same names of input and heads, and with other layers, which are not checked."""
@@ -132,11 +134,6 @@ class Model:
 def input_layer(name: str) -> LayerConf:
     """Return an input layer for arrays that an algorithm gives, such as actions or targets."""
     return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
-
-
-def _with_one_row(layer: LayerConf) -> LayerConf:
-    """Return an input layer made for one row: all input layers of a net have the same batch size when it is made."""
-    return layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[1]))
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:

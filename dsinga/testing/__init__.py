@@ -1,8 +1,8 @@
-"""Contracts for layers, updaters, extensions and kernel backends, as pytest classes to subclass for your own code.
+"""Contracts for layers, updaters, extensions, sources and kernel backends, as pytest classes for code of your own.
 
-The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract` and
-:class:`KernelContract`. The last one also needs hypothesis. ``python -m dsinga.testing.chaos`` trains a job while
-faults happen; it needs neither.
+The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
+:class:`SourceContract` and :class:`KernelContract`. The last one also needs hypothesis. ``python -m
+dsinga.testing.chaos`` trains a job while faults happen; it needs neither.
 """
 
 from importlib import import_module
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsinga.testing.layer_cases import LayerCase
     from dsinga.testing.layers import LayerContract
     from dsinga.testing.simulated_loop import SimulatedLoop
+    from dsinga.testing.sources import SourceContract
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LayerCase",
     "LayerContract",
     "SimulatedLoop",
+    "SourceContract",
     "UpdaterContract",
 ]
 
@@ -31,11 +33,19 @@ _MODULES = {
     "LayerCase": "layer_cases",
     "LayerContract": "layers",
     "SimulatedLoop": "simulated_loop",
+    "SourceContract": "sources",
     "UpdaterContract": "updaters",
 }
 KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
-REWRITTEN = ("extensions", "layer_parts", "layers", "updaters", *(f"kernel_{name}" for name in KERNEL_CHECKS))
+REWRITTEN = (
+    "extensions",
+    "layer_parts",
+    "layers",
+    "sources",
+    "updaters",
+    *(f"kernel_{name}" for name in KERNEL_CHECKS),
+)
 PACKAGES = ("pytest", "hypothesis")  # that dsinga does not install
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data import RecordSource, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
@@ -21,6 +21,8 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.registry import lookup
+from dsinga.training.resolve import error_note
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class BatchReader:
         groups: the number of worker groups, each of which reads batches of its own.
     """
 
-    stores: Mapping[str, RecordSource | Windows]
+    stores: Mapping[str, RecordSource]
     infos: Mapping[str, RecordInfo]
     sampler: Sampler
     parts: tuple[Rows, ...]
@@ -55,6 +57,8 @@ class BatchReader:
 
     def read(self, step: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
         """Return the given rows of a group's batch of ``step``, by input layer."""
+        if not rows:  # of a worker without input layers, or whose records the algorithm makes
+            return {}
         numbers = self.sampler.rows(step * self.groups + group)
         return {name: Records(*self.stores[name].read(numbers[part.start : part.stop])) for name, part in rows.items()}
 
@@ -83,16 +87,16 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
     if not layers:
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
-    stores: dict[str, RecordSource | Windows] = {}
+    stores: dict[str, RecordSource] = {}
     infos: dict[str, RecordInfo] = {}
     for layer in layers:
-        store: RecordSource | Windows
+        store: RecordSource
         text = layer.type is LayerType.kCharRNN
         try:
             store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
         except PathNotFound as error:
             raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
-        if job.skip_bad_batches and isinstance(store, RecordSource):
+        if job.skip_bad_batches:
             store = store.allowing_nonfinite()
         stores[layer.name] = store
     first = layers[0]
@@ -100,14 +104,13 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
         _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
     store = stores[first.name]
-    conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
     sampler = Sampler(
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
-        skip=conf.random_skip if conf else 0,
+        skip=first.store_conf.random_skip if first.store_conf else 0,
     )
     return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
 
@@ -134,11 +137,7 @@ def _with_store(layer: LayerConf) -> LayerConf:
 def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
     conf = layer.store_conf
     if conf is None:
-        legacy = layer.lmdbdata_conf or layer.sharddata_conf
-        if legacy is None:
-            raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
-        legacy_store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
-        return legacy_store, _info(legacy_store, legacy.batchsize)
+        raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
     store = _open_records(layer, conf, roots)
@@ -148,11 +147,18 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordI
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
-    """Return the array that is bound to the layer, or open the store of its path."""
+    """Return the array that is bound to the layer, or open the store of its path, or the source of the user's own."""
     if conf.records is not None:
         return conf.records
-    if not conf.path:
+    if not conf.has_records:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a path, or in Python data=, the arrays of the phase")
+    try:
+        cls = lookup(conf.kind, conf.type_name)
+    except UserError as error:
+        raise conf.error(f"layer {layer.name!r}: {error}", "backend") from None
+    if cls is not StoreConf:
+        return _open_source(layer, conf, cls, roots)
+    assert conf.path is not None
     return open_store(
         conf.path,
         backend=conf.backend,
@@ -164,6 +170,19 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         data=conf.data,
         label=conf.label,
     )
+
+
+def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:
+    """Open the source of the user's own that is registered for the backend."""
+    if not (isinstance(cls, type) and issubclass(cls, DataSource)):
+        text = f"layer {layer.name!r}: {conf.backend!r} must be registered with a subclass of dsinga.data.DataSource"
+        raise conf.error(f"{text}, not {cls!r}", "backend")
+    source = cls(conf.path, conf.settings_of(cls.Conf) if cls.Conf else None, roots)
+    with error_note(f"in the source {conf.backend} of layer {layer.name!r}"):
+        try:
+            return open_records(source, roots=roots)
+        except UserError as error:
+            raise conf.error(f"layer {layer.name!r}: source {conf.backend}: {error}", "backend") from error
 
 
 def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:

@@ -255,8 +255,6 @@ class GroupWorker:
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
         rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
-        if not rows:
-            return _no_records
         read = functools.partial(reader.read, rows=rows, group=self._key.group)
         if not self._on_device:
             return read
@@ -312,10 +310,6 @@ def _send_ahead(
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
     """Call a collective under a key that no other iteration uses."""
     return collective(f"{iteration}/{key}", array)
-
-
-def _no_records(step: int) -> dict[str, Records]:
-    return {}
 
 
 def group_seed(seed: int, group: int) -> int:

@@ -49,7 +49,7 @@ def documented(kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "extension", "environment")]
+    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "extension", "environment")]
 )
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
@@ -92,7 +92,7 @@ def test_the_pages_of_settings_say_what_the_registry_says(name):
     assert text == pages()[name], "out of date: python -m tests.support.settings_pages"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.ROOMS if kind not in ("importer", "environment")])
+@pytest.mark.parametrize("kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "environment")])
 def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means(kind):
     text = "".join(pages().values())
     for name in builtin(kind):

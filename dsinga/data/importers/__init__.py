@@ -3,56 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import os
-from collections.abc import Callable, Generator, Iterable
+import pkgutil
+from collections.abc import Callable, Generator, Iterable, Mapping
 
 from dsinga.data.filesystem import absolute, join
 from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
-from dsinga.data.importers.cifar10 import cifar10
-from dsinga.data.importers.conll import conll
-from dsinga.data.importers.contexts import contexts
-from dsinga.data.importers.imagefolder import imagefolder
-from dsinga.data.importers.kvfile import kvfile
-from dsinga.data.importers.lmdb import lmdb
-from dsinga.data.importers.mat import mat
-from dsinga.data.importers.mnist import mnist
-from dsinga.data.importers.movielens import movielens
-from dsinga.data.importers.npz import npz
-from dsinga.data.importers.pairs import pairs
-from dsinga.data.importers.sentences import sentences
-from dsinga.data.importers.text import text
-from dsinga.data.importers.textfile import textfile
 from dsinga.data.staged_stores import StagedStores
 from dsinga.data.writer import stage_store
 from dsinga.errors import UserError
-from dsinga.registry import lookup, nearest, register, registered
+from dsinga.registry import entries, lookup, nearest, registered
 
 Importer = Callable[..., dict[str, StoreContents]]
 Progress = Callable[[int, int], None]
 
 # An importer takes the source and its own options, and returns the contents of each store to write, by the path to add
 # to the destination; "" is the destination itself. It reads headers only; the batches are generators.
-KINDS: dict[str, Importer] = {
-    "mnist": mnist,
-    "cifar10": cifar10,
-    "conll": conll,
-    "csv": textfile,
-    "textfile": textfile,
-    "kvfile": kvfile,
-    "lmdb": lmdb,
-    "npz": npz,
-    "mat": mat,
-    "imagefolder": imagefolder,
-    "text": text,
-    "sentences": sentences,
-    "movielens": movielens,
-    "pairs": pairs,
-    "contexts": contexts,
-}
-for _kind, _importer in KINDS.items():
-    if _kind not in registered("importer"):  # a user may have registered an importer of that name before
-        register("importer", _kind)(_importer)
+for _module in pkgutil.iter_modules(__path__):  # the file of an importer registers it
+    importlib.import_module(f"{__name__}.{_module.name}")
+KINDS: Mapping[str, Importer] = entries("importer")
 
 
 def import_records(

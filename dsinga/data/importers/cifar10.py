@@ -17,6 +17,7 @@ import numpy as np
 
 from dsinga.data.importers.batches import Batch, OpenFile, StoreContents, naming_errors, opened
 from dsinga.errors import UserError
+from dsinga.registry import register
 from dsinga.regular_files import open_regular
 
 SHAPE = (3, 32, 32)
@@ -33,6 +34,7 @@ class _File(NamedTuple):
     open: Callable[[], AbstractContextManager[OpenFile]]
 
 
+@register("importer", "cifar10")
 def cifar10(source: str) -> dict[str, StoreContents]:
     """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
 

@@ -20,7 +20,7 @@ from dsinga.data.importers.batches import Batch, StoreContents, text_lines
 from dsinga.data.store import RecordStore
 from dsinga.data.vocabulary import UNKNOWN, check_min_count, common_words
 from dsinga.errors import UserError
-from dsinga.registry import listed, nearest
+from dsinga.registry import listed, nearest, register
 
 SENTENCES_PER_BATCH = 1024
 AFFIX_LENGTH = 3
@@ -57,6 +57,7 @@ FEATURES: dict[str, Callable[[str], str]] = {
 }
 
 
+@register("importer", "conll")
 def conll(
     source: str, vocabulary: str | None = None, min_count: int = 2, has_label: bool = True
 ) -> dict[str, StoreContents]:

@@ -11,12 +11,14 @@ import numpy as np
 from dsinga.data.importers.batches import StoreContents, in_batches, text_lines
 from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
 RECORDS_PER_BATCH = 1 << 16
 FREQUENT = 1e-3  # the share of a text from which on a word is left out now and then: word2vec's default
 
 
+@register("importer", "contexts")
 def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float = 0.1) -> dict[str, StoreContents]:
     """Read a file of text, plain, .gz or .xz, in UTF-8: records are contexts of words, with a word as their label.
 

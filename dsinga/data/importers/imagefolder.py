@@ -10,11 +10,13 @@ import numpy as np
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, read_lines, stack
 from dsinga.data.importers.kvfile import decode_image
 from dsinga.errors import UserError
+from dsinga.registry import register
 from dsinga.regular_files import TABLE_BYTES, read_regular
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 
 
+@register("importer", "imagefolder")
 def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreContents]:
     """Read images as uint8 (3, height, width), from a folder with a subfolder for each class, or from a list file.
 

@@ -18,11 +18,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
 from dsinga.errors import UserError
+from dsinga.registry import register
 from dsinga.regular_files import open_regular
 
 _size = struct.Struct("=Q")
 
 
+@register("importer", "kvfile")
 def kvfile(source: str, encoded: bool = False) -> dict[str, StoreContents]:
     """Read the records of a kvfile in order; :func:`decode_record` gives their shapes and dtypes.
 

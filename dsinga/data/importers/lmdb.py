@@ -17,9 +17,11 @@ from typing import BinaryIO, NamedTuple
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
 from dsinga.data.importers.kvfile import decode_datum, decode_record
 from dsinga.errors import UserError
+from dsinga.registry import register
 from dsinga.regular_files import open_regular
 
 
+@register("importer", "lmdb")
 def lmdb(source: str, encoded: bool = False) -> dict[str, StoreContents]:
     """Read a database whose values are CaffeDatum or RecordProto messages, in the order of its keys.
 

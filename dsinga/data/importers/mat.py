@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.data.importers.batches import Batch, StoreContents, in_batches, naming_errors, read_lines
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
-from dsinga.registry import listed
+from dsinga.registry import listed, register
 from dsinga.regular_files import open_regular
 
 Shape = tuple[int, ...]
@@ -24,6 +24,7 @@ NUMERIC_CLASSES = (
 )
 
 
+@register("importer", "mat")
 def mat(source: str) -> dict[str, StoreContents]:
     """Read a MATLAB file (version 7 or earlier), or a folder with one: a store NAME.zarr for each matrix NAME (N, ...).
 

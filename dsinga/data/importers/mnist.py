@@ -15,11 +15,13 @@ import numpy as np
 from dsinga.data.importers.batches import Batch, StoreContents, find, opened
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 IMAGES, LABELS = 2051, 2049
 LARGEST_SIDE = 1 << 14  # pixels
 
 
+@register("importer", "mnist")
 def mnist(source: str) -> dict[str, StoreContents]:
     """Read a folder with the four idx files, compressed or not: records uint8 (28, 28), labels 0 to 9."""
     return {"train_data.zarr": _contents(source, "train"), "test_data.zarr": _contents(source, "t10k")}

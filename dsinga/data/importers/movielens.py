@@ -20,6 +20,7 @@ from dsinga.data.vocabulary import (
     is_held_out,
 )
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 GENRES = (
     "unknown", "action", "adventure", "animation", "children", "comedy", "crime", "documentary", "drama", "fantasy",
@@ -43,6 +44,7 @@ class Ratings(NamedTuple):
     stars: np.ndarray
 
 
+@register("importer", "movielens")
 def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[str, StoreContents]:
     """Read u.data, u.item and u.user of MovieLens 100k from a folder, plain, .gz or .xz.
 

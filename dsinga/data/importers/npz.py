@@ -17,7 +17,7 @@ from dsinga.data.conversion import record_dtype
 from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
-from dsinga.registry import listed
+from dsinga.registry import listed, register
 from dsinga.regular_files import open_regular
 
 DATA, LABELS = ("data", "x", "images"), ("labels", "y")
@@ -34,6 +34,7 @@ class _Header(NamedTuple):
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
+@register("importer", "npz")
 def npz(source: str) -> dict[str, StoreContents]:
     """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` if there is one.
 

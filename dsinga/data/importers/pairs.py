@@ -26,6 +26,7 @@ from dsinga.data.vocabulary import (
     training_store,
 )
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 MARKS = (SENTENCE_START, SENTENCE_END)
 _log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class SentencePair(NamedTuple):
     target: list[str]
 
 
+@register("importer", "pairs")
 def pairs(
     source: str,
     target: str | None = None,

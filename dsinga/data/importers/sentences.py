@@ -21,7 +21,7 @@ from dsinga.data.vocabulary import (
     training_store,
 )
 from dsinga.errors import UserError
-from dsinga.registry import listed
+from dsinga.registry import listed, register
 
 
 class LabelledSentence(NamedTuple):
@@ -32,6 +32,7 @@ class LabelledSentence(NamedTuple):
     place: float
 
 
+@register("importer", "sentences")
 def sentences(
     source: str, vocabulary: str | None = None, min_count: int = 2, held_out: float = 0.1, encoding: str = "utf-8"
 ) -> dict[str, StoreContents]:

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.data.importers.batches import Batch, StoreContents, opened, text_lines
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 BLOCK_BYTES = 1 << 20
 WORDS_PER_BATCH = 1 << 16
@@ -25,6 +26,7 @@ class TextSummary(NamedTuple):
     skip_unseen: bool
 
 
+@register("importer", "text")
 def text(
     source: str,
     words: bool = False,

@@ -9,10 +9,12 @@ import numpy as np
 
 from dsinga.data.importers.batches import Batch, StoreContents, opened
 from dsinga.errors import UserError
+from dsinga.registry import register
 
 BLOCK_BYTES = 1 << 20
 
 
+@register("importer", "csv", "textfile")
 def textfile(
     source: str, separator: str = ",", has_label: bool = True, label_columns: int | None = None
 ) -> dict[str, StoreContents]:

@@ -1,8 +1,8 @@
-"""Records and labels in memory: numpy arrays, and what numpy converts; and the checks of every column of arrays."""
+"""Kinds of objects with records; that of arrays in memory, and the checks of every column of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +56,33 @@ def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
     return ArrayColumn(y, name, labels=True), options.classes
+
+
+class Kind(NamedTuple):
+    """A kind of object that has records or labels, declared beside the functions that open it.
+
+    Attributes:
+        words: what messages call such an object.
+        takes: whether an object is of this kind.
+        records: returns the records of an object, beside the labels ``y``.
+        options: the options of :func:`open_records` that have a meaning for the records of an object.
+        labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
+            of records, and the options.
+    """
+
+    words: str
+    takes: Callable[[Any], bool]
+    records: Callable[[Any, Any, Options], DataAndLabels]
+    options: tuple[str, ...] = ("classes",)
+    labels: Callable[[Any, str, int, Options], Labels] = array_labels
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether ``value`` is an array of any library, or a list: what numpy converts to an array."""
+    return hasattr(value, "__array__") or isinstance(value, list)
+
+
+ARRAYS = Kind("an array", _is_array, array_records)
 
 
 class ArrayColumn(Column):

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from dsinga.data.array_kinds import is_a
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.sendable import why_graph_unsendable
 from dsinga.data.sources.arrays import (
     DataAndLabels,
+    Kind,
     Labels,
     Options,
     array_labels,
@@ -45,6 +47,9 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
         (y,) = compute(y)
         return array_labels(y, name, length, options)
     return DaskColumn(y, name, labels=True), options.classes
+
+
+DASK_ARRAYS = Kind("a dask array", lambda value: is_a(value, "dask.array", "Array"), dask_records, labels=dask_labels)
 
 
 class DaskColumn(Column):

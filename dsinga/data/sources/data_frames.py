@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.array_kinds import is_dask_frame
+from dsinga.data.array_kinds import is_a, is_dask_frame
 from dsinga.data.conversion import record_dtype
-from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Labels, Options, codes
+from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
 from dsinga.data.sources.dask_arrays import DaskColumn, compute
 from dsinga.errors import UserError
 from dsinga.registry import nearest_or_listed
@@ -127,3 +127,11 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
     elif array.dtype.kind in "OSUT":
         array = codes(array, title, classes)
     return ArrayColumn(array, name, labels=True), classes
+
+
+def _is_frame(value: Any) -> bool:
+    """Return whether ``value`` is a data frame or a series of pandas or Dask."""
+    return is_a(value, "pandas", "DataFrame", "Series") or is_dask_frame(value)
+
+
+FRAMES = Kind("a data frame", _is_frame, frame_records, ("label", "columns", "classes"), frame_labels)

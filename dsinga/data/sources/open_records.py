@@ -1,51 +1,63 @@
-"""Opening records from whatever a person has: a path or URL, arrays, data frames, a source of records.
+"""Opening records from whatever a person has: a path or URL, arrays, data frames, a source of the user's own.
 
-``KINDS`` is the table of what can be opened. Each kind has a file in this folder, which makes columns of its objects.
+``KINDS`` is the table of what can be opened. Each kind is declared in a file of this folder, which makes columns of its
+objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from dsinga.data.array_kinds import is_array, is_dask_array, is_data_array, is_dataset, is_frame, is_path
+from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
-from dsinga.data.sources.arrays import DataAndLabels, Labels, Options, array_labels, array_records
-from dsinga.data.sources.dask_arrays import dask_labels, dask_records
-from dsinga.data.sources.data_frames import frame_labels, frame_records
-from dsinga.data.sources.stores import open_store, path_labels, path_records, refuse_numpy_file
-from dsinga.data.sources.xarray_objects import data_array_records, dataset_records
+from dsinga.data.sources.arrays import ARRAYS, Kind, Options
+from dsinga.data.sources.dask_arrays import DASK_ARRAYS
+from dsinga.data.sources.data_frames import FRAMES
+from dsinga.data.sources.stores import PATHS, is_path, open_store, refuse_numpy_file
+from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 from dsinga.errors import UserError
 
+# In the order in which an object is asked; all but paths convert to numpy arrays, too.
+KINDS = (PATHS, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)
 
-class Kind(NamedTuple):
-    """A kind of object that has records or labels.
+
+class DataSource(ABC):
+    """Base of a source of the user's own: it opens records that a job names by ``backend`` in a ``store_conf``.
+
+    A subclass is registered as ``@register("source", "Name")``. Only the process that starts a run makes and opens it;
+    workers get the records that it opens.
 
     Attributes:
-        words: what messages call such an object.
-        matches: whether an object is of this kind.
-        records: returns the records of an object, beside the labels ``y``.
-        labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
-            of records, and the options.
-        options: the options of :func:`open_records` that have a meaning for the records of an object.
+        Conf: declares the settings, a :class:`dsinga.job.Settings`; None for none.
+        needs_path: whether a job must name a path.
+        path: where the records are: an absolute path or a URL, None without a path.
+        settings: those that are given, else their defaults.
+
+    Args:
+        path: a path, looked up by :func:`dsinga.data.resolve`, or a URL.
+        settings: a ``Conf``; its defaults by default.
+        roots: folders in which a relative path is looked up after the working directory.
     """
 
-    words: str
-    matches: Callable[[Any], bool]
-    records: Callable[[Any, Any, Options], DataAndLabels]
-    labels: Callable[[Any, str, int, Options], Labels]
-    options: tuple[str, ...]
+    Conf: ClassVar[Any] = None
+    needs_path: ClassVar[bool] = True
+    settings: Any = None
 
+    def __init__(self, path: str | os.PathLike[str] | None = None, settings: Any = None, roots: Sequence[str] = ()):
+        if self.Conf is not None:
+            self.settings = self.Conf() if settings is None else settings
+            for fault in self.settings.all_faults():
+                raise self.settings.error(*fault)
+        self.roots = roots
+        self.path = None if path is None else resolve(path, roots)
 
-KINDS = (  # in the order in which an object is asked; all but paths convert to numpy arrays, too
-    Kind("a path or URL", is_path, path_records, path_labels, ("classes",)),
-    Kind("a Dataset", is_dataset, dataset_records, array_labels, ("data", "label", "dim", "classes")),
-    Kind("a data frame", is_frame, frame_records, frame_labels, ("label", "columns", "classes")),
-    Kind("a DataArray", is_data_array, data_array_records, array_labels, ("dim", "classes")),
-    Kind("a dask array", is_dask_array, dask_records, dask_labels, ("classes",)),
-    Kind("an array", is_array, array_records, array_labels, ("classes",)),
-)
+    @abstractmethod
+    def open(self) -> Any:
+        """Return the records, as :func:`open_records` takes them: arrays, a pair (x, y), or a RecordSource."""
 
 
 def open_records(
@@ -70,7 +82,7 @@ def open_records(
             - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
-            - a source of records, which is returned as it is.
+            - a source of records, which is returned as it is, or a :class:`DataSource`, which opens one.
         data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
             names.
         label: the array of a zarr group, the variable of a Dataset, or the column of a data frame, that has the labels;
@@ -86,6 +98,9 @@ def open_records(
     if isinstance(source, RecordSource):
         return source
     options = Options(data, label, columns, dim, classes, roots)
+    if isinstance(source, DataSource):
+        _check_options(options, "a DataSource", ("classes",))
+        return open_records(source.open(), classes=classes, roots=roots)
     if is_path(source):
         refuse_numpy_file(source)
         _check_options(options, "a path or URL", ("data", "label"))
@@ -106,7 +121,7 @@ def open_records(
 
 def _kind_of(value: Any) -> Kind | None:
     """Return the kind of an object that has records or labels; None if it has none."""
-    return next((kind for kind in KINDS if kind.matches(value)), None)
+    return next((kind for kind in KINDS if kind.takes(value)), None)
 
 
 def _pair(source: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from dsinga.data.column import Column
 from dsinga.data.conversion import find_nonfinite, place_of
 from dsinga.data.filesystem import has_zarr_metadata, imported_name, is_url, resolve
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.arrays import DataAndLabels, Labels, Options
+from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options
 from dsinga.data.sources.zarr_source import open_zarr_labels, open_zarr_records
 from dsinga.data.staged_stores import DestinationExists
 from dsinga.data.store import RecordStore, is_complete
@@ -97,6 +97,14 @@ def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Colu
             "give its column of labels, as pandas.read_csv returns it"
         )
     return open_zarr_labels(resolve(path, roots))
+
+
+def is_path(value: Any) -> bool:
+    """Return whether ``value`` is a path or a URL."""
+    return isinstance(value, (str, os.PathLike))
+
+
+PATHS = Kind("a path or URL", is_path, path_records, labels=path_labels)
 
 
 def refuse_numpy_file(path: str | os.PathLike[str]) -> None:

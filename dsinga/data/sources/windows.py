@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from dsinga.data.column import Column
 from dsinga.data.filesystem import imported_name, resolve
+from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.stores import import_once
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.vocabulary import has_words, read_vocabulary
 from dsinga.errors import UserError
 
 
-class Windows:
+class Windows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b and advances by T (``steps``)
@@ -25,45 +26,35 @@ class Windows:
     Raises UserError if the text is too short for one step.
     """
 
-    has_labels = False
-    label_shape: tuple[int, ...] = ()
-    from_files = True
-    classes: tuple[str, ...] = ()
+    def __init__(self, store: RecordStore, batchsize: int, steps: int):
+        super().__init__(store.location, _WindowColumn(store, batchsize, steps), vocabulary=store.vocabulary)
+
+
+class _WindowColumn(Column):
+    """The windows (T + 1,) of a text, a block for the rows of each batch."""
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int):
         self.store, self.batchsize, self.steps = store, batchsize, steps
         self.stream_length = len(store) // batchsize
-        self.windows_per_stream = (self.stream_length - 1) // steps
+        windows_per_stream = (self.stream_length - 1) // steps
         if store.shape:
             raise UserError(
                 f"{store.location} has records of shape {store.shape}, not the codes of a text; import a text with: "
                 "dsinga data import text TEXT DESTINATION"
             )
-        if self.windows_per_stream < 1:
+        if windows_per_stream < 1:
             raise UserError(
                 f"{store.location} has {len(store)} codes, too few for {batchsize} rows of {steps + 1}; use a smaller "
                 "batchsize or unroll_len"
             )
-        self.shape = (steps + 1,)
-        self.location, self.vocabulary, self.block = store.location, store.vocabulary, batchsize
+        super().__init__("text", windows_per_stream * batchsize, (steps + 1,), store.dtype, batchsize)
 
-    @property
-    def record_bytes(self) -> int:
-        """Bytes of the codes of one window."""
-        return (self.steps + 1) * self.store.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.windows_per_stream * self.batchsize
-
-    def read(self, rows: Any) -> tuple[np.ndarray, None]:
-        """Return the windows (n, T + 1) numbered ``rows``, in that order and the store's dtype, and None as labels."""
-        window, stream = np.divmod(np.asarray(rows, np.int64), self.batchsize)
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the windows ``start`` to ``stop`` in the store's dtype."""
+        window, stream = np.divmod(np.arange(start, stop), self.batchsize)
         starts = stream * self.stream_length + window * self.steps
         codes, _ = self.store.read((starts[:, None] + np.arange(self.steps + 1)).reshape(-1))
-        return codes.reshape(-1, self.steps + 1), None
-
-    def label_range(self) -> None:
-        """Return None, since windows have no labels."""
+        return codes.reshape(-1, self.steps + 1)
 
 
 def open_text(

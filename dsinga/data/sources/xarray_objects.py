@@ -11,9 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.array_kinds import is_data_array
+from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.column import Column
-from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Options, as_numpy, check_block, column_dtype, convert
+from dsinga.data.sources.arrays import (
+    ArrayColumn,
+    DataAndLabels,
+    Kind,
+    Options,
+    as_numpy,
+    check_block,
+    column_dtype,
+    convert,
+)
 from dsinga.data.sources.dask_arrays import DaskColumn
 from dsinga.data.sources.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.data.store_format import block_rows
@@ -90,6 +99,14 @@ def _variable_column(array: Any, name: str) -> Column:
     if getattr(array.variable, "_in_memory", True):
         return ArrayColumn(as_numpy(array.data, name), name)
     return FileColumn(array, name)
+
+
+def _is_dataset(value: Any) -> bool:
+    return is_a(value, "xarray", "Dataset")
+
+
+DATASETS = Kind("a Dataset", _is_dataset, dataset_records, ("data", "label", "dim", "classes"))
+DATA_ARRAYS = Kind("a DataArray", is_data_array, data_array_records, ("dim", "classes"))
 
 
 class FileColumn(Column):

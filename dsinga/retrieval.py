@@ -1,6 +1,7 @@
-"""Ranks the rows of a database by their distance from queries, and measures how good the rankings are.
+"""Retrieval: rank the rows of a database by their distance from queries, and measure how good the rankings are.
 
-The measures are average precision, its mean over queries (MAP), and precision at a rank and at a recall.
+A row is relevant to a query if it has the query's label. The measures are those of N. Rasiwasia et al., A new approach
+to cross-modal multimedia retrieval, ACM Multimedia 2010.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`dsinga.retrieval.ranking.ranked_relevance`.
+    Arguments and errors are those of :func:`dsinga.retrieval.ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -143,7 +144,7 @@ def compare_stores(queries: str, database: str, distance: str = "cosine", k: int
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
     Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`dsinga.retrieval.ranking.ranked_relevance` does.
+    :func:`dsinga.retrieval.ranked_relevance` does.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))

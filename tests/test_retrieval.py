@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dsinga import retrieval
 from dsinga.errors import UserError
 from dsinga.retrieval import (
     average_precision,
@@ -19,7 +20,6 @@ from dsinga.retrieval import (
     precision_at,
     precision_at_recall,
     ranked_relevance,
-    ranking,
 )
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
@@ -62,7 +62,7 @@ def labels(rows: int) -> st.SearchStrategy[np.ndarray]:
 
 case = {
     "queries": features(4, 3), "database": features(9, 3), "query_labels": labels(4), "row_labels": labels(9),
-    "distance": st.sampled_from(ranking.DISTANCES),
+    "distance": st.sampled_from(retrieval.DISTANCES),
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_blocks_of_queries_give_the_same_ranking(
 ) -> None:
     whole = np.concatenate([*ranked_relevance(queries, database, query_labels, row_labels, distance)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "BLOCK", 18)
+        patch.setattr(retrieval, "BLOCK", 18)
         blocks = [*ranked_relevance(queries, database, query_labels, row_labels, distance)]
     assert max(len(block) for block in blocks) <= 2
     np.testing.assert_array_equal(np.concatenate(blocks), whole)

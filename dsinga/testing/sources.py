@@ -1,0 +1,97 @@
+"""SourceContract: the checks that every source of records must pass."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed.protocol.pickle import dumps, loads
+
+from dsinga.data import RecordSource, open_records
+from dsinga.data.record_source import clear_cache
+
+READERS = 4  # threads that read at once
+MOST_PICKLED = 1 << 16  # bytes that the pickle of a source of files may have beside records
+
+
+class SourceContract:
+    """The checks that every source of records must pass; a subclass, named ``Test...``, creates a source.
+
+    A source must: give the same records whenever it is opened, in whatever order and in how many threads they are read,
+    and in another process, which gets it as a pickle; load the rows of a block in a dtype that casts safely to that of
+    its records; and, where records are in files, have no records in its pickle.
+
+    >>> import numpy as np
+    >>> from dsinga.testing import SourceContract
+    >>> class TestCounts(SourceContract):  # in a file test_counts.py, run by pytest
+    ...     def create(self):
+    ...         return np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    """
+
+    def create(self) -> Any:
+        """Return a new source: a :class:`dsinga.data.DataSource`, or what its ``open`` returns. To be overridden."""
+        pytest.skip("the test class creates no source")
+
+    def test_rows_are_read_in_any_order(self) -> None:
+        """Rows in another order, some of them twice, are those of the records in order, in the promised dtypes."""
+        source = self._open()
+        expected = source.read(np.arange(len(source)))
+        rows = np.random.default_rng(0).integers(0, len(source), 2 * len(source))
+        assert_equal(source.read(rows), (expected[0][rows], None if expected[1] is None else expected[1][rows]))
+        assert (expected[0].dtype, expected[0].shape) == (source.dtype, (len(source), *source.shape))
+        if expected[1] is not None:
+            assert (expected[1].dtype, expected[1].shape) == (source.label_dtype, (len(source), *source.label_shape))
+
+    def test_it_gives_the_same_records_whenever_it_is_opened(self) -> None:
+        """Jobs open a source several times: for the number of its records, to train, and to test."""
+        assert_equal(read_all(self._open()), read_all(self._open()))
+
+    def test_a_block_of_a_column_is_loaded(self) -> None:
+        """A column loads the rows of its last block, in a dtype that casts safely to the promised one."""
+        source = self._open()
+        for column, expected in zip(source.columns, read_all(source), strict=False):
+            start = (column.length - 1) // column.block * column.block
+            block = column.load(start, column.length)
+            assert expected is not None
+            assert np.can_cast(block.dtype, column.dtype)
+            np.testing.assert_array_equal(block, expected[start:])
+
+    def test_threads_read_it_at_once(self) -> None:
+        """The reader ahead of the training and the tests share a source."""
+        source = self._open()
+        expected = read_all(source)
+        clear_cache()
+        with ThreadPoolExecutor(READERS) as pool:
+            for records in pool.map(read_all, [source] * READERS):
+                assert_equal(records, expected)
+
+    def test_another_process_reads_it(self) -> None:
+        """It can be pickled, as for Dask workers; of files a pickle has no records."""
+        source = self._open()
+        assert [column.why_unsendable() for column in source.columns] == [""] * len(source.columns)
+        pickled = dumps(source)
+        if all(column.from_files for column in source.columns):
+            assert len(pickled) < MOST_PICKLED + len(source) * source.record_bytes / 2
+        expected = read_all(source)
+        clear_cache()
+        assert_equal(read_all(loads(pickled)), expected)
+
+    def _open(self) -> RecordSource:
+        clear_cache()
+        return open_records(self.create())
+
+
+def read_all(source: RecordSource) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return all records and labels of a source."""
+    return source.read(np.arange(len(source)))
+
+
+def assert_equal(first: tuple[np.ndarray, np.ndarray | None], second: tuple[np.ndarray, np.ndarray | None]) -> None:
+    """Fail unless records and labels are equal, in the same dtypes."""
+    assert (first[1] is None) == (second[1] is None)
+    for array, expected in zip(first, second, strict=True):
+        if array is not None and expected is not None:
+            assert array.dtype == expected.dtype
+            np.testing.assert_array_equal(array, expected)
