@@ -140,7 +140,7 @@ def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
         if not _lacks(field.default):
             yield field.name, field.default
         elif not _lacks(field.default_factory):
-            yield field.name, field.default_factory()
+            yield field.name, field.default_factory()  # type: ignore[operator]
 
 
 def _lacks(default: object) -> bool:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.arguments import signature_of
 from dsinga.errors import UserError
 from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.setting_arguments import signature
@@ -123,5 +124,5 @@ def named(
     function.__module__ = "dsinga.nn"  # where pickle finds it
     function.__doc__ = form.doc(cls, conf)
     returns = inspect.signature(function).return_annotation
-    function.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    function.__signature__ = signature_of(function, parameters, returns)  # type: ignore[attr-defined]
     return function

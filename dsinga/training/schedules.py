@@ -43,7 +43,7 @@ def _checked(rate: Rate, conf: LRGenConf) -> Rate:
 
     def checked(step: int) -> float:
         value: Any = rate(step)
-        if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
+        if not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
             text = f"schedule {conf.type_name!r} gives {value!r} at step {step}; a rate is at least 0 and finite"
             raise conf.error(text, "user_type")
         return float(value)

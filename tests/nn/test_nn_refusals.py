@@ -41,6 +41,7 @@ def job(*layers, shape) -> dsinga.Job:
 
 NAMES_AND_HABITS = {
     "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
+    "nn.HuberLos()": "dsinga.nn has no 'HuberLos'; did you mean 'HuberLoss'?",  # which follows from its class
     "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
     "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
     "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
