@@ -94,9 +94,11 @@ def missing_names(
     """
 
     def find(name: str) -> Any:
-        if not name.startswith("_") and (value := derived().get(name)) is not None:
-            return value
-        fail_for_name(module, name, known or [each for each in vars(sys.modules[module]) if each[0].isalpha()], instead)
+        values = {} if name.startswith("_") else derived()
+        if name in values:
+            return values[name]
+        names = known or [each for each in vars(sys.modules[module]) if each[0].isalpha()]
+        fail_for_name(module, name, [*names, *values], instead)
 
     return find
 
@@ -155,7 +157,15 @@ def extended_signature(
     """Return the signature of a function with more parameters before its keyword-only ones, and what it ``returns``."""
     signature = inspect.signature(function)
     parameters = sorted([*signature.parameters.values(), *more], key=lambda known: known.kind)
-    return signature.replace(parameters=parameters, return_annotation=returns)
+    return signature_of(function, parameters, returns)
+
+
+def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
+    """Return a signature with these parameters; raise UserError where two of them have one name."""
+    try:
+        return inspect.Signature(parameters, return_annotation=returns)
+    except ValueError as error:
+        raise UserError(f"{function.__name__}: {error}; give the setting of this name another one") from None
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:

@@ -54,7 +54,7 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
     A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
     place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
-    register one name.
+    register one name, and for a ``Conf`` that is not a subclass of :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
@@ -65,6 +65,9 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
     def decorate(entry: T) -> T:
         global _version
+        conf = getattr(entry, "Conf", None)
+        if isinstance(conf, type) and not hasattr(conf, "all_faults"):
+            raise UserError(f"{kind} {(*names, *numbers)[0]!r}: write class Conf(dsinga.job.Settings)")
         for name in (*names, *numbers):
             before = _files[kind].get(name, file)
             if not (before == file or before.startswith(PACKAGE) or file.startswith(PACKAGE)):

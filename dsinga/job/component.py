@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dsinga.errors import UserError
-from dsinga.job.limits import NUMBER, out_of_range, ranges
+from dsinga.job.limits import Range, metadata, out_of_range, ranges
 from dsinga.job.message import (
     Message,
+    convert,
     default_values,
     field_types,
     is_message,
@@ -24,14 +25,14 @@ from dsinga.registry import entries, version
 S = TypeVar("S", bound="Settings")
 
 
-def setting(default: Any, doc: str) -> Any:
+def setting(default: Any, doc: str = "") -> Any:
     """Return the field of a setting: its default, and what it says, with its unit."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})
 
 
-def required(doc: str) -> Any:
+def required(doc: str = "") -> Any:
     """Return the field of a setting that has no default."""
     return dataclasses.field(metadata={"doc": doc})
 
@@ -100,7 +101,8 @@ def _check_annotations(cls: type[Settings]) -> None:
     for name, hint in vars(cls).get("__annotations__", {}).items():
         if "ClassVar" in str(hint):
             continue
-        if not isinstance(vars(cls).get(name), dataclasses.Field):
+        field = vars(cls).get(name)
+        if not (isinstance(field, dataclasses.Field) and field.metadata.get("doc")):
             lacks = "does not say what it means" if name in vars(cls) else "has no default"
             raise UserError(
                 f"{cls.__name__}: the setting {name!r} {lacks}; write "
@@ -113,20 +115,33 @@ def _check_annotations(cls: type[Settings]) -> None:
 
 
 def _check_definition(cls: type[Settings]) -> None:
+    """Raise UserError for a type that settings do not have, and for a default that is not of its type and range."""
     default = dict(default_values(cls))
     allowed = ranges(cls)
     for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
-        if kind not in (int, float, bool, str, dict) and not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        if kind not in (int, float, bool, str) and not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
             if not is_message(kind):
                 raise UserError(
                     f"{cls.__name__}: the setting {name!r} has the type {getattr(kind, '__name__', kind)}; settings "
                     "are int, float, bool, str, an Enum, another Settings, or a list of these"
                 )
-        value = default.get(name)
-        for number in (value or []) if repeated else [value]:
-            if name in allowed and number is not None and number not in allowed.get(name, NUMBER):
-                raise UserError(f"{cls.__name__}: the default of {name!r} {allowed[name].fault(number)}")
+        for limit in metadata(hint):
+            if not (isinstance(limit, Range) and kind in (int, float)):
+                text = f"{cls.__name__}: the type of {name!r} is annotated with {limit!r}; only int and float have"
+                raise UserError(f"{text} annotations, which are ranges, as in Annotated[float, Range(0, 1)]")
+            if limit.low > limit.high:
+                low, high = limit[:2]
+                raise UserError(
+                    f"{cls.__name__}: Range({low}, {high}) of {name!r} is empty; give the lower bound first"
+                )
+        if name not in default:
+            continue
+        what = f"{cls.__name__}: the default of {name!r}"
+        value = convert(default[name], hint, what)
+        for number in value if repeated else [value]:
+            if name in allowed and number is not None and number not in allowed[name]:
+                raise UserError(f"{what} {allowed[name].fault(number)}")
 
 
 def docs(cls: type[Message]) -> dict[str, str]:

@@ -66,12 +66,17 @@ Padding = Annotated[int, Range(0, 32_767)]
 PartitionDim = Annotated[int, Range(-1, 1)]  # rows, features, or -1: not partitioned
 
 
+def metadata(hint: Any) -> Iterator[Any]:
+    """Yield what stands after the type in the ``Annotated`` types of a field, as in ``list[Count] | None``."""
+    yield from getattr(hint, "__metadata__", ())
+    for part in [hint.__origin__] if typing.get_origin(hint) is Annotated else typing.get_args(hint):
+        yield from metadata(part)
+
+
 @functools.cache
 def range_in(hint: Any) -> Range | None:
-    """Return the range in the annotation of a field, as in ``list[Count] | None``; None if it has none."""
-    if isinstance(hint, Range):
-        return hint
-    return next(filter(None, map(range_in, typing.get_args(hint))), None)
+    """Return the range in the annotation of a field; None if it has none."""
+    return next((item for item in metadata(hint) if isinstance(item, Range)), None)
 
 
 def ranges(cls: type[Message]) -> dict[str, Range]:

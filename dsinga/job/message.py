@@ -58,11 +58,13 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
-        hints = typing.get_type_hints(cls, include_extras=True)
+        if "__annotations__" in vars(cls):
+            hints = typing.get_type_hints(cls, include_extras=True)
+        else:  # also where pickle makes a class by value, whose base's names are not known in this process
+            hints = {name: hint for base in cls.__mro__[:0:-1] for name, hint in vars(base).get("_types", {}).items()}
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         cls._types = {field.name: hints[field.name] for field in fields}
-        nothing = dataclasses.MISSING
-        cls._required = frozenset(f.name for f in fields if f.default is nothing and f.default_factory is nothing)
+        cls._required = frozenset(f.name for f in fields if _lacks(f.default) and _lacks(f.default_factory))
         cls._defaults = None
         assign = cls.__init__
 
@@ -135,10 +137,15 @@ def defaults(cls: type[Message]) -> dict[str, Any]:
 def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
     """Yield (name, default) for each field of a dataclass that has a default."""
     for field in dataclasses.fields(cls):
-        if field.default is not dataclasses.MISSING:
+        if not _lacks(field.default):
             yield field.name, field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            yield field.name, field.default_factory()
+        elif not _lacks(field.default_factory):
+            yield field.name, field.default_factory()  # type: ignore[operator]
+
+
+def _lacks(default: object) -> bool:
+    """Whether a field has no default; the fields of a class that was pickled by value have copies of MISSING."""
+    return isinstance(default, type(dataclasses.MISSING))
 
 
 def field_name(cls: type[Message], name: str) -> str:

@@ -46,8 +46,8 @@ def go_on_here(
         opened = open_local_job(job, options.roots, shuffle)
         epoch = steps_per_epoch(opened.readers[Phase.kTrain]) if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epoch, options)
-        observer.begin(begin.step)
         topology = create_topology(job, 1, 1).describe()
         engine = LocalEngine(job, opened, begin, updater, max_threads)
+        observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
         return outcome, engine.updater

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.arguments import unknown_name
+from dsinga.arguments import signature_of, unknown_name
 from dsinga.errors import UserError
 from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.message import field_types
@@ -255,7 +255,7 @@ def named(
     function.__doc__ = form.document(cls, conf)
     function.cls = cls  # type: ignore[attr-defined]
     returns = inspect.signature(function).return_annotation
-    function.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    function.__signature__ = signature_of(function, parameters, returns)  # type: ignore[attr-defined]
     return function
 
 

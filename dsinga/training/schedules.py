@@ -13,7 +13,7 @@ from typing import Any
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
-from dsinga.registry import register
+from dsinga.registry import is_user_code, register
 from dsinga.training.resolve import error_note, resolve
 
 Rate = Callable[[int], float]
@@ -24,17 +24,31 @@ def schedule(conf: LRGenConf) -> Rate:
 
     A user's schedule is registered as ``@register("schedule", "name")``: a subclass of :class:`Schedule`, or a function
     that takes the LRGenConf and returns a function of the step. Raises JobError where the configuration of the type is
-    missing or wrong, or a user's schedule does not return a finite number at step 0.
+    missing or wrong, and for a user's schedule whose rate, at step 0 or at a later one, is not finite or is below 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Rate = resolve(conf)(conf)
         if not callable(rate):
-            message = f"schedule {conf.user_type!r} must return a function of the step, not {rate!r}"
+            message = f"schedule {conf.type_name!r} must return a function of the step, not {rate!r}"
             raise conf.error(message, "user_type")
-        first: Any = rate(0)
-    if not isinstance(first, Real) or not math.isfinite(first):
-        raise conf.error(f"schedule {conf.user_type!r} gives {first!r} at step 0; it must give a number", "user_type")
+        if is_user_code(rate):
+            rate = _checked(rate, conf)
+            rate(0)
     return _bounded(rate, conf) if conf.start_step or conf.minimum_lr is not None else rate
+
+
+def _checked(rate: Rate, conf: LRGenConf) -> Rate:
+    """Return a user's schedule, which raises JobError for a rate that is not finite or, without a floor, below 0."""
+    least = 0.0 if conf.minimum_lr is None else -math.inf
+
+    def checked(step: int) -> float:
+        value: Any = rate(step)
+        if not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
+            text = f"schedule {conf.type_name!r} gives {value!r} at step {step}; a rate is at least 0 and finite"
+            raise conf.error(text, "user_type")
+        return float(value)
+
+    return checked
 
 
 def _bounded(rate: Rate, conf: LRGenConf) -> Rate:

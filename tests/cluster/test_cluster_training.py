@@ -20,10 +20,13 @@ from tests.support.user_layers import Identity, with_user_layer
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
     """They are defined in a function, as in a notebook cell: no worker process can import them."""
 
+    class Factor(Settings):
+        factor: Count = required("the factor")
+
     @register("layer", "TwiceOver")
     class Twice(Identity):
-        class Conf(Settings):
-            factor: Count = required("the factor")
+        class Conf(Factor):
+            power: Count = setting(1, "the power of the factor")
 
         def compute_feature(self, params, sources, ctx):
             return Output(self.settings.factor * sources[0])

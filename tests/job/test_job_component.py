@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import Fault, JobError, LRNConf, Phase, Settings, check, loads, required, setting, to_text
 from dsinga.job.component import docs
-from dsinga.job.limits import Count, NonNegative, Share
+from dsinga.job.limits import Count, NonNegative, Range, Share
 from dsinga.layers import Layer
 from dsinga.registry import import_file, register
 from tests.support.registries import restored_registry
@@ -36,6 +36,7 @@ class Window(Layer):
         shape: Shape = setting(Shape.kRound, "the shape of the window")
         places: list[Count] = setting([1, 2], "where windows begin")
         name_of: str | None = setting(None, "a name")
+        height: Annotated[int, Range(1, 8)] = setting(2, "how many rows a window has")
 
     def compute_feature(self, params: Any, sources: Any, ctx: Any) -> Any:
         raise NotImplementedError
@@ -101,6 +102,18 @@ def test_a_wrong_setting_is_refused_with_its_line(settings: str, message: str) -
             "share: complex = setting(1j, 'x')",
             "Conf: the setting 'share' has the type complex; settings are",
         ),
+        (
+            "share: float = setting(0.5)",
+            "Conf: the setting 'share' does not say what it means; write share: TYPE = set",
+        ),
+        ("share: float = required()", "Conf: the setting 'share' does not say what it means; write share: TYPE = set"),
+        ("width: Count = setting(1.5, 'x')", "Conf: the default of 'width' takes a whole number, not 1.5"),
+        ("share: float = setting(None, 'x')", "Conf: the default of 'share' takes a number, not None"),
+        ("shape: Shape = setting('kRoun', 'x')", "Conf: the default of 'shape': there is no Shape 'kRoun'; did you"),
+        ("table: dict = setting({}, 'x')", "Conf: the setting 'table' has the type dict; settings are"),
+        ("x: Annotated[float, (0, 1)] = setting(0.5, 'x')", r"the type of 'x' is annotated with \(0, 1\); only int"),
+        ("x: Annotated[str, Range(0, 1)] = required('x')", "the type of 'x' is annotated with Range.*; only int and"),
+        ("x: Annotated[float, Range(10, 0.1)] = required('x')", r"Range\(10, 0.1\) of 'x' is empty; give the lower"),
         ("share: Sahre = setting(1.0, 'x')", "Conf: the setting 'share' has the type 'Sahre', but name 'Sahre' is not"),
     ],
 )
@@ -183,6 +196,17 @@ def test_what_contradicts_each_other_is_told_with_its_line(fault: Any, message: 
     with pytest.raises(UserError) as error:
         check(text, [Phase.kTrain], needs_paths=False)
     assert message in str(error.value)
+
+
+def test_a_conf_that_declares_no_settings_is_refused():
+    class Plain(Layer):
+        """A layer whose Conf is a plain class."""
+
+        class Conf:
+            width = 3
+
+    with pytest.raises(UserError, match=r"layer 'Plain': write class Conf\(dsinga.job.Settings\)"):
+        register("layer", "Plain")(Plain)
 
 
 def test_settings_of_a_class_that_is_not_registered_are_told_so():

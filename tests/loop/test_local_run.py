@@ -21,6 +21,7 @@ from dsinga.api.jobs import job_with_data
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
+from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
     ChangeMethod,
@@ -116,6 +117,15 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
 def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
     execution = Execution(small_job(), source, TrainingOptions(**options))
     assert not execution._needs_no_cluster(small_job())
+
+
+def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    rate = LRGenConf(user_type="Unknown")
+    job = small_job(updater=UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate))
+    with pytest.raises(UserError, match="no schedule is registered as 'Unknown'"):
+        dsinga.train(job, data=DATA, workspace=tmp_path, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_a_run_whose_step_fails_saves_the_steps_before(tmp_path: Path) -> None:

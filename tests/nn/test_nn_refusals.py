@@ -44,6 +44,7 @@ NAMES_AND_HABITS = {
     "nn.MaxPool2D": "dsinga.nn has no 'MaxPool2D'; did you mean 'MaxPooling2D'?",
     "from dsinga.nn import GlobalAvgPool1D": "did you mean 'GlobalAveragePooling1D'?",
     "nn.SGD(clipnorm=1)": "SGD has no argument 'clipnorm'; did you mean 'clip_norm'?",
+    "nn.HuberLos()": "dsinga.nn has no 'HuberLos'; did you mean 'HuberLoss'?",  # which follows from its class
     "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
     "nn.optimizers.AdamW": "write nn.Adam(weight_decay=...)",
     "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',

@@ -205,6 +205,7 @@ def test_an_exception_of_an_updater_is_raised_before_training_and_names_it(chang
         (lambda conf: lambda step: None, "schedule 'Own' gives None at step 0"),
         (lambda conf: lambda step: math.nan, "schedule 'Own' gives nan at step 0"),
         (lambda conf: lambda step: np.ones(2), "schedule 'Own' gives array"),
+        (lambda conf: lambda step: -1.0, "schedule 'Own' gives -1.0 at step 0; a rate is at least 0 and finite"),
     ],
 )
 def test_a_fault_in_a_schedule_is_found_before_training(entry, message):
