@@ -16,9 +16,10 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_params
 from dsinga.net.cut import FEATURES, WHOLE_LAYER
 from dsinga.net.partitioned import ParamPart
-from dsinga.ops import Ops, SparseRows, get_ops
+from dsinga.ops import Ops, SparseRows
 from dsinga.ops.sparse import add_up
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
+from dsinga.worker.processor import cpu_ops
 
 T = TypeVar("T")
 KEPT_NETS = 8  # a net is cut anew for each phase and batch size
@@ -28,11 +29,12 @@ class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
 
     ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
-    ``fullc_gather``.
+    ``fullc_gather``, and ``precision`` is one of ``dsinga.worker.processor.PRECISIONS``.
     """
 
-    def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool):
+    def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
         self.workers, self.gather, self._count_threads = workers, gather, count_threads
+        self._precision = precision
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
@@ -82,7 +84,7 @@ class CutRunner:
         with self._lock:
             cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
-            ops: Ops = get_ops().for_worker()
+            ops: Ops = cpu_ops(self._precision)
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
             threads = self._count_threads(net)

@@ -19,13 +19,13 @@ from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
-from dsinga.ops import get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
 from dsinga.worker.all_records import count_batches, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
 from dsinga.worker.param_slices import Arrays
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class LocalEngine(Engine):
         self._net = self.nets[Phase.kTrain]
         usable = usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
-        self._ops = get_ops().for_worker()
+        self._ops = cpu_ops(PRECISIONS[job.precision])
         self._params, state = begin.copy()
         if updater is None:
             updater = LocalUpdater(job.updater, self._net.params)

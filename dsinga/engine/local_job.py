@@ -33,7 +33,7 @@ def trains_locally(job: Job) -> bool:
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
         and not job.gpu
-        and job.precision is Precision.kFloat32
+        and job.precision is not Precision.kTF32
         and job.reinforcement is None
         and job.train_one_batch.alg is not AlgType.kUserAlg
         and not any(layer.type in OUTPUT_LAYERS for layer in job.neuralnet.layer)

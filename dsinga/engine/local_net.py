@@ -20,11 +20,11 @@ from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
-from dsinga.ops import get_ops
 from dsinga.ops.types import is_plain
 from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.param_slices import Arrays
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 
 class LocalNet:
@@ -70,8 +70,10 @@ class LocalNet:
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = LocalNets(job, None if x is None else (x, y), roots, self._create_predictor)
-        self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
-        self._ops = get_ops().for_worker()
+        precision = PRECISIONS[job.precision]
+        gather = (job.cluster or ClusterConf()).fullc_gather
+        self._cut = CutRunner(self.workers, self._count_threads, gather, precision)
+        self._ops = cpu_ops(precision)
         if is_small:
             self._ops = self._ops.with_fast_rounding()
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute

@@ -194,9 +194,10 @@ class UpdatePlace(Enum):
 
 
 class Precision(Enum):
-    """The precision of float32 matrix products on a GPU; params, features and sums of products stay float32.
+    """The precision of the factors of matrix products, convolutions included; params and sums of products are float32.
 
-    kTF32 and kBF16 round the factors to 10 and 7 bits of the mantissa.
+    kTF32, of GPUs only, and kBF16 round the factors to 10 and 7 bits of the mantissa. On CPU cores images between
+    convolutions are bfloat16, too.
     """
 
     kFloat32 = 0

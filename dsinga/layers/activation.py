@@ -12,7 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes, from_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -54,6 +54,7 @@ class ReLU(ElementwiseFunction):
         negative_slope: NonNegative = setting(0.0, "the slope for negative inputs")
 
     settings: Conf
+    bf16 = Bfloat16.kFeatures
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.relu(x, self.settings.negative_slope)
@@ -181,6 +182,7 @@ class Activation(ElementwiseFunction):
         super().__init__(conf, source_shapes, info)
         function = FUNCTIONS[self.settings.type]
         self.function = function(conf, source_shapes, info)
+        self.bf16 = self.function.bf16
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return self.function.forward(x, ops)

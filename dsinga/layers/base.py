@@ -12,7 +12,7 @@ from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
-from dsinga.layers.declarations import Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
+from dsinga.layers.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
 from dsinga.ops import Array, Ops
 
 FLOAT_BYTES = 4  # of a number in float32
@@ -60,6 +60,7 @@ class Layer(ABC):
         part_shapes: the shapes of the parts, where it gives each destination a part of its own.
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
         label_format: the labels that the layers after it get; set by the net.
+        bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -77,6 +78,7 @@ class Layer(ABC):
     part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None
     label_format: LabelFormat = LabelFormat()
+    bf16: Bfloat16 = Bfloat16.kNothing
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -13,7 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo, single_worker
-from dsinga.layers.declarations import Connection, Cut, ParamSpec
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.registry import register
 
 EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
@@ -52,6 +52,7 @@ class BatchNorm(Layer):
     settings: Conf
     source_count: ClassVar[int | None] = 1
     cut = Cut(Connection.kOneToOne)
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -11,7 +11,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Connection, Cut, SourceKind
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, SourceKind
 from dsinga.registry import register
 
 
@@ -37,6 +37,8 @@ class ElementwiseCombination(Layer):
 @register("layer", kAdd=720)
 class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
+
+    bf16 = Bfloat16.kFeatures
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))

@@ -17,7 +17,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Rows
-from dsinga.layers.declarations import Connection, Cut
+from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -34,6 +34,7 @@ class Split(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne)
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -12,7 +12,7 @@ from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Connection, Cut, ParamSpec
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.ops import Pair
 from dsinga.registry import register
 
@@ -106,6 +106,7 @@ class Convolution(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_filters")
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -155,6 +156,7 @@ class Pooling(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne)
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

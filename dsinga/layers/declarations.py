@@ -37,6 +37,14 @@ class ParamSpec:
     static: bool = False
 
 
+class Bfloat16(Enum):
+    """What a layer computes in bfloat16 on CPU cores, in a job with the precision kBF16."""
+
+    kNothing = 0  # it gets its sources in float32
+    kProducts = 1  # its products round their factors; its sources and its feature are float32
+    kFeatures = 2  # it takes features and gradients in bfloat16, too; the gradient for a source has its dtype
+
+
 class SourceKind(Enum):
     """What a layer does with the axes of its sources after the batch's.
 

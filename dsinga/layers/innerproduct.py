@@ -11,7 +11,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -41,6 +41,7 @@ class InnerProduct(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_output")
+    bf16 = Bfloat16.kFeatures
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -22,7 +22,7 @@ from dsinga.layers.base import (
     to_matrix,
 )
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Cut, ParamSpec, SourceKind
 from dsinga.registry import register
 
 
@@ -51,6 +51,7 @@ class LRN(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="looks at neighbouring channels")
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

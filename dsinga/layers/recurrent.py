@@ -10,7 +10,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import step_lengths
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.numpy_recurrent import GAP
@@ -57,6 +57,7 @@ class Recurrent(Layer):
     settings: RecurrentConf
     source_kind = SourceKind.kRecurrent
     cut = Cut(gathered_because="computes each unit of a step from all of the step before")
+    bf16 = Bfloat16.kProducts
     cell: ClassVar[str]
     one_step: ClassVar[bool] = True
     state_parts: ClassVar[int] = 1

@@ -13,7 +13,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Columns, Context
 from dsinga.layers.contract import make_layer
-from dsinga.layers.declarations import Cut
+from dsinga.layers.declarations import Bfloat16, Cut
 from dsinga.ops import Ops
 
 
@@ -54,6 +54,8 @@ class TimeDistributed(Layer):
         self.cut = Cut(connection, axis + 1, gathered_because=reason)
         for attribute in ("metric_names", "is_loss", "is_output"):
             setattr(self, attribute, getattr(self.layer, attribute))
+        if self.layer.bf16 is not Bfloat16.kNothing:
+            self.bf16 = Bfloat16.kProducts
         self.classes = getattr(self.layer, "classes", None)
         self.labels = replace(self.layer.labels, per=None)
         if labels := self.layer.new_labels:
@@ -77,7 +79,7 @@ class TimeDistributed(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self.flatten_steps(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
-        feature = None if inner.feature is None else flat.spread(inner.feature)
+        feature = None if inner.feature is None else flat.spread(ctx.ops.widen(inner.feature))
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
         return inner._replace(feature=feature, labels=labels, saved=inner if ctx.training else None)
 

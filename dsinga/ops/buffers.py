@@ -145,5 +145,5 @@ def address(x: np.ndarray) -> int:
 
 
 def like(x: Array) -> Array:
-    """Return an uninitialised float32 array of the shape and layout of x, which is C-contiguous or channels-last."""
-    return empty(x.shape, channels_last=not x.flags.c_contiguous)
+    """Return an uninitialised array of the shape, layout and dtype of x, which is C-contiguous or channels-last."""
+    return empty(x.shape, channels_last=not x.flags.c_contiguous, dtype=x.dtype)

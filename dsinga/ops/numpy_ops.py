@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,8 @@ from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
 from dsinga.ops.update import Update, apply
+
+_warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
 class NumpyOps(
@@ -73,9 +77,15 @@ class NumpyOps(
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is not None:
             raise UserError(f"the kernel backend {self.name!r} computes on CPUs; it has no device {device}")
-        if precision != "float32":
+        if precision == "bf16":
+            _warn_once("precision kBF16 computes in float32 here: %s", self.lacks_bf16())
+        elif precision != "float32":
             raise UserError(f"the kernel backend {self.name!r} computes in float32; {precision} needs a GPU")
         return self
+
+    def lacks_bf16(self) -> str:
+        """Return why products have no bfloat16 here, "" if they have."""
+        return f"the kernel backend {self.name!r} has no other precision"
 
     def device_count(self) -> int:
         return 0

@@ -18,9 +18,9 @@ from dsinga.layers.base import Array, Layer
 from dsinga.layers.declarations import SourceKind
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
-from dsinga.ops import get_ops
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 
 WARM_UP = 5  # iterations that are not counted
@@ -113,7 +113,7 @@ class Clock:
 
 def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
     """Train, and yield the seconds of each iteration."""
-    ops = get_ops()
+    ops = cpu_ops(PRECISIONS[job.precision])
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
     replica = ReplicatedParams(net.params, updater)

@@ -82,6 +82,8 @@ def back_propagate(
                     computed = observe(
                         stage.layer, "backward", compute, params, sources, output, gradient, needs, layer_ctx
                     )
+                if ctx.ops.has_bf16_features:
+                    computed = matched(computed, sources, ctx)
                 check_gradients(stage.layer, params, sources, computed)
                 accumulate_gradients(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
@@ -96,6 +98,12 @@ def back_propagate(
                 continue
             push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
     return metrics
+
+
+def matched(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return what ``compute_gradient`` returned with each gradient for a source in the dtype of that source."""
+    for_sources, for_params = computed
+    return [ctx.ops.match(*pair) for pair in zip(for_sources, sources, strict=True)], for_params
 
 
 def accumulate_gradients(

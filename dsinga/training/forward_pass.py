@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.layers.base import Array, Output
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import add_layer_note, check_labels, check_output
+from dsinga.layers.declarations import Bfloat16
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
@@ -45,7 +46,7 @@ def forward(
         if entry.output.metrics:
             metrics.append((layer.name, entry.output.metrics))
         if entry.stage.position in positions:
-            outputs[layer.name] = entry.output
+            outputs[layer.name] = entry.output._replace(feature=ctx.ops.widen(entry.output.feature))
         del entry  # or it would keep its features alive while the next layer computes
     return outputs, report_metrics(net, read_metrics(metrics, ctx.ops))
 
@@ -57,7 +58,7 @@ def forward_pass(
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}
-    observe, has_labels = ctx.observer, False
+    observe, has_labels, has_bf16 = ctx.observer, False, ctx.ops.has_bf16_features
     for stage in net.stages:
         layer, edges = stage.layer, stage.edges
         if layer.is_input:
@@ -69,6 +70,8 @@ def forward_pass(
         for name in stage.params:
             if name not in params_by_name:
                 params_by_name[name] = values[name]
+        if has_bf16 and not (layer.bf16 is Bfloat16.kFeatures or layer.is_input):
+            sources = [ctx.ops.widen(source) for source in sources]
         layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows)
         params = [params_by_name[name] for name in stage.params]
         for k in stage.by_rows:

@@ -45,7 +45,7 @@ class WorkerConfig:
         replicated: the names of the parts of which each user keeps a copy that it updates itself.
         options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch whose loss is not finite is left out.
-        precision: the number format of matrix products on GPUs: "float32", "tf32" or "bf16".
+        precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
         secret: what processes of one host prove to each other that they belong to the run.
     """
 

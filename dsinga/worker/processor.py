@@ -27,8 +27,13 @@ class Processor(NamedTuple):
     def ops(self) -> Ops:
         """Return new kernels for the worker. Raises UserError where its process has none."""
         if self.device is None:
-            return get_ops().for_worker()
+            return cpu_ops(self.precision)
         return get_ops(GPU_BACKEND).for_worker(self.device, self.precision)
+
+
+def cpu_ops(precision: str) -> Ops:
+    """Return kernels for CPU cores in a precision of ``PRECISIONS``; cores have no "tf32" and compute in float32."""
+    return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)
 
 
 class ProcessGpus(NamedTuple):

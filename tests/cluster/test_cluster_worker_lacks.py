@@ -167,7 +167,7 @@ def test_a_worker_that_dies_meanwhile_is_noticed_at_once(client, addresses):
 
 REPORT = {
     "python": "{}.{}".format(*sys.version_info), "executable": "/venv/bin/python", "packages": {}, "dsinga": None,
-    "import": "", "kernels": "", "no_kernels": "", "no_onednn": "", "objects": {}, "stores": {},
+    "import": "", "kernels": "", "no_kernels": "", "no_onednn": "", "no_bf16": "", "objects": {}, "stores": {},
 }  # fmt: skip
 
 

@@ -186,7 +186,7 @@ def _batches(
         return require_workers(usable)
 
     workers = await_workers(client, choose)
-    check_workers_ready(client, workers, [net], readers=[reader])
+    check_workers_ready(client, workers, [net], readers=[reader], precision=job.precision)
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))

@@ -129,8 +129,8 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if the job has a ``precision`` of GPUs and some worker computes on CPU cores."""
-    if job.precision is not Precision.kFloat32 and any(device is None for group in devices for device in group):
+    """Raise JobError if the job has the ``precision`` kTF32 of GPUs and some worker computes on CPU cores."""
+    if job.precision is Precision.kTF32 and any(device is None for group in devices for device in group):
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
             "float32; leave precision out, or give every worker a GPU",
@@ -148,7 +148,7 @@ def choose_run_devices(
 ) -> Devices:
     """Return the GPU of each worker of a run, None for CPU cores; see :func:`choose_devices`.
 
-    Raises JobError where the job's ``precision`` is for GPUs and some worker computes on CPU cores.
+    Raises JobError where the job's ``precision`` is kTF32 and some worker computes on CPU cores.
     """
     slots = len(updater.slots) if _updates_on_gpu(job, topology) else 0
     locals_ = nets[Phase.kTrain].locals
@@ -179,13 +179,13 @@ def _updates_on_gpu(job: Job, topology: Topology) -> bool:
 def choose_processors(
     job: Job, client: Client | None, addresses: Sequence[str], bytes_needed: Callable[[], int]
 ) -> list[Processor]:
-    """Return the processor of each Dask worker for forward passes: one core, or a GPU in the job's precision.
+    """Return the processor of each Dask worker for forward passes: one core, or a GPU, in the job's precision.
 
-    Cores compute in float32, which is at least as exact as the precisions of GPUs.
+    Cores compute in float32 where the precision is kTF32.
     """
     (devices,) = choose_devices(job, client, (tuple(addresses),), lambda _: bytes_needed(), describe_worker)
     precision = PRECISIONS[job.precision]
-    return [Processor(1) if device is None else Processor(1, device, precision) for device in devices]
+    return [Processor(1, device, precision) for device in devices]
 
 
 def _log_device(job: Job, request: GpuRequest, device: int, gpus: ProcessGpus) -> None:

@@ -22,7 +22,7 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
 from dsinga.engine import memory_check
-from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, check
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
@@ -115,7 +115,10 @@ def prepare_run(
             updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
             objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
             whole_nets, readers = opened.nets.values(), opened.readers.values()
-            check_ready = partial(check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers)
+            precision = Precision.kFloat32 if job.gpu else job.precision  # a GPU computes alike beside any processor
+            check_ready = partial(
+                check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers, precision=precision
+            )
             check_ready(placement.addresses)
             cuts = None
             if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:

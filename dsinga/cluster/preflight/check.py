@@ -16,10 +16,18 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster.dask.dask_workers import available_workers, process
 from dsinga.cluster.dask.worker_calls import call_on_workers, wait_for
 from dsinga.cluster.preflight import worker_report
-from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks, warn_of_differences
+from dsinga.cluster.preflight.worker_lacks import (
+    PAUSED,
+    SCHEDULER,
+    describe_lacks,
+    describe_mixed_bf16,
+    find_lacks,
+    warn_of_differences,
+)
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.engine.local_job import check_first_block
 from dsinga.errors import UserError
+from dsinga.job import Precision
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code
 from dsinga.version import __version__
@@ -35,6 +43,7 @@ def check_workers_ready(
     nets: Iterable[NeuralNet] = (),
     objects: Mapping[str, Any] | None = None,
     readers: Iterable[BatchReader] = (),
+    precision: Precision = Precision.kFloat32,
 ) -> None:
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
@@ -51,6 +60,7 @@ def check_workers_ready(
         nets: the nets whose layers are sent to them.
         objects: other objects that may be of a user's class, such as the updater, by their names in errors.
         readers: the readers whose records they read.
+        precision: that of the job; kBF16 is refused where some of them have it and others do not.
     """
     addresses, readers = list(addresses), list(readers)
     user_objects = _user_objects(nets, objects or {})
@@ -73,6 +83,8 @@ def check_workers_ready(
         if status.get(address) == "paused":
             lacks[address].append(PAUSED)
     if message := describe_lacks(lacks):
+        raise UserError(message)
+    if precision is Precision.kBF16 and (message := describe_mixed_bf16(reports)):
         raise UserError(message)
     warn_of_differences(reports)
 

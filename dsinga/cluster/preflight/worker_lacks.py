@@ -141,6 +141,18 @@ def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
         _warn_once(warning)
 
 
+def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return why processes cannot train together in kBF16: some lack it, and others do not; "" if they can."""
+    without = [address for address, report in reports.items() if report["kernels"] and report["no_bf16"]]
+    if not without or len(without) == sum(bool(report["kernels"]) for report in reports.values()):
+        return ""
+    return (
+        f"{sentence(without, 'computes in float32')} where others compute in kBF16 "
+        f"({reports[without[0]]['no_bf16']}): the numbers would depend on where workers are placed; leave precision "
+        "out, or choose the hosts that have it (--hosts)"
+    )
+
+
 def _kernel_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     by_kernels: dict[str, list[str]] = {}
     for address, report in reports.items():

@@ -34,8 +34,9 @@ def report(
     Returns:
         ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None);
         ``kernels`` (the name of the backend); and troubles in words, each "" if there is none: ``import`` (why dsinga
-        cannot be imported), ``no_kernels``, ``no_onednn``, and ``objects`` and ``stores`` by name. Where dsinga is
-        missing or another version, kernels and objects are not looked at, and of stores only whether local paths exist.
+        cannot be imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. Where
+        dsinga is missing or another version, kernels and objects are not looked at, and of stores only whether local
+        paths exist.
     """
     answer: dict[str, Any] = {
         "python": "{}.{}".format(*sys.version_info),
@@ -46,6 +47,7 @@ def report(
         "kernels": "",
         "no_kernels": "",
         "no_onednn": "",
+        "no_bf16": "",
         "objects": {},
         "stores": {},
     }
@@ -93,19 +95,19 @@ def _words(error: BaseException) -> str:
 
 
 def _kernels() -> dict[str, str]:
-    """Return the name of this process's kernels; or why it has none, and why it does not have those of oneDNN."""
+    """Return the name of this process's kernels, or why it has none; why it lacks those of oneDNN, and of bfloat16."""
     ops = importlib.import_module("dsinga.ops")
     try:
-        name = ops.get_ops().name
+        kernels = ops.get_ops()
     except Exception as error:
         return {"no_kernels": str(error)}
-    if name != "numpy" or os.environ.get("DSINGA_OPS"):
-        return {"kernels": name}
-    try:
-        ops.get_ops("onednn")
-    except Exception as error:
-        return {"kernels": name, "no_onednn": str(error)}
-    return {"kernels": name}
+    answer = {"kernels": kernels.name, "no_bf16": kernels.lacks_bf16()}
+    if kernels.name == "numpy" and not os.environ.get("DSINGA_OPS"):
+        try:
+            ops.get_ops("onednn")
+        except Exception as error:
+            answer["no_onednn"] = str(error)
+    return answer
 
 
 def _load_trouble(pickled: bytes) -> str:

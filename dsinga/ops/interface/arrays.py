@@ -16,6 +16,10 @@ class ArrayOps(ABC):
     name: str
     xp: Any
     """The module that has numpy's functions for this backend's arrays: numpy, or cupy."""
+    precision: str = "float32"
+    """How products round their factors: "float32", "tf32" or "bf16"."""
+    has_bf16_features: bool = False
+    """Whether some features are bfloat16 arrays: then only layers that take these get them."""
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
@@ -26,6 +30,14 @@ class ArrayOps(ABC):
     @abstractmethod
     def to_numpy(self, array: Array) -> Array:
         """Return ``array`` as a numpy array in host memory."""
+
+    def widen(self, x: Array) -> Array:
+        """Return a feature in float32, if it is bfloat16; labels and all else as they are."""
+        return x
+
+    def match(self, gradient: Array, feature: Array) -> Array:
+        """Return a gradient in the dtype of its feature, if that is bfloat16 or the gradient is."""
+        return gradient
 
     @abstractmethod
     def read(self, numbers: Sequence[Any]) -> list[float]:
@@ -64,6 +76,10 @@ class ArrayOps(ABC):
     @abstractmethod
     def lacks(self) -> str:
         """Return one sentence that names a missing library and what runs instead of it; "" if none is missing."""
+
+    def lacks_bf16(self) -> str:
+        """Return why it cannot compute in the precision "bf16", "" if it can."""
+        return ""
 
     @abstractmethod
     def enter(self) -> None:

@@ -18,8 +18,11 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.onednn.bf16_products import channel_totals
+from dsinga.ops.onednn.casting import like, widen
 from dsinga.ops.onednn.library import (
     ADD,
+    BFLOAT16,
     DST,
     FUSE_RELU,
     INFERENCE,
@@ -39,21 +42,22 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts_alike, operand_of
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array
+from dsinga.ops.types import FLOAT32, Array
 
 SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more lose digits
 WIDEST = 512  # numbers of a row in sums: shorter rows are slower
 FAR = 64.0  # mean² / variance, the factor by which the error of Σ x² is larger in the variance; above, x is centred
+MOST = 256  # channels of bfloat16 images whose products are computed to have a few of them; more are converted
 WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are slower
 
 
 class _Affine:
     """x·scale + shift on (n, C), rectified or not: a normalisation with mean 0 and variance 1."""
 
-    def __init__(self, rows: int, channels: int, rectified: bool = False):
-        table, flags = image((1, channels, rows, 1)), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
+    def __init__(self, rows: int, channels: int, rectified: bool = False, dtype: np.dtype = FLOAT32):
+        table, flags = image((1, channels, rows, 1), dtype), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
         kind = TRAINING
         if rectified:  # in training the library would make a workspace
             kind, flags = INFERENCE, flags | FUSE_RELU
@@ -71,8 +75,8 @@ class _Affine:
 class _RectifiedSum:
     """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C)."""
 
-    def __init__(self, rows: int, channels: int):
-        self.group, x, row = _wide(rows, channels)
+    def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
+        self.group, x, row = _wide(rows, channels, dtype)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), DST),
@@ -87,8 +91,8 @@ class _RectifiedSum:
 class _Gradient:
     """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C)."""
 
-    def __init__(self, rows: int, channels: int):
-        self.group, x, row = _wide(rows, channels)
+    def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
+        self.group, x, row = _wide(rows, channels, dtype)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), operand_of(2), DST),
@@ -100,10 +104,10 @@ class _Gradient:
         self.run(x, slope, shift, dy, factor, dx)
 
 
-def _wide(rows: int, channels: int) -> tuple[int, Any, Any]:
-    """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and of its row."""
+def _wide(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
+    """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and its float32 row."""
     group = gcd(rows, max(1, WIDE // channels))
-    return group, dense((rows // group, group * channels)), dense((1, group * channels))
+    return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
 
 def _joined(group: int, *constants: Array) -> Array:
@@ -130,12 +134,14 @@ def _fold(pixels: int, channels: int) -> tuple[int, int]:
 
 def _large(x: Array) -> bool:
     """Whether the records of x (B, C, ...) have enough pixels; numpy computes the sums of smaller ones."""
-    return accepts(x) and prod(x.shape[2:]) >= SHORTEST // 2
+    return accepts_alike(x) and prod(x.shape[2:]) >= SHORTEST // 2 and (x.dtype != BFLOAT16 or x.shape[1] <= MOST)
 
 
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     """Return (Σ y, Σ x·y), (C,) each in float64, of arrays (B, C, ...)."""
     channels = x.shape[1]
+    if x.dtype == BFLOAT16:
+        return channel_totals(_rows(x), _rows(y))
     fold = -1, *_fold(prod(x.shape[2:]), channels)
     first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
@@ -156,7 +162,7 @@ def _far(mean: Array, variance: Array) -> bool:
 
 
 def _apply(affine: _Affine, x: Array, scale: Array, shift: Array) -> Array:
-    y = buffers.empty(x.shape, channels_last=x.ndim == 4)
+    y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
     affine(_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
     return y
 
@@ -166,10 +172,11 @@ class OnednnBatchNorm(NumpyNormalisation):
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
-            return super().channel_moments(x)
+            return super().channel_moments(widen(x))
         mean, variance = _moments(x)
         if not _far(mean, variance):
             return mean, variance
+        x = widen(x)
         centred, centre = self._centred(x, mean)
         remainder, variance = _moments(centred)
         return centre + remainder, variance
@@ -180,39 +187,44 @@ class OnednnBatchNorm(NumpyNormalisation):
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
-        possible = accepts(x) and x.ndim in (2, 4)
-        affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1]) if possible else None
+        possible = accepts_alike(x) and x.ndim in (2, 4)
+        affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
         return _apply(affine, x, scale, shift) if affine else super().channel_affine(x, scale, shift)
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        possible = accepts(x, other) and x.ndim in (2, 4)
+        if other is not None:
+            (other,) = like(x, other)
+        possible = accepts_alike(x, other) and x.ndim in (2, 4)
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
-            affine = get_kernel(_Affine, *size, True)
+            affine = get_kernel(_Affine, *size, True, x.dtype)
             if affine:
                 return _apply(affine, x, scale, shift)
         elif possible:
-            total = get_kernel(_RectifiedSum, *size)
+            total = get_kernel(_RectifiedSum, *size, x.dtype)
             if total:
-                y = buffers.empty(x.shape, channels_last=x.ndim == 4)
+                y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
                 total(_rows(x), _rows(other), y, scale, shift)
                 return y
         return super().rectified_affine(x, scale, shift, other)
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-        if not _large(x) or not accepts(dy):
-            return super().batch_norm_sums(x, dy, mean, variance, epsilon)
+        (dy,) = like(x, dy)
+        if not _large(x) or not accepts_alike(x, dy):
+            return super().batch_norm_sums(widen(x), widen(dy), mean, variance, epsilon)
         if _far(mean, variance):
+            x, dy = widen(x), widen(dy)
             x, centre = self._centred(x, mean)
             mean = mean - centre
         total, along = _totals(x, dy)
         return total, (along - mean * total) / np.sqrt(variance + epsilon)
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
-        possible = accepts(x, dy) and x.ndim in (2, 4)
-        back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1]) if possible else None
+        (dy,) = like(x, dy)
+        possible = accepts_alike(x, dy) and x.ndim in (2, 4)
+        back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1], x.dtype) if possible else None
         if not back:
             return super().batch_norm_grad(x, dy, factor, slope, shift)
-        dx = buffers.empty(x.shape, channels_last=x.ndim == 4)
+        dx = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
         back(_rows(x), _rows(dy), dx, factor, slope, shift)
         return dx

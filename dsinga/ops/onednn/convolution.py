@@ -31,18 +31,19 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.primitive import LANES, Primitive, accepts, reorder
 from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import Array, Pair, Shape
+from dsinga.ops.types import FLOAT32, Array, Pair, Shape
 
 
 class ConvolutionForward:
-    """The library's convolution, with a bias or without."""
+    """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False):
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False, dtype: np.dtype = FLOAT32):
+        self.dtype = dtype
         self.output_shape = (x[0], w[0], *output_sizes(x, w[2:], stride, pad))
         self.convolve = Primitive(
             "convolution_forward",
             *(engine, TRAINING, CONVOLUTION),
-            *(image(x), free(w), dense(w[:1]) if bias else None, image(self.output_shape)),
+            *(image(x, dtype), free(w, dtype), dense(w[:1]) if bias else None, image(self.output_shape, dtype)),
             *geometry_of(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
             operations=_operations(self.output_shape, w),
@@ -52,20 +53,25 @@ class ConvolutionForward:
         thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, x: Array, w: Array, *bias: Array) -> Array:
-        y = buffers.empty(self.output_shape, channels_last=True)
+        y = buffers.empty(self.output_shape, channels_last=True, dtype=self.dtype)
         self.convolve(x, _packed(self.pack, w), y, *bias)
         return y
 
 
 class BackwardData:
-    """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
+    """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw).
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = forward_of(x, w, stride, pad)
-        self.shape = x
+    The rows are of ``dtype``, the gradient of ``result``, the kernel of float32.
+    """
+
+    def __init__(
+        self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32
+    ):
+        forward = forward_of(x, w, stride, pad, False, dtype)
+        self.shape, self.dtype = x, result
         self.convolve = Primitive(
             "convolution_backward_data",
-            *(engine, CONVOLUTION, image(x), free(w), image(forward.output_shape)),
+            *(engine, CONVOLUTION, image(x, result), free(w, dtype), image(forward.output_shape, dtype)),
             *geometry_of(stride, pad),
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
@@ -76,7 +82,7 @@ class BackwardData:
         thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, dy: Array, w: Array) -> Array:
-        dx = buffers.empty(self.shape, channels_last=True)
+        dx = buffers.empty(self.shape, channels_last=True, dtype=self.dtype)
         self.convolve(dy, _packed(self.pack, w), dx)
         return dx
 
@@ -98,15 +104,15 @@ class PaddedBackwardData:
 
 
 class BackwardWeights:
-    """The library's gradient of a convolution's kernel, from rows (B, H, W, C) and (B, H', W', F)."""
+    """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = forward_of(x, w, stride, pad)
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
+        forward = forward_of(x, w, stride, pad, False, dtype)
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(
             "convolution_backward_weights",
-            *(engine, CONVOLUTION, image(x), free(w), None, image(forward.output_shape)),
+            *(engine, CONVOLUTION, image(x, dtype), free(w), None, image(forward.output_shape, dtype)),
             *geometry_of(stride, pad),
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
+from dsinga.ops.onednn.casting import like
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
@@ -30,9 +31,9 @@ from dsinga.ops.onednn.library import (
     dense,
     engine,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts, accepts_alike, operand_of
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array
+from dsinga.ops.types import FLOAT32, Array
 
 
 def _dense(x: Array) -> Array:
@@ -62,14 +63,14 @@ class ElementwiseKernel:
         return self.run.implementation
 
     def __call__(self, *arrays: Array) -> Array:
-        return _apply(self, *arrays)
+        return run_elementwise(self, *arrays)
 
 
 class Function(ElementwiseKernel):
     """A function of n numbers."""
 
-    def __init__(self, size: int, algorithm: int, alpha: float = 0.0, beta: float = 0.0):
-        self.description = dense((size,))
+    def __init__(self, size: int, algorithm: int, alpha: float = 0.0, beta: float = 0.0, dtype: np.dtype = FLOAT32):
+        self.description = dense((size,), dtype)
         self.constants = ctypes.c_float(alpha), ctypes.c_float(beta)
         self.run = Primitive(
             *("eltwise_forward", engine, TRAINING, algorithm, self.description, self.description, *self.constants),
@@ -77,11 +78,11 @@ class Function(ElementwiseKernel):
         )
 
 
-class _Derivative(ElementwiseKernel):
+class Derivative(ElementwiseKernel):
     """The gradient of a function of n numbers, given its output, or its input with ``operand`` SRC."""
 
-    def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST):
-        forward = Function(size, algorithm, slope)
+    def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32):
+        forward = Function(size, algorithm, slope, 0.0, dtype)
         flat = forward.description
         self.run = Primitive(
             *("eltwise_backward", engine, algorithm, flat, flat, flat, *forward.constants, forward.run.description),
@@ -89,11 +90,11 @@ class _Derivative(ElementwiseKernel):
         )
 
 
-class _Binary:
+class Binary:
     """A sum or product of n numbers and n numbers."""
 
-    def __init__(self, size: int, algorithm: int):
-        flat = dense((size,))
+    def __init__(self, size: int, algorithm: int, dtype: np.dtype = FLOAT32):
+        flat = dense((size,), dtype)
         self.run = Primitive("binary", engine, algorithm, flat, flat, flat, operands=(SRC, SRC_1, DST))
 
 
@@ -129,7 +130,7 @@ class _ScaledTanhDerivative(ElementwiseKernel):
 
     def __call__(self, *arrays: Array) -> Array:
         y, dy = arrays
-        return _apply(self, y, y, dy)
+        return run_elementwise(self, y, y, dy)
 
 
 class _Softmax:
@@ -148,7 +149,7 @@ class _SoftmaxDerivative:
         )
 
 
-def _apply(kernel: Any, *arrays: Array) -> Array:
+def run_elementwise(kernel: Any, *arrays: Array) -> Array:
     """Run an elementwise kernel on arrays of one shape and any layouts; the result has the layout of the first."""
     first = _dense(arrays[0])
     result = buffers.like(first)
@@ -160,20 +161,29 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = choose_kernel("relu", Function, x.size, RELU, slope) if accepts(x) else None
+        kernel: Any = None
+        if accepts(x):
+            kernel = choose_kernel("relu", Function, x.size, RELU, slope)
+        elif accepts_alike(x):
+            kernel = get_kernel(Function, x.size, RELU, slope, 0.0, x.dtype)
         return kernel(x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = choose_kernel("relu_grad", _Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
+        kernel: Any = None
+        (dy,) = like(y, dy)
+        if accepts(y, dy):
+            kernel = choose_kernel("relu_grad", Derivative, y.size, RELU_FROM_OUTPUT, slope)
+        elif accepts_alike(y, dy):
+            kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope, DST, y.dtype)
         return kernel(y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def sigmoid(self, x: Array) -> Array:
         kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
-        return _apply(kernel, x) if kernel else super().sigmoid(x)
+        return run_elementwise(kernel, x) if kernel else super().sigmoid(x)
 
     def sigmoid_grad(self, y: Array, dy: Array) -> Array:
-        kernel = get_kernel(_Derivative, y.size, LOGISTIC_FROM_OUTPUT) if accepts(y, dy) else None
-        return _apply(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
+        kernel = get_kernel(Derivative, y.size, LOGISTIC_FROM_OUTPUT) if accepts(y, dy) else None
+        return run_elementwise(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         kernel = choose_kernel("tanh", _ScaledTanh, x.size, outer, inner) if accepts(x) else None
@@ -185,28 +195,29 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
 
     def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
         kernel = get_kernel(Function, x.size, LINEAR, factor, shift) if accepts(x) else None
-        return _apply(kernel, x) if kernel else super().scale_and_shift(x, factor, shift)
+        return run_elementwise(kernel, x) if kernel else super().scale_and_shift(x, factor, shift)
 
     def gelu(self, x: Array) -> Array:
         kernel = get_kernel(Function, x.size, GELU) if accepts(x) else None
-        return _apply(kernel, x) if kernel else super().gelu(x)
+        return run_elementwise(kernel, x) if kernel else super().gelu(x)
 
     def gelu_grad(self, x: Array, dy: Array) -> Array:
-        kernel = get_kernel(_Derivative, x.size, GELU, 0.0, SRC) if accepts(x, dy) else None
-        return _apply(kernel, x, dy) if kernel else super().gelu_grad(x, dy)
+        kernel = get_kernel(Derivative, x.size, GELU, 0.0, SRC) if accepts(x, dy) else None
+        return run_elementwise(kernel, x, dy) if kernel else super().gelu_grad(x, dy)
 
     def multiply(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(_Binary, x.size, MULTIPLY) if accepts(x, y) else None
-        return _apply(kernel, x, y) if kernel else super().multiply(x, y)
+        kernel = get_kernel(Binary, x.size, MULTIPLY) if accepts(x, y) else None
+        return run_elementwise(kernel, x, y) if kernel else super().multiply(x, y)
 
     def add(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(_Binary, x.size, ADD) if accepts(x, y) else None
-        return _apply(kernel, x, y) if kernel else super().add(x, y)
+        (y,) = like(x, y)
+        kernel = get_kernel(Binary, x.size, ADD, x.dtype) if accepts_alike(x, y) else None
+        return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
 
     def softmax(self, x: Array) -> Array:
         kernel = get_kernel(_Softmax, *x.shape) if accepts(x) else None
-        return _apply(kernel, x) if kernel else super().softmax(x)
+        return run_elementwise(kernel, x) if kernel else super().softmax(x)
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
         kernel = get_kernel(_SoftmaxDerivative, *y.shape) if accepts(y, dy) else None
-        return _apply(kernel, y, dy) if kernel else super().softmax_grad(y, dy)
+        return run_elementwise(kernel, y, dy) if kernel else super().softmax_grad(y, dy)

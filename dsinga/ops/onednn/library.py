@@ -13,11 +13,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.ops.onednn.waiting import limit_spinning
+from dsinga.ops.types import FLOAT32
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # data types, format tags, kinds of propagation
-F32 = 3
+BF16, F32 = 2, 3
 ANY = 1
 TRAINING, INFERENCE = 64, 96
 
@@ -31,6 +37,7 @@ RELU_FROM_OUTPUT, LOGISTIC_FROM_OUTPUT = 0x100, 0x104
 MAX_POOLING, AVG_POOLING = 0x1FF, 0x2FF  # the mean counts padding
 LRN_ACROSS_CHANNELS = 0xAFF
 ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
+SUM = 0  # no algorithm of the library: a post-operation that adds the result to what was there
 SOFTMAX = 0x30000
 
 # arguments of an execution
@@ -38,6 +45,9 @@ SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
+
+# instruction sets
+AVX512_BF16 = 0xE7
 
 # queries
 IMPLEMENTATION, ARGUMENT = 8, 255
@@ -101,6 +111,8 @@ set_data_handle.argtypes = [_pointer, _pointer]
 set_omp_threads = quick.omp_set_num_threads
 get_omp_threads = quick.omp_get_max_threads
 
+get_instructions = quick.dnnl_get_effective_cpu_isa
+
 lib.dnnl_primitive_desc_query.argtypes = [_pointer, _int, _int, _pointer]
 lib.dnnl_primitive_desc_query_md.argtypes = [_pointer, _int, _int]
 lib.dnnl_primitive_desc_query_md.restype = _pointer
@@ -144,12 +156,17 @@ def dims(*values: int) -> Any:
     return _Dims(*values)
 
 
-def strided(shape: Sequence[int], strides: Sequence[int], dtype: int = F32) -> Handle:
-    """Describe an array by its strides, counted in elements."""
-    return Handle("memory_desc", "memory_desc_create_with_strides", len(shape), dims(*shape), dtype, dims(*strides))
+def _code(dtype: np.dtype) -> int:
+    return F32 if dtype is FLOAT32 else BF16
 
 
-def dense(shape: Sequence[int], dtype: int = F32) -> Handle:
+def strided(shape: Sequence[int], strides: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
+    """Describe an array by its strides, counted in elements; it is of float32 or bfloat16."""
+    layout = len(shape), dims(*shape), _code(dtype), dims(*strides)
+    return Handle("memory_desc", "memory_desc_create_with_strides", *layout)
+
+
+def dense(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
     """Describe a C-contiguous array."""
     strides = [1]
     for size in reversed(shape[1:]):
@@ -157,12 +174,12 @@ def dense(shape: Sequence[int], dtype: int = F32) -> Handle:
     return strided(shape, strides, dtype)
 
 
-def image(shape: Sequence[int], dtype: int = F32) -> Handle:
+def image(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
     """Describe an image (B, C, H, W) in channels-last memory."""
     _, channels, height, width = shape
     return strided(shape, (height * width * channels, 1, width * channels, channels), dtype)
 
 
-def free(shape: Sequence[int]) -> Handle:
-    """Describe a float32 array whose layout the primitive chooses."""
-    return Handle("memory_desc", "memory_desc_create_with_tag", len(shape), dims(*shape), F32, ANY)
+def free(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
+    """Describe an array whose layout the primitive chooses."""
+    return Handle("memory_desc", "memory_desc_create_with_tag", len(shape), dims(*shape), _code(dtype), ANY)

@@ -10,8 +10,10 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel, to_image, to_rows
 from dsinga.ops.onednn.batchnorm import OnednnBatchNorm
+from dsinga.ops.onednn.casting import cast, like, widen
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
+    BFLOAT16,
     DIFF_DST,
     DIFF_SRC,
     DST,
@@ -26,7 +28,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array, Shape
+from dsinga.ops.types import FLOAT32, Array, Shape
 
 BLOCK = 128 * 1024  # elements of a block: 512 KB; smaller ones cost more in calls than they save in memory traffic
 
@@ -131,13 +133,15 @@ def _blocks(rows: Array) -> list[slice]:
 class LRNForward:
     """The library's normalisation, with the workspace of its gradient where it trains."""
 
-    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool):
+    def __init__(
+        self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
+    ):
         if size == 1 or size % 2 == 0:
             raise Unsupported("windows of even size are centred otherwise than SINGA's; oneDNN 3.2 crashes on size 1")
-        self.shape = x
+        self.shape, self.dtype = x, dtype
         self.normalise = Primitive(
             "lrn_forward",
-            *(engine, TRAINING if train else INFERENCE, LRN_ACROSS_CHANNELS, image(x), image(x)),
+            *(engine, TRAINING if train else INFERENCE, LRN_ACROSS_CHANNELS, image(x, dtype), image(x, dtype)),
             *_constants(size, alpha, beta, k),
             operands=(SRC, DST, WORKSPACE),
         )
@@ -145,7 +149,7 @@ class LRNForward:
         self.workspace_size = self.normalise.size(WORKSPACE)
 
     def __call__(self, x: Array) -> tuple[Array, tuple[Array, ...]]:
-        y = buffers.empty(self.shape, channels_last=True)
+        y = buffers.empty(self.shape, channels_last=True, dtype=self.dtype)
         workspace = (buffers.empty((self.workspace_size,), dtype=np.uint8),) if self.workspace_size else ()
         self.normalise(x, y, *workspace)
         return y, workspace
@@ -154,21 +158,21 @@ class LRNForward:
 class LRNBackward:
     """The library's gradient of the normalisation."""
 
-    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float):
-        forward = get_kernel(LRNForward, x, size, alpha, beta, k, True)
+    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, dtype: np.dtype = FLOAT32):
+        forward = get_kernel(LRNForward, x, size, alpha, beta, k, True, dtype)
         if forward is None:
             raise Unsupported("lrn_backward")
-        self.shape = x
+        self.shape, self.dtype = x, dtype
         self.normalise = Primitive(
             "lrn_backward",
-            *(engine, LRN_ACROSS_CHANNELS, image(x), image(x), image(x)),
+            *(engine, LRN_ACROSS_CHANNELS, image(x, dtype), image(x, dtype), image(x, dtype)),
             *_constants(size, alpha, beta, k),
             forward.normalise.description,
             operands=(SRC, DIFF_DST, DIFF_SRC, WORKSPACE),
         )
 
     def __call__(self, x: Array, dy: Array, *workspace: Array) -> Array:
-        dx = buffers.empty(self.shape, channels_last=True)
+        dx = buffers.empty(self.shape, channels_last=True, dtype=self.dtype)
         self.normalise(x, dy, dx, *workspace)
         return dx
 
@@ -177,10 +181,12 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
     return ctypes.c_int64(size), ctypes.c_float(alpha), ctypes.c_float(beta), ctypes.c_float(k)
 
 
-def _lrn_forward(x: Shape, size: int, alpha: float, beta: float, k: float, train: bool) -> LRNForward:
+def lrn_forward(
+    x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype = FLOAT32
+) -> LRNForward:
     """Return the library's normalisation; raise Unsupported where it, or to train its gradient, is missing."""
-    forward = LRNForward(x, size, alpha, beta, k, train)
-    if train and get_kernel(LRNBackward, x, size, alpha, beta, k) is None:
+    forward = LRNForward(x, size, alpha, beta, k, train, dtype)
+    if train and get_kernel(LRNBackward, x, size, alpha, beta, k, dtype) is None:
         raise Unsupported("without AVX-512 the library has the forward pass of some shapes without their backward pass")
     return forward
 
@@ -190,14 +196,25 @@ class OnednnNormalisation(OnednnBatchNorm):
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         """Return the result and a workspace: oneDNN's is a tuple, ShiftedSums' a Workspace, numpy's an array."""
-        forward = choose_kernel("lrn", _lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
+        constants = size, alpha, beta, k, train
+        if x.dtype == BFLOAT16:
+            forward = get_kernel(lrn_forward, x.shape, *constants, BFLOAT16)
+            if forward is None:
+                y, workspace = self.lrn(widen(x), *constants)
+                return cast(y, BFLOAT16), workspace
+        else:
+            forward = choose_kernel("lrn", lrn_forward, x.shape, *constants) if accepts(x) else None
         return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        (dy,) = like(x, dy)
+        if x.dtype == BFLOAT16 and (not isinstance(workspace, tuple) or isinstance(workspace, Workspace)):
+            wide = widen(x), workspace, widen(dy)
+            return cast(self.lrn_grad(*wide, size, alpha, beta, k), BFLOAT16)
         if isinstance(workspace, Workspace):
             return backward(x, workspace, dy, size, alpha, beta)
         if not isinstance(workspace, tuple):
             return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
-        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k)
+        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k, x.dtype)
         assert back is not None, "a normalisation has no backward although it has a forward"
         return back(to_rows(x), to_rows(dy), *workspace)

@@ -9,6 +9,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyPooling
+from dsinga.ops.onednn.casting import like
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
     DIFF_DST,
@@ -24,27 +25,37 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts
+from dsinga.ops.onednn.primitive import Primitive, accepts_alike
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array, Pair, Shape
+from dsinga.ops.types import FLOAT32, Array, Pair, Shape
 
 
 class PoolingForward:
     """The library's pooling; max pooling in training stores the position of each maximum in a workspace."""
 
-    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, train: bool):
+    def __init__(
+        self,
+        algorithm: int,
+        x: Shape,
+        window: Pair,
+        stride: Pair,
+        pad: Pair,
+        train: bool,
+        dtype: np.dtype = FLOAT32,
+    ):
+        self.dtype = dtype
         self.output_shape = (*x[:2], *output_sizes(x, window, stride, pad))
         keep = (WORKSPACE,) if train and algorithm == MAX_POOLING else ()
         self.pool = Primitive(
             "pooling_forward",
-            *(engine, TRAINING if train else INFERENCE, algorithm, image(x), image(self.output_shape)),
+            *(engine, TRAINING if train else INFERENCE, algorithm, image(x, dtype), image(self.output_shape, dtype)),
             *_geometry(window, stride, pad),
             operands=(SRC, DST, *keep),
         )
         self.workspace_size = self.pool.size(WORKSPACE) if keep else 0
 
     def __call__(self, x: Array) -> tuple[Array, Array | None]:
-        y = buffers.empty(self.output_shape, channels_last=True)
+        y = buffers.empty(self.output_shape, channels_last=True, dtype=self.dtype)
         if not self.workspace_size:
             self.pool(x, y)
             return y, None
@@ -56,21 +67,21 @@ class PoolingForward:
 class PoolingBackward:
     """The library's gradient of a pooling, from rows (B, H', W', C)."""
 
-    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair):
-        forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, True)
+    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
+        forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, True, dtype)
         if forward is None:
             raise Unsupported("pooling_backward")
-        self.shape = x
+        self.shape, self.dtype = x, dtype
         self.pool = Primitive(
             "pooling_backward",
-            *(engine, algorithm, image(x), image(forward.output_shape)),
+            *(engine, algorithm, image(x, dtype), image(forward.output_shape, dtype)),
             *_geometry(window, stride, pad),
             forward.pool.description,
             operands=(DIFF_DST, DIFF_SRC, *((WORKSPACE,) if forward.workspace_size else ())),
         )
 
     def __call__(self, dy: Array, *workspace: Array) -> Array:
-        dx = buffers.empty(self.shape, channels_last=True)
+        dx = buffers.empty(self.shape, channels_last=True, dtype=self.dtype)
         self.pool(dy, dx, *workspace)
         return dx
 
@@ -84,20 +95,31 @@ class OnednnPooling(NumpyPooling):
     """Pooling by the library. Its workspace is 1-d; a workspace of numpy's has the shape of the output."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
-        pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
+        pool = (
+            get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train, x.dtype)
+            if accepts_alike(x)
+            else None
+        )
         return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         if workspace.ndim > 1:
             return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
-        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad)
+        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad, x.dtype)
         assert back is not None, "a pooling has no backward although it has a forward"
+        (dy,) = like(x, dy)
         return back(to_rows(dy), workspace)
 
     def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None
+        pool = (
+            get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True, x.dtype)
+            if accepts_alike(x)
+            else None
+        )
         return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        back = get_kernel(PoolingBackward, AVG_POOLING, x.shape, kernel, stride, pad) if accepts(x, dy) else None
+        (dy,) = like(x, dy)
+        shapes = AVG_POOLING, x.shape, kernel, stride, pad, x.dtype
+        back = get_kernel(PoolingBackward, *shapes) if accepts_alike(x, dy) else None
         return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)

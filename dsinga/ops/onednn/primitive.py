@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+
 from dsinga.ops.buffers import address
 from dsinga.ops.onednn.library import (
     ARGUMENT,
+    BFLOAT16,
     DST,
     IMPLEMENTATION,
     POST_OP,
     SCRATCHPAD,
     SRC,
     SRC_1,
+    SUM,
     Handle,
     Unsupported,
     check,
@@ -38,9 +42,10 @@ class Primitive:
 
     ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create`` without its last one,
     the attributes, which set a scratchpad of the caller and append ``post_ops``: (algorithm, alpha, beta) for an
-    elementwise function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in
-    the order of the arrays of a call. A kernel with few ``operations`` (0: few for each element) and bytes runs in the
-    calling thread alone. Raises Unsupported where the library has no kernel but its reference code.
+    elementwise function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are
+    the arguments of an execution, in the order of the arrays of a call. A kernel with few ``operations`` (0: few for
+    each element) and bytes runs in the calling thread alone. Raises Unsupported where the library has no kernel but its
+    reference code.
     """
 
     def __init__(
@@ -117,7 +122,9 @@ def attributes(post_ops: tuple[Any, ...] = ()) -> Handle:
     check(lib.dnnl_primitive_attr_set_scratchpad_mode(result, 1), "set_scratchpad_mode")
     chain = Handle("post_ops", "post_ops_create")
     for algorithm, *values in post_ops:
-        if len(values) == 1:
+        if algorithm == SUM:
+            check(lib.dnnl_post_ops_append_sum(chain, ctypes.c_float(1.0), 0, 0), "append_sum")
+        elif len(values) == 1:
             check(lib.dnnl_post_ops_append_binary(chain, algorithm, values[0]), "append_binary")
         else:
             alpha, beta = map(ctypes.c_float, values)
@@ -133,14 +140,26 @@ def operand_of(post_op: int) -> int:
 
 def accepts(*arrays: Array | None) -> bool:
     """Whether the library computes on these arrays: all are float32 and not empty, or None."""
+    return _are_of(FLOAT32, arrays)
+
+
+def accepts_alike(x: Array, *arrays: Array | None) -> bool:
+    """Whether a kernel with a form for bfloat16 computes on these arrays: all are of it, or all float32; none empty."""
+    return _are_of(x.dtype if x.dtype == BFLOAT16 else FLOAT32, (x, *arrays))
+
+
+def _are_of(dtype: np.dtype, arrays: tuple[Array | None, ...]) -> bool:
     for array in arrays:
-        if array is not None and (array.dtype != FLOAT32 or not array.size):
+        if array is not None and (array.dtype != dtype or not array.size):
             return False
     return True
 
 
 def reorder(source: Any, destination: Any) -> Primitive | None:
     """Return the primitive that copies from one layout to another, None if they are the same."""
-    if lib.dnnl_memory_desc_equal(source, destination):
-        return None
+    return None if lib.dnnl_memory_desc_equal(source, destination) else conversion(source, destination)
+
+
+def conversion(source: Any, destination: Any) -> Primitive:
+    """Return the primitive that copies from one layout, or number format, to another."""
     return Primitive("reorder", source, engine, destination, engine, operands=(SRC, DST))

@@ -13,36 +13,41 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
+from dsinga.ops.onednn.casting import cast_rows
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import product
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array
+from dsinga.ops.types import FLOAT32, Array
 
 MIN_PRODUCTS = 4  # by one matrix, from which on it is packed
 WIDEST_TRANSPOSED = 256  # columns
 
 
 class PackedProduct:
-    """x W for x (n, I), W (I, O), in a layout of W that the library chooses; ``transposed``: W is a view of Wᵀ."""
+    """x W for x (n, I) of ``dtype`` and W (I, O), in a layout of W that the library chooses, as float32.
 
-    def __init__(self, rows: int, inputs: int, outputs: int, transposed: bool):
+    ``transposed``: W is a view of Wᵀ.
+    """
+
+    def __init__(self, rows: int, inputs: int, outputs: int, transposed: bool, dtype: np.dtype = FLOAT32):
+        self.dtype = dtype
         weights = (outputs, inputs)  # as the library sees it
         self.multiply = Primitive(
             "inner_product_forward",
-            *(engine, INFERENCE, dense((rows, inputs)), free(weights), None, dense((rows, outputs))),
+            *(engine, INFERENCE, dense((rows, inputs), dtype), free(weights, dtype), None, dense((rows, outputs))),
             operands=(SRC, WEIGHTS, DST),
             operations=2 * rows * inputs * outputs,
         )
-        self.size = self.multiply.size(WEIGHTS) // np.dtype(np.float32).itemsize
+        self.size = self.multiply.size(WEIGHTS) // dtype.itemsize
         layout = dense(weights) if transposed else strided(weights, (1, outputs))
         self.reorder = reorder(layout, self.multiply.layout(WEIGHTS))
 
     def pack(self, matrix: Array) -> Array:
         if self.reorder is None:
             return matrix
-        packed = buffers.empty((self.size,))
+        packed = buffers.empty((self.size,), dtype=self.dtype)
         self.reorder(matrix, packed)
         return packed
 
@@ -61,7 +66,9 @@ def is_tall(a: Array, out: Array) -> bool:
 
 
 class OnednnRecurrent(NumpyRecurrent):
-    """The products of recurrent layers by the library, on float32."""
+    """The products of recurrent layers by the library, on float32; ``factor_dtype`` is what factors are rounded to."""
+
+    factor_dtype = FLOAT32
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         if not accepts(a, b, out):
@@ -82,13 +89,14 @@ class OnednnRecurrent(NumpyRecurrent):
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor
         transposed = not matrix.flags.c_contiguous
-        kernel = get_kernel(PackedProduct, len(a), *matrix.shape, transposed) if len(a) in rows else None
+        shape = len(a), *matrix.shape, transposed, self.factor_dtype
+        kernel = get_kernel(PackedProduct, *shape) if len(a) in rows else None
         if kernel is None:
             self.multiply_into(a, matrix, out)
             return
         if kernel not in packed:
             packed[kernel] = kernel.pack(matrix)
-        kernel.multiply(np.ascontiguousarray(a), packed[kernel], out)
+        kernel.multiply(cast_rows(np.ascontiguousarray(a), self.factor_dtype), packed[kernel], out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
         kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x, out) else None
