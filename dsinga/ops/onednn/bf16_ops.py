@@ -13,19 +13,19 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import join_rows, to_rows
+from dsinga.ops.onednn.bf16_images import Bf16Images
 from dsinga.ops.onednn.bf16_products import TransposedWeightProduct, WeightProduct, multiply, to_bf16_matrix
 from dsinga.ops.onednn.casting import cast, cast_rows, like, widen
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward
 from dsinga.ops.onednn.library import (
     BFLOAT16,
 )
-from dsinga.ops.onednn.onednn_ops import OnednnOps
 from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Pair
 
 
-class Bf16Ops(OnednnOps):
+class Bf16Ops(Bf16Images):
     """Kernels of oneDNN whose products are of bfloat16 numbers, for processors with AVX512_BF16 or AMX."""
 
     precision = "bf16"
@@ -87,7 +87,8 @@ class Bf16Ops(OnednnOps):
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         if not (x.size and w.size and w.dtype == FLOAT32):
-            return super().inner_product_grad(widen(x), w, widen(dy), transpose, need_dx, need_db)
+            dx, dw, db = super().inner_product_grad(widen(x), w, widen(dy), transpose, need_dx, need_db)
+            return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
         left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
         dw = buffers.empty(w.shape)

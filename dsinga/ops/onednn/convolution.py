@@ -108,6 +108,8 @@ class BackwardWeights:
 
     def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
         forward = forward_of(x, w, stride, pad, False, dtype)
+        if dtype is not FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
+            raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(
@@ -163,6 +165,12 @@ def forward_of(*shapes: Any) -> ConvolutionForward:
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
     return forward
+
+
+def _reaches_images(size: int, kernel: int, stride: int, pad: int) -> bool:
+    """Whether each row of a kernel meets some row of the images, not only padding, at one of its places."""
+    places = range(-pad, size + pad - kernel + 1, stride)
+    return all(any(0 <= place + row < size for place in places) for row in range(kernel))
 
 
 def _operations(y: Shape, w: Shape) -> int:

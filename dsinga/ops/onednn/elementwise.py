@@ -9,7 +9,6 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
-from dsinga.ops.onednn.casting import like
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
@@ -31,7 +30,7 @@ from dsinga.ops.onednn.library import (
     dense,
     engine,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, accepts_alike, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array
 
@@ -161,20 +160,11 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel: Any = None
-        if accepts(x):
-            kernel = choose_kernel("relu", Function, x.size, RELU, slope)
-        elif accepts_alike(x):
-            kernel = get_kernel(Function, x.size, RELU, slope, 0.0, x.dtype)
+        kernel = choose_kernel("relu", Function, x.size, RELU, slope) if accepts(x) else None
         return kernel(x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel: Any = None
-        (dy,) = like(y, dy)
-        if accepts(y, dy):
-            kernel = choose_kernel("relu_grad", Derivative, y.size, RELU_FROM_OUTPUT, slope)
-        elif accepts_alike(y, dy):
-            kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope, DST, y.dtype)
+        kernel = choose_kernel("relu_grad", Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
         return kernel(y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def sigmoid(self, x: Array) -> Array:
@@ -210,8 +200,7 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
         return run_elementwise(kernel, x, y) if kernel else super().multiply(x, y)
 
     def add(self, x: Array, y: Array) -> Array:
-        (y,) = like(x, y)
-        kernel = get_kernel(Binary, x.size, ADD, x.dtype) if accepts_alike(x, y) else None
+        kernel = get_kernel(Binary, x.size, ADD) if accepts(x, y) else None
         return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
 
     def softmax(self, x: Array) -> Array:

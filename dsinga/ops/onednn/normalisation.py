@@ -10,10 +10,8 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel, to_image, to_rows
 from dsinga.ops.onednn.batchnorm import OnednnBatchNorm
-from dsinga.ops.onednn.casting import cast, like, widen
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
-    BFLOAT16,
     DIFF_DST,
     DIFF_SRC,
     DST,
@@ -196,25 +194,14 @@ class OnednnNormalisation(OnednnBatchNorm):
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         """Return the result and a workspace: oneDNN's is a tuple, ShiftedSums' a Workspace, numpy's an array."""
-        constants = size, alpha, beta, k, train
-        if x.dtype == BFLOAT16:
-            forward = get_kernel(lrn_forward, x.shape, *constants, BFLOAT16)
-            if forward is None:
-                y, workspace = self.lrn(widen(x), *constants)
-                return cast(y, BFLOAT16), workspace
-        else:
-            forward = choose_kernel("lrn", lrn_forward, x.shape, *constants) if accepts(x) else None
+        forward = choose_kernel("lrn", lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
         return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
-        (dy,) = like(x, dy)
-        if x.dtype == BFLOAT16 and (not isinstance(workspace, tuple) or isinstance(workspace, Workspace)):
-            wide = widen(x), workspace, widen(dy)
-            return cast(self.lrn_grad(*wide, size, alpha, beta, k), BFLOAT16)
         if isinstance(workspace, Workspace):
             return backward(x, workspace, dy, size, alpha, beta)
         if not isinstance(workspace, tuple):
             return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
-        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k, x.dtype)
+        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k)
         assert back is not None, "a normalisation has no backward although it has a forward"
         return back(to_rows(x), to_rows(dy), *workspace)

@@ -9,7 +9,6 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyPooling
-from dsinga.ops.onednn.casting import like
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
     DIFF_DST,
@@ -25,7 +24,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts_alike
+from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Pair, Shape
 
@@ -95,31 +94,20 @@ class OnednnPooling(NumpyPooling):
     """Pooling by the library. Its workspace is 1-d; a workspace of numpy's has the shape of the output."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
-        pool = (
-            get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train, x.dtype)
-            if accepts_alike(x)
-            else None
-        )
+        pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
         return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         if workspace.ndim > 1:
             return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
-        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad, x.dtype)
+        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad)
         assert back is not None, "a pooling has no backward although it has a forward"
-        (dy,) = like(x, dy)
         return back(to_rows(dy), workspace)
 
     def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        pool = (
-            get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True, x.dtype)
-            if accepts_alike(x)
-            else None
-        )
+        pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None
         return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        (dy,) = like(x, dy)
-        shapes = AVG_POOLING, x.shape, kernel, stride, pad, x.dtype
-        back = get_kernel(PoolingBackward, *shapes) if accepts_alike(x, dy) else None
+        back = get_kernel(PoolingBackward, AVG_POOLING, x.shape, kernel, stride, pad) if accepts(x, dy) else None
         return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)

@@ -1,0 +1,234 @@
+"""Kernels in bfloat16: within its rounding of float64, in any shape and layout, from float32 and from bfloat16."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from dsinga.errors import UserError
+from dsinga.ops import get_ops
+from dsinga.testing import kernel_formulas as formulas
+from dsinga.testing.kernel_backend import KernelBackend
+from dsinga.testing.kernel_cases import BATCHES, CHANNELS, given, normal, windowed
+
+ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
+SUMS = 1e-5  # of float32, for some hundred terms
+
+bf16_ops = pytest.importorskip("dsinga.ops.onednn.bf16_ops")
+BFLOAT16 = np.dtype(bf16_ops.BFLOAT16)
+
+pytestmark = pytest.mark.skipif(
+    get_ops().name != "onednn" or bool(get_ops().lacks_bf16()), reason="the processor has no bfloat16"
+)
+
+
+@pytest.fixture
+def ops():
+    return get_ops().for_worker(precision="bf16")
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Return float64 numbers that bfloat16 has."""
+    return x.astype(np.float32).astype(BFLOAT16).astype(np.float64)
+
+
+def assert_near(actual: np.ndarray, exact: np.ndarray, roundings: int = 1, scale: float | None = None) -> None:
+    """Assert that a result differs from the exact one by so many roundings to bfloat16, 0 for a float32 result."""
+    assert actual.dtype == (BFLOAT16 if roundings else np.float32)
+    assert actual.shape == exact.shape
+    if exact.size:
+        bound = roundings * ROUNDOFF * np.abs(exact) + SUMS * max(np.abs(exact).max() if scale is None else scale, 1e-3)
+        assert (np.abs(actual.astype(np.float64) - exact) <= bound).all()
+
+
+def place(values: np.ndarray, layout: str, dtype: np.dtype) -> np.ndarray:
+    array = KernelBackend(get_ops, np.float32).place(values, layout).astype(dtype)
+    array.flags.writeable = False
+    return array
+
+
+DTYPES = st.sampled_from([np.dtype(np.float32), BFLOAT16])
+
+
+@given(case=windowed(), filters=CHANNELS, bias=st.booleans(), x_dtype=DTYPES, dy_dtype=DTYPES)
+def test_convolution(case, filters, bias, x_dtype, dy_dtype):
+    ops = get_ops().for_worker(precision="bf16")
+    kernel, stride, pad = case["window"]
+    x = rounded(normal(case["seed"], *case["shape"]))
+    w = rounded(normal(case["seed"], filters, case["shape"][1], *kernel))
+    b = normal(case["seed"], filters).astype(np.float32) if bias else None
+    x_placed, w_placed = place(x, case["layout"], x_dtype), w.astype(np.float32)
+    y = ops.convolution(x_placed, w_placed, b, stride, pad)
+    exact = formulas.convolution(x, w, b, stride, pad)
+    if x.size:
+        assert_near(y, exact, scale=np.abs(x).max() * np.abs(w).sum())
+
+    dy = rounded(normal(case["seed"] + 1, *exact.shape))
+    dx, dw, db = ops.convolution_grad(x_placed, w_placed, place(dy, case["layout"], dy_dtype), stride, pad, True, True)
+    exact_ops = get_ops("numpy")
+    exact_dx, exact_dw, exact_db = exact_ops.convolution_grad(x, w, dy, stride, pad, True, True)
+    assert dx.dtype == x_dtype
+    assert_near(dx, exact_dx, int(x_dtype == BFLOAT16), scale=np.abs(dy).max(initial=0) * np.abs(w).sum())
+    assert_near(dw, exact_dw, 0, scale=np.abs(dy).sum() * np.abs(x).max(initial=0))
+    assert_near(db, exact_db, 0, scale=np.abs(dy).sum())
+
+
+@given(case=windowed(), mean=st.booleans(), dy_dtype=DTYPES)
+def test_pooling(case, mean, dy_dtype):
+    ops, exact_ops = get_ops().for_worker(precision="bf16"), get_ops("numpy")
+    if not all(case["shape"]):
+        return
+    x = rounded(normal(case["seed"], *case["shape"]))
+    x_placed, window = place(x, case["layout"], BFLOAT16), case["window"]
+    if mean:
+        y, exact = ops.avg_pool(x_placed, *window), formulas.avg_pool(x, *window)
+    else:
+        y, workspace = ops.max_pool(x_placed, *window, True)
+        exact, exact_workspace = exact_ops.max_pool(x, *window, True)
+    assert_near(y, exact)
+    dy = rounded(normal(case["seed"], *exact.shape))
+    dy_placed = place(dy, case["layout"], dy_dtype)
+    if mean:
+        dx, exact_dx = ops.avg_pool_grad(x_placed, dy_placed, *window), exact_ops.avg_pool_grad(x, dy, *window)
+    else:
+        dx = ops.max_pool_grad(x_placed, workspace, dy_placed, *window)
+        exact_dx = exact_ops.max_pool_grad(x, exact_workspace, dy, *window)
+    # A pixel's gradient is a sum over windows, which the library rounds after each of them.
+    assert_near(dx, exact_dx, 3, scale=5 * np.abs(dy).max() * ROUNDOFF / SUMS)
+
+
+@given(rows=BATCHES, inputs=CHANNELS, outputs=CHANNELS, transpose=st.booleans(), bias=st.booleans(), dtype=DTYPES,
+       dy_dtype=DTYPES, seed=st.integers(0, 99))  # fmt: skip
+def test_inner_product(rows, inputs, outputs, transpose, bias, dtype, dy_dtype, seed):
+    ops = get_ops().for_worker(precision="bf16")
+    x, w = rounded(normal(seed, rows, inputs)), rounded(normal(seed, outputs, inputs))
+    b = normal(seed, outputs).astype(np.float32) if bias else None
+    w_placed = np.ascontiguousarray(w.T if transpose else w, np.float32)
+    y = ops.inner_product(x.astype(dtype), w_placed, b, transpose)
+    assert_near(y, x @ w.T + (0 if b is None else b), 0, scale=np.abs(w).sum())
+    dy = rounded(normal(seed + 1, rows, outputs))
+    dx, dw, db = ops.inner_product_grad(x.astype(dtype), w_placed, dy.astype(dy_dtype), transpose, True, True)
+    assert_near(dx, dy @ w, int(dtype == BFLOAT16), scale=np.abs(w).sum())
+    exact_dw = dy.T @ x
+    assert_near(dw, exact_dw.T if transpose else exact_dw, 0, scale=np.abs(dy).sum())
+    assert_near(db, dy.sum(axis=0), 0, scale=np.abs(dy).sum())
+
+
+def test_a_product_is_computed_block_by_block_of_a_large_weight(ops):
+    rows, columns = 700, 3000  # blocks of 160 rows, the last one shorter
+    x, w = rounded(normal(1, 4, columns)), rounded(normal(2, rows, columns))
+    y = ops.inner_product(x.astype(np.float32), w.astype(np.float32), None)
+    assert_near(y, x @ w.T, 0, scale=300)
+    dy = rounded(normal(3, 4, rows))
+    dx, _, _ = ops.inner_product_grad(
+        x.astype(np.float32), w.astype(np.float32), dy.astype(BFLOAT16), False, True, True
+    )
+    assert_near(dx, dy @ w, 0, scale=300)
+
+
+@pytest.mark.parametrize("channels", [3, 16, 100, 300])
+@pytest.mark.parametrize("size", [(4, 4), (16, 12)])
+def test_batch_normalisation(ops, channels, size):
+    exact_ops = get_ops("numpy")
+    x, dy = (rounded(normal(seed, 6, channels, *size) + seed) for seed in (0, 1))
+    placed, dy_placed = (place(values, "channels last", BFLOAT16) for values in (x, dy))
+    mean, variance = ops.channel_moments(placed)
+    np.testing.assert_allclose(mean, x.mean(axis=(0, 2, 3)), atol=1e-5)
+    np.testing.assert_allclose(variance, x.var(axis=(0, 2, 3)), atol=1e-5)
+    sums, exact_sums = (o.batch_norm_sums(a, b, mean, variance, 1e-5) for o, a, b in
+                        ((ops, placed, dy_placed), (exact_ops, x, dy)))  # fmt: skip
+    for actual, exact in zip(sums, exact_sums, strict=True):
+        np.testing.assert_allclose(actual, exact, atol=SUMS * np.abs(dy).sum() / channels)
+    scale, shift = (normal(seed, channels).astype(np.float32) for seed in (2, 3))
+    of_channel = (slice(None), None, None)
+    affine = x * scale[of_channel] + shift[of_channel]
+    assert_near(ops.channel_affine(placed, scale, shift), affine, scale=10)
+    assert_near(ops.rectified_affine(placed, scale, shift), np.maximum(affine, 0), scale=10)
+    for dtype in (np.float32, BFLOAT16):
+        total = np.maximum(affine + dy, 0)
+        assert_near(ops.rectified_affine(placed, scale, shift, dy_placed.astype(dtype)), total, scale=10)
+    dx = scale[of_channel] * (dy + scale[of_channel] * x + shift[of_channel])
+    assert_near(ops.batch_norm_grad(placed, dy_placed, scale, scale, shift), dx, scale=30)
+
+
+def test_a_mean_far_from_zero_does_not_hide_the_variance(ops):
+    x = rounded(normal(0, 4, 8, 16, 16) + 100)
+    mean, variance = ops.channel_moments(place(x, "channels last", BFLOAT16))
+    np.testing.assert_allclose(mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(variance, x.var(axis=(0, 2, 3)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("local_size", [1, 3, 5])
+def test_local_response_normalisation(ops, local_size):
+    exact_ops, constants = get_ops("numpy"), (local_size, 1.0, 0.75, 1.0)
+    x, dy = rounded(normal(0, 2, 16, 5, 4)), rounded(normal(1, 2, 16, 5, 4))
+    placed = place(x, "channels last", BFLOAT16)
+    y, workspace = ops.lrn(placed, *constants, True)
+    exact, exact_workspace = exact_ops.lrn(x, *constants, True)
+    assert_near(y, exact, 2)
+    dx = ops.lrn_grad(placed, workspace, dy.astype(np.float32), *constants)
+    # The library keeps the norm, and adds two terms, in bfloat16.
+    assert_near(dx, exact_ops.lrn_grad(x, exact_workspace, dy, *constants), 4, scale=400)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_rectifiers_and_sums_keep_bfloat16(ops, slope):
+    x, dy = rounded(normal(0, 3, 7)), rounded(normal(1, 3, 7))
+    y = ops.relu(x.astype(BFLOAT16), slope)
+    assert_near(y, np.where(x > 0, x, slope * x))
+    for dtype in (np.float32, BFLOAT16):
+        assert_near(ops.relu_grad(y, dy.astype(dtype), slope), np.where(x > 0, dy, slope * dy))
+        assert_near(ops.add(x.astype(BFLOAT16), dy.astype(dtype)), x + dy)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_recurrent_layers_differ_from_float32_by_their_rounding(ops, cell):
+    shapes = formulas.param_shapes(cell, 24, 32, True)
+    params = [0.2 * normal(index, *shape).astype(np.float32) for index, shape in enumerate(shapes)]
+    x, dy = normal(7, 5, 9, 24).astype(np.float32), normal(8, 5, 9, 32).astype(np.float32)
+    results = []
+    for backend in (ops, get_ops()):
+        y, last, workspace = backend.recurrent(cell, x, params, None, None, False, True)
+        dx, _, gradients = backend.recurrent_grad(cell, params, workspace, dy, True, False)
+        results.append([y, last, dx, *gradients])
+    for rounded_, exact in zip(*results, strict=True):
+        assert rounded_.dtype == np.float32
+        assert 0 < np.linalg.norm(rounded_ - exact) <= 0.01 * np.linalg.norm(exact)
+
+
+def test_the_same_numbers_give_the_same_bits_in_every_call(ops):
+    x, w = place(normal(0, 8, 16, 9, 9), "channels last", BFLOAT16), normal(1, 8, 16, 3, 3).astype(np.float32)
+    first, second = (ops.convolution(x, w, None, (1, 1), (1, 1)) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_infinite_numbers_and_nan_stay(ops):
+    x = np.array([[np.inf, -np.inf, np.nan, 3.4e38]], np.float32)
+    np.testing.assert_array_equal(ops.match(x, x.astype(BFLOAT16)).astype(np.float32)[0, :3], x[0, :3])
+    assert np.isinf(ops.match(x, x.astype(BFLOAT16)).astype(np.float32)[0, 3])  # above the largest bfloat16
+
+
+def test_a_processor_without_bfloat16_computes_in_float32_and_says_so():
+    script = """
+import logging, numpy as np
+logging.basicConfig()
+from dsinga.ops import get_ops
+ops = get_ops().for_worker(precision="bf16")
+print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 1), "f"), None)[0, 0])
+"""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "float32 1.001\n"
+    assert "precision kBF16 computes in float32 here: the processor has neither AVX512_BF16 nor AMX" in done.stderr
+
+
+def test_other_precisions_are_refused():
+    with pytest.raises(UserError, match="tf32 needs a GPU"):
+        get_ops().for_worker(precision="tf32")
