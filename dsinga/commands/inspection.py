@@ -27,7 +27,7 @@ def show(
     Prints its layers, shapes and params, and the memory that training needs.
     """
     from dsinga import api
-    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts, print_settings
+    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts, print_precision, print_settings
     from dsinga.job import load
 
     job = load(conf, overrides)
@@ -44,6 +44,7 @@ def show(
         print_parts(net)
     if phase == "train":
         print_settings(job, net)
+        print_precision(job, net)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(net._repr_html_(), encoding="utf-8")
@@ -61,6 +62,9 @@ def show(
 @click.option("--processes", is_flag=True, help="Run each worker in a process of its own, not in a thread.")
 @click.option("--synthetic", is_flag=True, help="Train on random records of the job's shapes, without its stores.")
 @click.option("--profile", "profiled", is_flag=True, help="Also time each layer, with one worker in this process.")
+@click.option(
+    "--precision", "precisions", is_flag=True, help="Also time each layer in kFloat32 and in kBF16, on CPU cores."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @DEVICE
 @job_options
@@ -72,6 +76,7 @@ def bench(
     processes: bool,
     synthetic: bool,
     profiled: bool,
+    precisions: bool,
     as_json: bool,
     data_root: str | None,
     resources: dict[str, float],
@@ -87,22 +92,25 @@ def bench(
     from dsinga.api import roots
     from dsinga.cluster import WorkerSelection
     from dsinga.cluster.run.benchmark import measure
-    from dsinga.planner.profile import print_profile
+    from dsinga.planner.profile import print_precisions, print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)
     with connection as client:
         figures = measure(
             job, client, steps=steps, synthetic=synthetic, roots=roots(job, data_root), profiled=profiled,
-            selection=WorkerSelection(resources, hosts),
+            precisions=precisions, selection=WorkerSelection(resources, hosts),
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(figures))
         return
-    profile = figures.pop("profile", None)
+    profile, both = figures.pop("profile", None), figures.pop("precisions", None)
     for name, figure in figures.items():
         click.echo(f"{name:20} {figure:12,.3f}")
+    console = rich.console.Console(soft_wrap=True, highlight=False)
     if profile:
-        print_profile(profile, rich.console.Console(soft_wrap=True, highlight=False))
+        print_profile(profile, console)
+    if both:
+        print_precisions(*both.values(), console)
 
 
 @click.command()

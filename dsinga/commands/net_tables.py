@@ -11,7 +11,8 @@ import rich.table
 
 from dsinga.api import roots, with_workers
 from dsinga.errors import UserError
-from dsinga.job import AlgType, Job, Phase
+from dsinga.job import AlgType, Job, Phase, Precision
+from dsinga.layers.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.training import check_patterns, create_updater, describe_settings
@@ -64,6 +65,15 @@ def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:
     check_patterns(job.updater, params)
     for line in describe_settings(job.updater, params):
         click.echo(line)
+
+
+def print_precision(job: Job, net: NeuralNet | PartitionedNet) -> None:
+    """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
+    whole = net if isinstance(net, NeuralNet) else net.whole
+    layers = [node.layer for node in whole.nodes]
+    names = [layer.name for layer in layers if layer.bf16 is Bfloat16.kNothing and not layer.is_input]
+    if job.precision is Precision.kBF16 and names:
+        click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
 
 
 def print_memory(memories: Sequence[Memory]) -> None:

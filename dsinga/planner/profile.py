@@ -170,6 +170,21 @@ def _row(pass_: Pass, types: Mapping[str, str], work: PassWork, seconds: float, 
     }
 
 
+def print_precisions(float32: Mapping[str, Any], bf16: Mapping[str, Any], console: rich.console.Console) -> None:
+    """Print two profiles of a job, in kFloat32 and in kBF16, side by side: the milliseconds, and their ratio."""
+    table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
+    for name in ("kFloat32", "kBF16", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [(row["layer"], row["type"], row["pass"], row["ms"]) for row in float32["rows"]]
+    rows.append(("", "", "iteration", float32["ms_per_iteration"]))
+    for (layer, type_, pass_, ms), other in zip(
+        rows, [*(row["ms"] for row in bf16["rows"]), bf16["ms_per_iteration"]], strict=True
+    ):
+        table.add_row(layer, type_, pass_, f"{ms:,.3f}", f"{other:,.3f}", f"{other / ms:.2f}" if ms else "")
+    console.print(f"one worker with one thread, which computes the whole batch of {float32['batch']}; milliseconds")
+    console.print(table)
+
+
 def _rate(count: int, seconds: float) -> float | None:
     """Return billions a second, None where nothing was counted."""
     return 1e-9 * count / seconds if count and seconds > 0 else None

@@ -16,7 +16,7 @@ from distributed import Client
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
-from dsinga.job import Job, LayerConf, LayerType, Phase
+from dsinga.job import Job, LayerConf, LayerType, Phase, Precision
 from dsinga.layers.text import CharRNNConf
 from dsinga.net import input_layers
 from dsinga.planner.profile import profile
@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 # Iterations before the measured ones, in which kernels are compiled and rounds grow to their length.
 WARM_UP_STEPS = 10
+OF_CORES = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
 
 
 def measure(
@@ -35,6 +36,7 @@ def measure(
     synthetic: bool,
     roots: Sequence[str] = (),
     profiled: bool = False,
+    precisions: bool = False,
     selection: WorkerSelection = ANYWHERE,
 ) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` more iterations; return the median times of an iteration and other figures.
@@ -46,12 +48,14 @@ def measure(
         synthetic: train on random records of the shapes in the job, so that no data is needed.
         roots: folders where relative paths of the job are looked up.
         profiled: measure each layer afterwards, with one worker in this process and the same number of steps.
+        precisions: measure each layer in kFloat32 and in kBF16, likewise.
         selection: which Dask workers may be used.
 
     Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
     computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
     ``crossing_mb``, the megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of
-    the largest process; and, if ``profiled``, ``profile`` as :func:`dsinga.planner.profile.profile` returns it.
+    the largest process; and, if asked for, ``profile`` as :func:`dsinga.planner.profile.profile` returns it, and
+    ``precisions``, a profile for each of the two.
 
     Raises UserError for bad input.
     """
@@ -60,7 +64,11 @@ def measure(
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
         outcome = train(job, client, SilentObserver(), roots=roots, selection=selection)
-        figures = {"profile": profile(job, steps, roots)} if profiled else {}
+        figures: dict[str, Any] = {"profile": profile(job, steps, roots)} if profiled else {}
+        if precisions:
+            figures["precisions"] = {
+                precision.name: profile(job.replace(precision=precision), steps, roots) for precision in OF_CORES
+            }
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
     return {
