@@ -27,7 +27,14 @@ def show(
     Prints its layers, shapes and params, and the memory that training needs.
     """
     from dsinga import api
-    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts, print_precision, print_settings
+    from dsinga.commands.net_tables import (
+        expected_memory,
+        print_memory,
+        print_net,
+        print_parts,
+        print_precision,
+        print_settings,
+    )
     from dsinga.job import load
 
     job = load(conf, overrides)
@@ -110,7 +117,7 @@ def bench(
     if profile:
         print_profile(profile, console)
     if both:
-        print_precisions(*both.values(), console)
+        print_precisions(both["kFloat32"], both["kBF16"], console)
 
 
 @click.command()

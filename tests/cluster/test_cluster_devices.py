@@ -135,8 +135,8 @@ def test_dsinga_ops_cupy_computes_on_the_first_gpu(
 def test_precision_is_passed_to_the_device(job: Job, threads: Client, stub: StubOps):
     train(with_topology(job, 1), threads, 1, gpu=[0], precision=Precision.kTF32)
     assert (0, "tf32") in stub.record.workers
-    with pytest.raises(UserError, match=r"precision kBF16 is for GPUs, and the job has workers on CPU cores"):
-        train(with_topology(job, 2), threads, 1, gpu=[0], precision=Precision.kBF16)
+    with pytest.raises(UserError, match=r"precision kTF32 is for GPUs, and the job has workers on CPU cores"):
+        train(with_topology(job, 2), threads, 1, gpu=[0], precision=Precision.kTF32)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.ops import Ops
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
 
@@ -45,7 +46,11 @@ def kernels(values: Values) -> NumpyOps:
 
 
 def run_partitioned(
-    cut: PartitionedNet, values: Values, batches: Sequence[Batch], rows: Sequence[Rows] | None = None
+    cut: PartitionedNet,
+    values: Values,
+    batches: Sequence[Batch],
+    rows: Sequence[Rows] | None = None,
+    ops: Ops | None = None,
 ) -> Run:
     """Train for a step a batch by plain SGD; ``values`` are of whole params, ``rows`` those of each worker."""
     part_values = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
@@ -61,7 +66,7 @@ def run_partitioned(
             assert len(dict(pushes)) == len(pushes), f"worker {worker} pushes a gradient twice"
             return dict(pushes), reported
 
-        done = run_in_threads(cut, kernels(values), iterate, seed=3, step=step, rows=rows)
+        done = run_in_threads(cut, ops or kernels(values), iterate, seed=3, step=step, rows=rows)
         whole: Values = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
         for name, part in cut.parts.items():
             users = tuple(worker for worker, (pushed, _) in enumerate(done) if name in pushed)
@@ -78,11 +83,12 @@ def run_partitioned(
     return Run(params, gradients, metrics)
 
 
-def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch]) -> Run:
+def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch], ops: Ops | None = None) -> Run:
     """Train the uncut net in this thread."""
     params, gradients, metrics = dict(values), [], []
     for step, batch in enumerate(batches):
-        ctx = Context(kernels(values), net.phase, Rows(0, batch_size(net), batch_size(net)), seed=3, step=step)
+        rows = Rows(0, batch_size(net), batch_size(net))
+        ctx = Context(ops or kernels(values), net.phase, rows, seed=3, step=step)
         pushed: Values = {}
         metrics.append(bp(net, params, batch, ctx, pushed.__setitem__))
         numbers = {name for name, figure in figures(metrics[-1]).items() if not isinstance(figure, list)}
