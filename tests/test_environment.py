@@ -9,6 +9,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 # Packages whose name on conda-forge is not that on PyPI.
 CONDA_NAMES = {
+    "ml-dtypes": "ml_dtypes",
     "lmdb": "python-lmdb",
     "matplotlib": "matplotlib-base",
     "msgpack": "msgpack-python",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.data import write_store
-from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, load
+from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Precision, load
 from tests.benchmarks.cases import CASES, ON_SENTENCES
 from tests.benchmarks.nets import WORDS, sentences
 
@@ -50,6 +51,8 @@ def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
     case = CASES[name]
     case_job = with_workers(job(case.net, case.batch * case.workers), case.workers)
+    if os.environ.get("BENCHMARK_BF16"):
+        case_job = case_job.replace(precision=Precision.kBF16)
     if case.workers > 1:
         case_job = case_job.replace(
             cluster=(case_job.cluster or ClusterConf()).replace(nservers_per_group=case.workers)

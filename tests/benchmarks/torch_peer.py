@@ -1,4 +1,5 @@
 """Measure eager PyTorch on a case: ``python -m tests.benchmarks.torch_peer CASE STEPS``. Workers use DDP over gloo.
+With BENCHMARK_BF16 in the environment it computes under autocast to bfloat16.
 
 ``python -m tests.benchmarks.torch_peer NET STEPS BATCH`` is one rank of DDP, of which RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT in the environment tell; rank 0 prints the milliseconds of each iteration.
@@ -35,7 +36,8 @@ def train(net: str, batchsize: int, steps: int, ddp: bool) -> list[float]:
     batch, milliseconds = trained.batch(batchsize), []
     for _ in range(WARM_UP + steps):
         started = time.perf_counter()
-        trained.iterate(batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bool(os.environ.get("BENCHMARK_BF16"))):
+            trained.iterate(batch)
         milliseconds.append(1e3 * (time.perf_counter() - started))
     return milliseconds[WARM_UP:]
 

@@ -7,9 +7,9 @@ from typing import Any
 from dsinga.ops.layout import to_rows
 from dsinga.ops.onednn.casting import cast, like, widen
 from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, run_elementwise
+from dsinga.ops.onednn.float32_ops import Float32Ops
 from dsinga.ops.onednn.library import ADD, AVG_POOLING, BFLOAT16, DST, MAX_POOLING, RELU, RELU_FROM_OUTPUT, Unsupported
 from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
-from dsinga.ops.onednn.onednn_ops import OnednnOps
 from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array, Pair, Shape
@@ -28,7 +28,7 @@ def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
 
 
-class Bf16Images(OnednnOps):
+class Bf16Images(Float32Ops):
     """Kernels on bfloat16 images and other arrays; the results are of the dtype of the first argument."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:

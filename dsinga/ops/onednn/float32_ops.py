@@ -1,0 +1,30 @@
+"""The kernels of the oneDNN backend in float32, assembled from its families."""
+
+from __future__ import annotations
+
+from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.onednn.convolution import OnednnConvolution
+from dsinga.ops.onednn.elementwise import OnednnElementwise
+from dsinga.ops.onednn.normalisation import OnednnNormalisation
+from dsinga.ops.onednn.pooling import OnednnPooling
+from dsinga.ops.onednn.products import OnednnAttention, OnednnProducts
+from dsinga.ops.onednn.recurrent import OnednnRecurrent
+from dsinga.ops.onednn.thread import set_threads
+
+
+class Float32Ops(
+    OnednnConvolution,
+    OnednnProducts,
+    OnednnPooling,
+    OnednnNormalisation,
+    OnednnElementwise,
+    OnednnRecurrent,
+    OnednnAttention,
+    NumpyOps,
+):
+    """Kernels of oneDNN on float32; numpy computes what the library does not support, as float64 and empty batches."""
+
+    name = "onednn"
+
+    def set_threads(self, count: int) -> None:
+        set_threads(count)
