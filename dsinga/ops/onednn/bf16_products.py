@@ -9,7 +9,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.onednn.library import BFLOAT16, DST, SRC, SUM, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, conversion, reorder
-from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import Array, Shape
 
 
@@ -31,6 +31,11 @@ class Product:
 BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
 
 
+def _scratch(shape: Shape) -> Array:
+    """Return the thread's memory for a rounded block, valid until its next kernel."""
+    return thread_state.packed_weights.array[: prod(shape) * BFLOAT16.itemsize].view(BFLOAT16).reshape(shape)
+
+
 def _block_rows(rows: int, columns: int) -> int:
     return min(rows, max(16, BLOCK // columns // 16 * 16))
 
@@ -41,7 +46,8 @@ class TransposedWeightProduct:
     def __init__(self, count: int, rows: int, columns: int):
         self.result, size = (rows, count), _block_rows(rows, columns)
         self.blocks = [slice(min(start, rows - size), min(start, rows - size) + size) for start in range(0, rows, size)]
-        self.rounded = np.empty((size, columns), BFLOAT16)
+        self.scratch_shape = size, columns
+        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
         self.round = CastMatrix((size, columns), (columns, 1)).run
         self.multiply = Primitive(
             *("matmul", engine, dense((size, columns), BFLOAT16), free((columns, count), BFLOAT16), None),
@@ -57,10 +63,10 @@ class TransposedWeightProduct:
         if self.pack:
             packed = buffers.empty((self.packed_size,), dtype=BFLOAT16)
             self.pack(x, packed)
-        result = buffers.empty(self.result)
+        result, rounded = buffers.empty(self.result), _scratch(self.scratch_shape)
         for block in self.blocks:  # the last one overlaps that before it where the rows are not a multiple
-            self.round(w[block], self.rounded)
-            self.multiply(self.rounded, packed, result[block])
+            self.round(w[block], rounded)
+            self.multiply(rounded, packed, result[block])
         return result.T
 
 
@@ -70,7 +76,8 @@ class WeightProduct:
     def __init__(self, count: int, rows: int, columns: int):
         self.result, size = (count, columns), _block_rows(rows, columns)
         self.blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-        self.rounded = np.empty((size, columns), BFLOAT16)
+        self.scratch_shape = size, columns
+        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
         self.kernels = {}
         for length in {size, rows - self.blocks[-1].start}:
             block = (length, columns), (columns, 1)
@@ -78,11 +85,11 @@ class WeightProduct:
             self.kernels[length] = CastMatrix(*block).run, product.multiply
 
     def __call__(self, x: Array, w: Array) -> Array:
-        result = buffers.empty(self.result)
+        result, scratch = buffers.empty(self.result), _scratch(self.scratch_shape)
         result[...] = 0
         for block in self.blocks:
             round_, multiply_ = self.kernels[block.stop - block.start]
-            rounded = self.rounded[: block.stop - block.start]
+            rounded = scratch[: block.stop - block.start]
             round_(w[block], rounded)
             multiply_(x[:, block], rounded, result)
         return result
