@@ -108,7 +108,7 @@ class BackwardWeights:
 
     def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
         forward = forward_of(x, w, stride, pad, False, dtype)
-        if dtype is not FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
+        if dtype != FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.

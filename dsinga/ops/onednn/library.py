@@ -156,8 +156,13 @@ def dims(*values: int) -> Any:
     return _Dims(*values)
 
 
+CODES = {FLOAT32: F32, BFLOAT16: BF16}  # looked up by equality: an unpickled array has a dtype object of its own
+
+
 def _code(dtype: np.dtype) -> int:
-    return F32 if dtype is FLOAT32 else BF16
+    if dtype not in CODES:
+        raise Unsupported(f"arrays of {dtype}")
+    return CODES[dtype]
 
 
 def strided(shape: Sequence[int], strides: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
