@@ -20,6 +20,9 @@ Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
 
+COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # methods that take features
+
+
 class Output(NamedTuple):
     """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
 
@@ -84,6 +87,8 @@ class Layer(ABC):
         super().__init_subclass__(**keywords)
         if fault := fault_of(cls):
             raise UserError(f"the layer class {cls.__name__} {fault}")
+        if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
+            cls.bf16 = Bfloat16.kNothing  # what it computes anew need not take what its base takes
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         self.conf = conf

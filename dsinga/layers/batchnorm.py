@@ -135,6 +135,7 @@ class RectifiedBatchNorm(BatchNorm):
     """
 
     source_count = None
+    bf16 = Bfloat16.kFeatures
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:

@@ -12,7 +12,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
 from dsinga.layers.base import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut, ParamSpec
+from dsinga.layers.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.steps import StepWindows, WindowLayer
 from dsinga.registry import register
 
@@ -55,6 +55,7 @@ class Convolution1D(WindowLayer):
 
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")
+    bf16 = Bfloat16.kProducts
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

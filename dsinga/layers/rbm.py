@@ -20,7 +20,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Cut, ParamSpec, SourceKind
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -82,6 +82,8 @@ class RBMVis(RBMSide):
     SINGA has gaussian units on the hidden side only.
     """
 
+    bf16 = Bfloat16.kProducts
+
     source_kind = SourceKind.kVectors
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -111,6 +113,8 @@ class RBMHid(RBMSide):
     The means are the probabilities of 1, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
     side (``share_from``), bias (hdim,). With ``persistent``, its chains are a lasting param (B, hdim), by rows.
     """
+
+    bf16 = Bfloat16.kProducts
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -13,7 +13,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Members, Natural, NonNegative
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
 from dsinga.ops.numpy_elementwise import FLT_MIN
@@ -81,6 +81,7 @@ class ClassSoftmaxLoss(Layer):
     metric_names = ("loss", "entropy")
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="normalises over all words of a class")
+    bf16 = Bfloat16.kProducts
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -181,6 +182,7 @@ class SampledLoss(Layer):
     metric_names = ("loss",)
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="scores words by whole rows")
+    bf16 = Bfloat16.kProducts
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

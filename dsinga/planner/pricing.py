@@ -10,7 +10,6 @@ from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Ph
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import get_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
@@ -25,6 +24,7 @@ from dsinga.planner.search import explicitly_cut_layers
 from dsinga.planner.strategies import by_rows
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
 
@@ -98,6 +98,7 @@ class _CostModels:
     def __init__(self, job: Job, net: NeuralNet, cores: int, store: RateStore):
         self.store = store
         self._net, self._updater, self._cores = net, create_updater(job.updater), cores
+        self._ops = cpu_ops(PRECISIONS[job.precision])
 
     def barrier(self) -> BarrierCost:
         """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
@@ -115,7 +116,7 @@ class _CostModels:
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)
             threads = min(self._cores // per_machine, usable_threads(self._net, workers))
-            return measure_machine(self._net, self._updater, get_ops(), threads, count, count, self.store)
+            return measure_machine(self._net, self._updater, self._ops, threads, count, count, self.store)
 
         return CostModel(self._net, machine, links, unsliced_if_clipped)
 

@@ -102,6 +102,9 @@ def back_propagate(
 
 def matched(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return what ``compute_gradient`` returned with each gradient for a source in the dtype of that source."""
+    is_pair = isinstance(computed, tuple) and len(computed) == 2
+    if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
+        return computed  # check_gradients says what is wrong
     for_sources, for_params = computed
     return [ctx.ops.match(*pair) for pair in zip(for_sources, sources, strict=True)], for_params
 

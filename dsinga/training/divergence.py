@@ -96,6 +96,7 @@ def _feature(layer: Layer, feature: Any) -> str:
 def _finite(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_finite, value))
-    if not np.issubdtype(getattr(value, "dtype", np.int64), np.floating):
+    dtype = getattr(value, "dtype", np.dtype(np.int64))
+    if not (np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"):
         return True
     return bool(np.isfinite(value).all())

@@ -19,7 +19,7 @@ from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.worker_calls import run_on_workers
 from dsinga.cluster.preflight import worker_lacks
 from dsinga.cluster.preflight.check import check_workers_ready
-from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, find_lacks
+from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, describe_mixed_bf16, find_lacks
 from dsinga.job import Job, Phase
 from dsinga.ops import get_ops
 from dsinga.training import initial_values
@@ -214,3 +214,20 @@ def test_the_oldest_version_of_dask_is_that_of_the_package():
     requirements = (ROOT / "setup.cfg").read_text()
     assert f"    dask>={OLDEST_DASK}\n" in requirements
     assert f"    distributed>={OLDEST_DASK}\n" in requirements
+
+
+@pytest.mark.parametrize(
+    ("without", "has_bf16", "words"),
+    [
+        ("", None, ""),
+        ("ab", None, ""),
+        ("ab", False, ""),
+        ("a", None, "the Dask worker a computes in float32 where others compute in kBF16"),
+        ("ab", True, "the Dask workers a, b compute in float32 where others compute in kBF16"),
+        ("a", False, "the Dask worker b computes in kBF16 where the workers of this run compute in float32"),
+    ],
+)
+def test_processors_with_and_without_bfloat16_do_not_train_together(without, has_bf16, words):
+    reports = {name: {"kernels": "onednn", "no_bf16": "it is old" if name in without else ""} for name in "ab"}
+    message = describe_mixed_bf16(reports, has_bf16)
+    assert message.startswith(words) if words else not message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -232,3 +233,26 @@ print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 
 def test_other_precisions_are_refused():
     with pytest.raises(UserError, match="tf32 needs a GPU"):
         get_ops().for_worker(precision="tf32")
+
+
+def test_an_unpickled_array_is_float32_to_every_kernel():
+    """Its dtype is equal to numpy's float32, but another object."""
+    x, w, one = normal(0, 64, 40).astype(np.float32), normal(1, 8, 40).astype(np.float32), np.ones(40, np.float32)
+    sent = pickle.loads(pickle.dumps(x))
+    for ops in (get_ops(), get_ops().for_worker(precision="bf16")):
+        np.testing.assert_array_equal(ops.channel_affine(sent, one, one), ops.channel_affine(x, one, one))
+        np.testing.assert_array_equal(ops.inner_product(sent, w, None), ops.inner_product(x, w, None))
+
+
+def test_sums_of_an_odd_number_of_rows_are_right(ops):
+    x = place(normal(0, 25, 256, 5, 5), "channels last", BFLOAT16)  # 625 rows, of which no 32 are a block
+    mean, variance = ops.channel_moments(x)
+    np.testing.assert_allclose(mean, x.astype(np.float64).mean(axis=(0, 2, 3)), atol=1e-5)
+    np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=(0, 2, 3)), atol=1e-5)
+
+
+def test_codes_are_no_numbers(ops):
+    """As in float32, so that the layer says that it has got codes."""
+    product = ops.inner_product(np.array([[1, 2]], np.int32), np.ones((3, 2), np.float32), None)
+    assert product.dtype == np.float64
+    np.testing.assert_array_equal(product, 3)

@@ -7,6 +7,9 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.layers.activation import ReLU
+from dsinga.layers.declarations import Bfloat16
 from dsinga.net import partition
 from dsinga.ops import get_ops
 from tests.support.partition_nets import NETS, STRATEGIES, net_of
@@ -83,3 +86,31 @@ def test_training_testing_and_predicting_use_the_precision_of_the_job():
         np.testing.assert_allclose(array, exact[name], atol=0.05)
         np.testing.assert_allclose(array, on_two[name], atol=0.01)
     assert any((array != exact[name]).any() for name, array in rounded.items())
+
+
+def test_a_class_that_computes_anew_gets_float32():
+    class Own(ReLU):
+        def forward(self, x, ops):
+            return np.maximum(x, 0)
+
+    class Named(ReLU):
+        """Computes what its base does."""
+
+    assert Own.bf16 is Bfloat16.kNothing
+    assert Named.bf16 is Bfloat16.kFeatures
+
+
+def test_what_compute_gradient_returns_wrongly_is_told_as_in_float32(monkeypatch):
+    net = net_of("convnet")
+    wrong = next(node.layer for node in net.nodes if isinstance(node.layer, ReLU))
+    monkeypatch.setattr(wrong, "compute_gradient", lambda *arguments: ((arguments[3], arguments[3]), ()))
+    with pytest.raises(UserError, match="must return a sequence of 1 for its sources, not 2"):
+        run_whole(net, initial(net, np.float32), batches_of(net, 1, 4, np.float32), bf16_ops())
+
+
+def test_machines_of_kcd_train_in_bfloat16():
+    random = np.random.default_rng(0)
+    x = (random.uniform(size=(200, 16)) < 0.3).astype("float32")
+    model = nn.Sequential([nn.Input(16), nn.RBM(8)])
+    model.compile("sgd", algorithm=nn.CD())
+    model.fit(x, epochs=1, precision="kBF16", progress=False)

@@ -23,11 +23,12 @@ from dsinga.engine.predictor import BatchResult, Predictor
 from dsinga.engine.round_length import RoundLength
 from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError, UserError
-from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.job import Job, LayerConf, LayerType, Phase, Precision, check
 from dsinga.layers import Records
 from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.registry import nearest_or_listed
+from dsinga.settings import read_setting
 from dsinga.training import add_metrics, check_params
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import new_run_name
@@ -186,7 +187,9 @@ def _batches(
         return require_workers(usable)
 
     workers = await_workers(client, choose)
-    check_workers_ready(client, workers, [net], readers=[reader], precision=job.precision)
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    precision = Precision.kFloat32 if on_gpus else job.precision
+    check_workers_ready(client, workers, [net], readers=[reader], precision=precision)
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))

@@ -129,8 +129,15 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if the job has the ``precision`` kTF32 of GPUs and some worker computes on CPU cores."""
-    if job.precision is Precision.kTF32 and any(device is None for group in devices for device in group):
+    """Raise JobError if some worker computes on CPU cores in kTF32, or in kBF16 beside one that has a GPU."""
+    members = [device for group in devices for device in group]
+    if job.precision is Precision.kBF16 and None in members and any(device is not None for device in members):
+        raise job.error(
+            "precision kBF16 rounds otherwise on GPUs than on CPU cores, and the job has workers on both; "
+            "leave precision out, or give all workers a GPU, or none",
+            "precision",
+        )
+    if job.precision is Precision.kTF32 and None in members:
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
             "float32; leave precision out, or give every worker a GPU",

@@ -62,7 +62,7 @@ class PreparedRun:
     config: WorkerConfig
     updater: Updater
     claim: Claim
-    check_ready: Callable[[Collection[str]], None]
+    check_ready: Callable[[Collection[str]], bool]
     choose_devices: Callable[[Placement], Devices]
     cancellation: Cancellation
 
@@ -115,11 +115,12 @@ def prepare_run(
             updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
             objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
             whole_nets, readers = opened.nets.values(), opened.readers.values()
-            precision = Precision.kFloat32 if job.gpu else job.precision  # a GPU computes alike beside any processor
+            on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+            precision = Precision.kFloat32 if on_gpus else job.precision
             check_ready = partial(
                 check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers, precision=precision
             )
-            check_ready(placement.addresses)
+            check_ready = partial(check_ready, has_bf16=check_ready(placement.addresses))
             cuts = None
             if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
                 from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner

@@ -23,6 +23,7 @@ from dsinga.cluster.preflight.worker_lacks import (
     describe_mixed_bf16,
     find_lacks,
     warn_of_differences,
+    warn_without_bf16,
 )
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.engine.local_job import check_first_block
@@ -44,7 +45,8 @@ def check_workers_ready(
     objects: Mapping[str, Any] | None = None,
     readers: Iterable[BatchReader] = (),
     precision: Precision = Precision.kFloat32,
-) -> None:
+    has_bf16: bool | None = None,
+) -> bool:
     """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
     Pickle sends a class that was defined in a script or a notebook by value; a worker imports one of a module. A worker
@@ -61,6 +63,9 @@ def check_workers_ready(
         objects: other objects that may be of a user's class, such as the updater, by their names in errors.
         readers: the readers whose records they read.
         precision: that of the job; kBF16 is refused where some of them have it and others do not.
+        has_bf16: whether the workers have it that compute already; None if none do.
+
+    Returns whether they have bfloat16.
     """
     addresses, readers = list(addresses), list(readers)
     user_objects = _user_objects(nets, objects or {})
@@ -84,9 +89,12 @@ def check_workers_ready(
             lacks[address].append(PAUSED)
     if message := describe_lacks(lacks):
         raise UserError(message)
-    if precision is Precision.kBF16 and (message := describe_mixed_bf16(reports)):
-        raise UserError(message)
+    if precision is Precision.kBF16:
+        if message := describe_mixed_bf16(reports, has_bf16):
+            raise UserError(message)
+        warn_without_bf16(reports)
     warn_of_differences(reports)
+    return not any(report["no_bf16"] for report in reports.values())
 
 
 def _ask(

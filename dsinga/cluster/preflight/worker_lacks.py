@@ -141,16 +141,30 @@ def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
         _warn_once(warning)
 
 
-def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return why processes cannot train together in kBF16: some lack it, and others do not; "" if they can."""
-    without = [address for address, report in reports.items() if report["kernels"] and report["no_bf16"]]
-    if not without or len(without) == sum(bool(report["kernels"]) for report in reports.values()):
+def describe_mixed_bf16(reports: Mapping[str, Mapping[str, Any]], has_bf16: bool | None = None) -> str:
+    """Return why processes cannot train together in kBF16: some lack it, and others do not; "" if they can.
+
+    ``has_bf16`` says whether those have it that train already, None if none do.
+    """
+    lacks = {address: report["no_bf16"] for address, report in reports.items() if report["kernels"]}
+    if has_bf16 is False and not all(lacks.values()):
+        computing = [address for address, reason in lacks.items() if not reason]
+        return f"{sentence(computing, 'computes in kBF16')} where the workers of this run compute in float32"
+    without = [address for address, reason in lacks.items() if reason]
+    if not without or (len(without) == len(lacks) and not has_bf16):
         return ""
     return (
         f"{sentence(without, 'computes in float32')} where others compute in kBF16 "
         f"({reports[without[0]]['no_bf16']}): the numbers would depend on where workers are placed; leave precision "
         "out, or choose the hosts that have it (--hosts)"
     )
+
+
+def warn_without_bf16(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Log a warning, once in a process, where all processes compute in float32 what a job has in kBF16."""
+    reasons = {report["no_bf16"] for report in reports.values() if report["kernels"]}
+    if reasons and all(reasons):
+        _warn_once(f"precision kBF16 computes in float32 on the Dask workers: {min(reasons)}")
 
 
 def _kernel_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -16,9 +16,11 @@ from distributed import Client
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
+from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, Precision
 from dsinga.layers.text import CharRNNConf
 from dsinga.net import input_layers
+from dsinga.ops import get_ops
 from dsinga.planner.profile import profile
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ def measure(
             job = with_synthetic_records(job, Path(folder))
         outcome = train(job, client, SilentObserver(), roots=roots, selection=selection)
         figures: dict[str, Any] = {"profile": profile(job, steps, roots)} if profiled else {}
+        if precisions and (lack := get_ops().lacks_bf16()):
+            raise UserError(f"there is no kBF16 here to compare with: {lack}; leave --precision out")
         if precisions:
             figures["precisions"] = {
                 precision.name: profile(job.replace(precision=precision), steps, roots) for precision in OF_CORES

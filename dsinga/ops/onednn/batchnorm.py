@@ -18,8 +18,8 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
-from dsinga.ops.onednn.bf16_products import channel_totals
-from dsinga.ops.onednn.casting import like, widen
+from dsinga.ops.onednn.bf16_products import channel_totals, sum_shape
+from dsinga.ops.onednn.casting import cast_like, like, widen
 from dsinga.ops.onednn.library import (
     ADD,
     BFLOAT16,
@@ -49,7 +49,7 @@ from dsinga.ops.types import FLOAT32, Array
 SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more lose digits
 WIDEST = 512  # numbers of a row in sums: shorter rows are slower
 FAR = 64.0  # mean² / variance, the factor by which the error of Σ x² is larger in the variance; above, x is centred
-MOST = 256  # channels of bfloat16 images whose products are computed to have a few of them; more are converted
+MOST = 256  # channels of bfloat16 images; of more, too few of the products of all channels are used
 WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are slower
 
 
@@ -141,7 +141,9 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     """Return (Σ y, Σ x·y), (C,) each in float64, of arrays (B, C, ...)."""
     channels = x.shape[1]
     if x.dtype == BFLOAT16:
-        return channel_totals(_rows(x), _rows(y))
+        if sum_shape(x.size // channels, channels)[1] >= SHORTEST:  # of short blocks the products would fill the memory
+            return channel_totals(_rows(x), _rows(y))
+        x, y = widen(x), widen(y)
     fold = -1, *_fold(prod(x.shape[2:]), channels)
     first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
@@ -189,7 +191,9 @@ class OnednnBatchNorm(NumpyNormalisation):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         possible = accepts_alike(x) and x.ndim in (2, 4)
         affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
-        return _apply(affine, x, scale, shift) if affine else super().channel_affine(x, scale, shift)
+        if affine:
+            return _apply(affine, x, scale, shift)
+        return cast_like(x, super().channel_affine(widen(x), scale, shift))
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
         if other is not None:
@@ -206,7 +210,8 @@ class OnednnBatchNorm(NumpyNormalisation):
                 y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
                 total(_rows(x), _rows(other), y, scale, shift)
                 return y
-        return super().rectified_affine(x, scale, shift, other)
+        other = None if other is None else widen(other)
+        return cast_like(x, super().rectified_affine(widen(x), scale, shift, other))
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
         (dy,) = like(x, dy)
@@ -224,7 +229,7 @@ class OnednnBatchNorm(NumpyNormalisation):
         possible = accepts_alike(x, dy) and x.ndim in (2, 4)
         back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1], x.dtype) if possible else None
         if not back:
-            return super().batch_norm_grad(x, dy, factor, slope, shift)
+            return cast_like(x, super().batch_norm_grad(widen(x), widen(dy), factor, slope, shift))
         dx = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
         back(_rows(x), _rows(dy), dx, factor, slope, shift)
         return dx

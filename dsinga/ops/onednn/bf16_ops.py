@@ -33,6 +33,8 @@ class Bf16Ops(Bf16Images):
     factor_dtype = BFLOAT16
 
     def widen(self, x: Array) -> Array:
+        if isinstance(x, tuple):
+            return tuple(map(self.widen, x))
         return widen(x) if type(x) is np.ndarray else x
 
     def match(self, gradient: Array, feature: Array) -> Array:
@@ -40,7 +42,7 @@ class Bf16Ops(Bf16Images):
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
         kernel = None
-        if x.size and w.size and w.dtype == FLOAT32:
+        if _are_numbers(x, w):
             kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
         if kernel is None:
             return super().convolution(widen(x), w, b, stride, pad)
@@ -51,7 +53,7 @@ class Bf16Ops(Bf16Images):
         self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, stride, pad
-        possible = x.size and w.size and w.dtype == FLOAT32
+        possible = _are_numbers(x, w, dy)
         weights = get_kernel(BackwardWeights, *shapes, BFLOAT16) if possible else None
         data = get_kernel(BackwardData, *shapes, BFLOAT16, x.dtype) if weights and need_dx else None
         if not weights or (need_dx and not data):
@@ -63,7 +65,7 @@ class Bf16Ops(Bf16Images):
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        if not (x.size and w.size and w.dtype == FLOAT32):
+        if not _are_numbers(x, w):
             return super().inner_product(widen(x), w, b, transpose)
         product = self._product(_rows(x), w, not transpose)
         y = buffers.empty(product.shape)
@@ -86,7 +88,7 @@ class Bf16Ops(Bf16Images):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        if not (x.size and w.size and w.dtype == FLOAT32):
+        if not _are_numbers(x, w, dy):
             dx, dw, db = super().inner_product_grad(widen(x), w, widen(dy), transpose, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
@@ -110,6 +112,13 @@ class Bf16Ops(Bf16Images):
         sums = np.empty((1, joined.shape[1]), np.float32)
         multiply(np.ones((1, len(joined)), BFLOAT16), joined, sums)
         return sums.reshape(-1, x.shape[1]).sum(axis=0)
+
+
+def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
+    """Whether x and gradients are float32 or bfloat16 (not codes, or float64), the weight is float32, none is empty."""
+    return (
+        bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
+    )
 
 
 def _rows(x: Array) -> Array:

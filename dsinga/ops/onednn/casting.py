@@ -1,4 +1,4 @@
-"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 8 bits of its mantissa."""
+"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def cast_rows(x: Array, dtype: np.dtype) -> Array:
 def widen(x: Array) -> Array:
     """Return x in float32 if it is bfloat16, else x itself."""
     return cast(x, FLOAT32) if x.dtype == BFLOAT16 else x
+
+
+def cast_like(x: Array, other: Array) -> Array:
+    """Return ``other`` in the dtype of x, where that and its own are float32 or bfloat16."""
+    return like(x, other)[0]
 
 
 def like(x: Array, *others: Array) -> list[Array]:
