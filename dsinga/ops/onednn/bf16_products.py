@@ -9,6 +9,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.onednn.library import BFLOAT16, DST, SRC, SUM, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, conversion, reorder
+from dsinga.ops.onednn.products import form_of
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import Array, Shape
 
@@ -114,19 +115,14 @@ def to_bf16_matrix(x: Array) -> Array:
     """Return a matrix, contiguous along one of its axes, in bfloat16."""
     if x.dtype == BFLOAT16:
         return x
-    kernel = get_kernel(CastMatrix, *_form(x))
+    kernel = get_kernel(CastMatrix, *form_of(x))
     assert kernel is not None, "a matrix has no conversion"
     return kernel(x)
 
 
-def _form(x: Array) -> tuple[Shape, Shape]:
-    """Return the shape of a matrix and its strides, in numbers."""
-    return x.shape, tuple(stride // x.itemsize for stride in x.strides)
-
-
 def multiply(a: Array, b: Array, out: Array, add: bool = False) -> None:
     """Compute the product of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
-    kernel = get_kernel(Product, _form(a), _form(b), _form(out), add)
+    kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), add)
     assert kernel is not None, "a product has no kernel"
     kernel.multiply(a, b, out)
 

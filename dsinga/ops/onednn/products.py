@@ -159,13 +159,13 @@ class OnednnAttention(NumpyAttention):
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
         kernel = None
         if accepts(a, b, out):
-            kernel = get_kernel(BatchedProduct, _strides(a), _strides(b), _strides(out), factor)
+            kernel = get_kernel(BatchedProduct, form_of(a), form_of(b), form_of(out), factor)
         if kernel is None:
             super().batched_product(a, b, out, factor)
         else:
             kernel.multiply(a, b, out)
 
 
-def _strides(x: Array) -> tuple[Shape, Shape]:
+def form_of(x: Array) -> tuple[Shape, Shape]:
     """Return the shape of an array and its strides, in numbers."""
     return x.shape, tuple(stride // x.itemsize for stride in x.strides)
