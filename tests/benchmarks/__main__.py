@@ -1,9 +1,9 @@
 """dsinga compared with its peers: ``python -m tests.benchmarks [CASE ...]``, in the root of the checkout.
 
 They run in turn, each turn in a process of its own with a thread a worker, on as many cores as there are workers.
-Figures are medians of iterations, then of turns; the ratio is to the fastest peer. A peer that is not installed is left
-out, with the reason; ``--python tensorflow=/path/to/python`` runs one that lives in another environment. With
-``--bf16`` dsinga in kBF16 and PyTorch under autocast take part, too.
+Figures are medians of iterations, then of turns; ratios are to the fastest form of any other library, in float32 and in
+any precision. A form that fails is left out, with the reason, for instance PyTorch's compiled ones without a C++
+compiler; ``--python tensorflow=/path/to/python`` runs a library that lives in another environment.
 """
 
 from __future__ import annotations
@@ -12,104 +12,99 @@ import datetime
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tests.benchmarks.cases import CASES, Case
+from tests.benchmarks.peers import LIBRARIES, PEERS, allocator
+from tests.benchmarks.table import details, summary
 
-MODULES = {"dsinga": "ours", "pytorch": "torch_peer", "tensorflow": "tensorflow_peer"}
-BF16 = {"dsinga in bf16": "ours", "pytorch in bf16": "torch_peer"}
-PACKAGES = {"dsinga": "numpy", "pytorch": "torch", "tensorflow": "tensorflow"}
 TURN_SECONDS = 600  # at most, for a turn
+MIDDLES = {"ms": statistics.median, "mb": statistics.median, "first_s": max}  # later turns compile from a cache
 
 
 def take_turn(
-    framework: str, python: str, name: str, case: Case, steps: int, root: Path | None = None
+    form: str, python: str, name: str, case: Case, steps: int, root: Path | None = None, preload: str = ""
 ) -> dict[str, float]:
     """Run one turn in a process of its own, of the checkout ``root`` (by default of the working directory).
 
-    Raises RuntimeError with the last line that the process has printed, where it fails.
+    Args:
+        form: the name in PEERS.
+        python: the interpreter.
+        name: the name of the case.
+        case: the case.
+        steps: the measured iterations.
+        root: the checkout.
+        preload: a library that the process loads first, such as a memory allocator.
+
+    Raises RuntimeError with the message of its exception, where it fails or takes too long.
     """
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
-    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{(MODULES | BF16)[framework]}"]
-    command += [name, str(steps)]
+    module = LIBRARIES[PEERS[form].library].module
+    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{module}", name, str(steps)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    env |= {"BENCHMARK_BF16": "1"} if framework in BF16 else {}
+    env |= PEERS[form].environment
+    if preload:
+        env["LD_PRELOAD"] = preload
     if root:
         env["PYTHONPATH"] = str(root)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TURN_SECONDS, env=env, cwd=root, check=False)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TURN_SECONDS, env=env, cwd=root, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"took more than {TURN_SECONDS} s") from error
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ended without a message")
+        raise RuntimeError(reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(name: str, pythons: dict[str, str], turns: int, steps: int, bf16: bool = False) -> dict[str, Any]:
-    """Return the figures of a case: medians by framework, the ratios to the best peer, and the peers left out."""
+def reason(stderr: str) -> str:
+    """Return the last message of an exception in what a process has printed, or else its last line."""
+    messages = re.findall(r"^[\w.]+: .+", stderr, re.MULTILINE) or stderr.strip().splitlines()
+    return messages[-1] if messages else "ended without a message"
+
+
+def compare(
+    name: str, forms: Sequence[str], pythons: dict[str, str], turns: int, steps: int, preload: str = ""
+) -> dict[str, Any]:
+    """Return the figures of a case: medians by form of a library, and why a form is left out.
+
+    ``pythons`` are interpreters by library; ``preload`` is loaded first by the processes of all but dsinga.
+    """
     case = CASES[name]
     figures: dict[str, list[dict[str, float]]] = {}
     left_out: dict[str, str] = {}
     for _ in range(turns):
-        for framework in ("dsinga", *case.peers, *(BF16 if bf16 else ())):
-            if framework in left_out:
+        for form in forms:
+            library = PEERS[form].library
+            if form in left_out or library not in ("dsinga", *case.peers):
                 continue
+            allocator = "" if library == "dsinga" else preload
             try:
-                figures.setdefault(framework, []).append(take_turn(framework, pythons[framework], name, case, steps))
+                turn = take_turn(form, pythons[library], name, case, steps, preload=allocator)
+                figures.setdefault(form, []).append(turn)
             except RuntimeError as error:
-                left_out[framework] = str(error)
-                figures.pop(framework, None)
+                left_out[form] = str(error)
+                figures.pop(form, None)
     medians = {
-        framework: {key: statistics.median(turn[key] for turn in turns_of) for key in turns_of[0]}
-        for framework, turns_of in figures.items()
+        form: {key: MIDDLES[key](turn[key] for turn in done) for key in done[0]} for form, done in figures.items()
     }
-    best = {
-        key: min((medians[framework][key] for framework in medians if "dsinga" not in framework), default=None)
-        for key in ("ms", "mb")
-    }
-    ours = medians.get("dsinga")
-    ratios = {key: ours[key] / best[key] if ours and best[key] else None for key in ("ms", "mb")}
-    row = {"case": name, "goal": case.goal, "figures": medians, "ratio": ratios, "left out": left_out}
-    if ours and "dsinga in bf16" in medians:
-        milliseconds = medians["dsinga in bf16"]["ms"]
-        row["bf16"] = {"own float32": milliseconds / ours["ms"], "best peer": best["ms"] and milliseconds / best["ms"]}
-    return row
+    return {"case": name, "figures": medians, "left out": left_out}
 
 
-def line(row: dict[str, Any]) -> str:
-    """Return a case as a row of the table."""
-    cells = [
-        f"{row['figures'][framework]['ms']:.1f} ({row['figures'][framework]['mb']:.0f} MB)"
-        if framework in row["figures"]
-        else "-"
-        for framework in MODULES
-    ]
-    time, memory = (f"{row['ratio'][key]:.2f}" if row["ratio"][key] else "-" for key in ("ms", "mb"))
-    return "| " + " | ".join([row["case"], *cells, time, f"{row['goal']:.2f}", memory]) + " |"
-
-
-def bf16_line(row: dict[str, Any]) -> str:
-    """Return what a case takes in bf16, and the ratios to dsinga in float32 and to the best peer in any precision."""
-    times = [f"{name} {row['figures'][name]['ms']:.1f} ms" for name in BF16 if name in row["figures"]]
-    ratios = [f"{ratio:.2f} of {what}" for what, ratio in row.get("bf16", {}).items() if ratio]
-    return f"{row['case']}: {', '.join(times + ratios)}"
-
-
-def versions(pythons: dict[str, str]) -> dict[str, str]:
-    """Return the versions of Python and, where it is installed here, of the package that a framework computes with."""
-    installed = {"python": platform.python_version()}
-    for framework, package in PACKAGES.items():
-        if pythons[framework] == sys.executable:
-            try:
-                installed[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                continue
-    return installed
+def version(python: str, package: str) -> str:
+    """Return the version of a package that an interpreter has, or "none"."""
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=TURN_SECONDS, check=False)
+    return done.stdout.strip() or "none"
 
 
 def processor() -> str:
@@ -125,27 +120,37 @@ def processor() -> str:
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
 @click.option("--turns", default=3, show_default=True)
 @click.option("--steps", default=40, show_default=True, help="Measured iterations of a turn.")
-@click.option("--python", "interpreters", multiple=True, metavar="PEER=PATH", help="The interpreter for a peer.")
-@click.option("--bf16", is_flag=True, help="Also dsinga in kBF16 and PyTorch under autocast.")
+@click.option("--peer", "forms", multiple=True, type=click.Choice(list(PEERS)), help="Only these forms take part.")
+@click.option("--python", "interpreters", multiple=True, metavar="LIBRARY=PATH", help="The interpreter for a library.")
+@click.option(
+    "--preload", default=allocator(), help="Allocator for the peers.  [default: tcmalloc or jemalloc, if any]"
+)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
 def main(
-    names: Sequence[str], turns: int, steps: int, interpreters: tuple[str, ...], bf16: bool, file: Path | None
+    names: Sequence[str],
+    turns: int,
+    steps: int,
+    forms: Sequence[str],
+    interpreters: tuple[str, ...],
+    preload: str,
+    file: Path | None,
 ) -> None:
     """Print milliseconds of an iteration and peak memory of a worker, and the ratios to the best peer."""
-    pythons = dict.fromkeys(MODULES | BF16, sys.executable) | dict(option.split("=", 1) for option in interpreters)
-    about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions(pythons)}
-    click.echo(f"{about['date']}, {about['machine']}, {about['versions']}, load {os.getloadavg()[0]:.1f}\n")
-    click.echo("| case | dsinga ms | PyTorch ms | TensorFlow ms | ratio | goal | memory |\n| " + "--- | " * 7)
+    pythons = dict.fromkeys(LIBRARIES, sys.executable) | dict(option.split("=", 1) for option in interpreters)
+    if unknown := pythons.keys() - LIBRARIES.keys():
+        raise click.BadParameter(f"{', '.join(unknown)}: a library is one of {', '.join(LIBRARIES)}")
+    versions = {package: version(pythons[name], package) for name, (_, package) in LIBRARIES.items()}
+    about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions, "preload": preload}
+    click.echo(f"{', '.join(map(str, about.values()))}, load {os.getloadavg()[0]:.1f}\n")
     rows = []
     for name in names or CASES:
-        rows.append(compare(name, pythons, turns, steps, bf16))
-        click.echo(line(rows[-1]))
-        if bf16:
-            click.echo(bf16_line(rows[-1]))
-        for framework, reason in rows[-1]["left out"].items():
-            click.echo(f"{framework} left out of {name}: {reason}", err=True)
-    if file:
-        file.write_text(json.dumps({**about, "cases": rows}, indent=1), encoding="utf-8")
+        rows.append(compare(name, forms or tuple(PEERS), pythons, turns, steps, preload))
+        for form, message in rows[-1]["left out"].items():
+            click.echo(f"{form} left out of {name}: {message}", err=True)
+        if file:
+            file.write_text(json.dumps({**about, "cases": rows}, indent=1), encoding="utf-8")
+    cases = {row["case"]: row["figures"] for row in rows}
+    click.echo("\n".join([*summary(cases), "", *details(cases)]))
 
 
 if __name__ == "__main__":

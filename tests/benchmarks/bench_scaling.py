@@ -103,7 +103,7 @@ def one_turn(name: str, steps: int, cores: list[int]) -> dict[str, dict[str, flo
     twin = f"{name.removesuffix('-64')}-two"
     if twin in CASES:
         try:
-            figures[DDP] = take_turn("pytorch", sys.executable, twin, CASES[twin], steps)
+            figures[DDP] = take_turn("PyTorch", sys.executable, twin, CASES[twin], steps)
         except RuntimeError as error:
             print(f"{DDP} left out: {error}", file=sys.stderr)
     return figures

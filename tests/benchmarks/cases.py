@@ -18,20 +18,21 @@ class Case(NamedTuple):
     peers: tuple[str, ...] = ("pytorch",)
 
 
-BOTH = ("pytorch", "tensorflow")
+ALL = ("pytorch", "tensorflow", "jax")
 ON_SENTENCES = ("transformer",)  # nets that random images cannot train
 CASES = {
-    "cifar10-64": Case("cifar10", 64, 0.62, peers=BOTH),
-    "cifar10-128": Case("cifar10", 128, 0.62, peers=BOTH),
-    "mnist-convnet": Case("mnist", 64, 0.65, peers=BOTH),
-    "mnist-mlp": Case("mlp", 64, 0.65, peers=BOTH),
-    "alexnet": Case("alexnet", 16, 0.95),
-    "resnet": Case("resnet", 64, 0.9),
-    "char-rnn": Case("char_rnn", 50, 0.9),
+    "cifar10-64": Case("cifar10", 64, 0.62, peers=ALL),
+    "cifar10-128": Case("cifar10", 128, 0.62, peers=ALL),
+    "mnist-convnet": Case("mnist", 64, 0.65, peers=ALL),
+    "mnist-mlp": Case("mlp", 64, 0.65, peers=ALL),
+    "alexnet": Case("alexnet", 16, 0.95, peers=ALL),
+    "resnet": Case("resnet", 64, 0.9, peers=ALL),
+    "char-rnn": Case("char_rnn", 50, 0.9, peers=("pytorch", "jax")),
     "transformer": Case("transformer", 64, 0.9),
     "rbm": Case("rbm", 100, 1.0),
     "cifar10-two": Case("cifar10", 64, 0.5, workers=2),
     "mnist-mlp-two": Case("mlp", 64, 0.7, workers=2),
+    "resnet-two": Case("resnet", 64, 0.8, workers=2),
 }
 
 GPU_CASES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from dsinga.data import write_store
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Precision, load
 from tests.benchmarks.cases import CASES, ON_SENTENCES
 from tests.benchmarks.nets import WORDS, sentences
+from tests.benchmarks.timing import BF16
 
 DATASETS = "datasets"
 
@@ -51,7 +51,7 @@ def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
     case = CASES[name]
     case_job = with_workers(job(case.net, case.batch * case.workers), case.workers)
-    if os.environ.get("BENCHMARK_BF16"):
+    if BF16:
         case_job = case_job.replace(precision=Precision.kBF16)
     if case.workers > 1:
         case_job = case_job.replace(

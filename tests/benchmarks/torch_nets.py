@@ -105,6 +105,10 @@ class Peer(NamedTuple):
     loss: Callable[[Any, Batch], Tensor | None]
     clip: float = 0.0
 
+    def compiled(self) -> Peer:
+        """Return this peer with its loss compiled by TorchInductor."""
+        return self._replace(loss=torch.compile(self.loss))
+
     def iterate(self, batch: Batch, precision: contextlib.AbstractContextManager[Any] | None = None) -> None:
         """Run an iteration, its forward pass in a context."""
         self.updater.zero_grad(set_to_none=True)
@@ -136,7 +140,8 @@ def peer(name: str) -> Peer:
     make = images(described.record, described.classes)
     net(as_floats(make(2)[0]))  # which makes the params
     net = net.to(memory_format=torch.channels_last)
-    sgd = torch.optim.SGD(net.parameters(), described.rate, momentum=described.momentum, weight_decay=described.decay)
+    momentum, decay = described.momentum, described.decay
+    sgd = torch.optim.SGD(net.parameters(), described.rate, momentum, weight_decay=decay, fused=True)
     return Peer(net, sgd, make, class_loss)
 
 

@@ -1,0 +1,89 @@
+"""The tables of the benchmarks name the winner in each precision, and the ratios to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks import table
+from tests.benchmarks.cases import CASES
+from tests.benchmarks.peers import PEERS
+
+MLP = {
+    "dsinga": {"ms": 50.0, "mb": 300.0},
+    "dsinga bf16": {"ms": 30.0, "mb": 310.0},
+    "PyTorch": {"ms": 45.0, "mb": 400.0, "first_s": 0.2},
+    "PyTorch bf16": {"ms": 36.0, "mb": 460.0, "first_s": 0.2},
+    "TensorFlow XLA": {"ms": 40.0, "mb": 770.0, "first_s": 3.0},
+}
+RESNET = {"dsinga": {"ms": 80.0, "mb": 200.0}, "PyTorch": {"ms": 100.0, "mb": 400.0, "first_s": 0.2}}
+
+
+def test_tables_of_files(tmp_path: Path) -> None:
+    """The geometric mean of 50/40 and 80/100 is 1; the case of two processes is not part of it."""
+    cases = {"mnist-mlp-two": RESNET, "resnet": RESNET, "mnist-mlp": MLP}
+    files = [tmp_path / f"{name}.json" for name in cases]
+    for file, (name, figures) in zip(files, cases.items(), strict=True):
+        file.write_text(json.dumps({"cases": [{"case": name, "figures": figures}]}))
+    printed = CliRunner().invoke(table.main, list(map(str, files))).output.splitlines()
+    assert printed[2:] == [
+        "| mnist-mlp | 50.0 | 40.0 TensorFlow XLA | 1.25 | 0.65 | 30.0 | 36.0 PyTorch bf16 | 0.83 "
+        "| 300, 310 | 400 PyTorch | 0.75, 0.78 |",
+        "| resnet | 80.0 | 100.0 PyTorch | 0.80 | 0.90 | - | 100.0 PyTorch | - | 200 | 400 PyTorch | 0.50 |",
+        "| mnist-mlp-two | 80.0 | 100.0 PyTorch | 0.80 | 0.70 | - | 100.0 PyTorch | - | 200 | 400 PyTorch | 0.50 |",
+        "",
+        "Geometric mean of 2 ratios of a process to the best peer in float32: 1.00",
+        "",
+        "Geometric mean of 1 ratios of a process to the best peer in any precision: 0.83",
+        "",
+        "| ms, MB | dsinga | dsinga bf16 | PyTorch | PyTorch bf16 | TensorFlow XLA |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| mnist-mlp | 50.0, 300 | 30.0, 310 | 45.0, 400 | 36.0, 460 | 40.0, 770 |",
+        "| resnet | 80.0, 200 | - | 100.0, 400 | - | - |",
+        "| mnist-mlp-two | 80.0, 200 | - | 100.0, 400 | - | - |",
+        "",
+        "First iteration of mnist-mlp, which compiles: TensorFlow XLA 3 s.",
+    ]  # fmt: skip
+
+
+def test_a_case_without_peers_has_no_ratio() -> None:
+    assert list(table.summary({"rbm": {"dsinga": {"ms": 2.0, "mb": 150.0}}}))[2:] == [
+        "| rbm | 2.0 | - | - | 1.00 | - | - | - | 150 | - | - |"
+    ]
+
+
+def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second turn of a form that failed in the first is not tried; an allocator is preloaded for peers alone."""
+    preloaded = []
+
+    def take_turn(form: str, python: str, *_: object, preload: str) -> dict[str, float]:
+        preloaded.append((form, python, preload))
+        if form == "JAX":
+            raise RuntimeError("No module named 'jax'")
+        return {"ms": float(len(preloaded)), "mb": 1.0, "first_s": float(len(preloaded))}
+
+    monkeypatch.setattr(benchmarks, "take_turn", take_turn)
+    pythons = dict.fromkeys(("dsinga", "pytorch", "tensorflow", "jax"), "python") | {"pytorch": "other"}
+    row = benchmarks.compare("mnist-mlp", ["dsinga", "PyTorch", "JAX"], pythons, 2, 1, "alloc.so")
+    assert row["left out"] == {"JAX": "No module named 'jax'"}
+    assert preloaded == [
+        ("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"), ("JAX", "python", "alloc.so"),
+        ("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"),
+    ]  # fmt: skip
+    assert row["figures"]["PyTorch"] == {"ms": 3.5, "mb": 1.0, "first_s": 5.0}
+
+
+def test_the_reason_is_the_message_of_the_exception() -> None:
+    compiler = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"
+    assert benchmarks.reason(f"Traceback\n  raise\n{compiler}\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack\n") == compiler
+    assert benchmarks.reason("Killed\n") == "Killed"
+    assert benchmarks.reason("") == "ended without a message"
+
+
+def test_every_library_of_a_case_has_forms() -> None:
+    libraries = {peer.library for peer in PEERS.values()}
+    assert all(set(case.peers) <= libraries for case in CASES.values())
