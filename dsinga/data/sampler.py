@@ -41,12 +41,16 @@ class Sampler:
         assert min(self.length, self.batchsize, self.chunk) > 0, self
         assert self.skip >= 0, self
 
-    def rows(self, step: int) -> np.ndarray:
-        """Return the row numbers (batchsize,) int64 of the batch of ``step`` = 0, 1, ..."""
-        start = self.skip + step * self.batchsize
+    def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the row numbers (stop - start,) int64 of a part of the batch of ``step`` = 0, 1, ...
+
+        By default it is the whole batch. What a part costs does not depend on the size of the batch.
+        """
+        first = self.skip + step * self.batchsize
+        start, stop = first + start, first + (self.batchsize if stop is None else stop)
         if not self.shuffle:
-            return np.arange(start, start + self.batchsize) % self.length
-        return np.concatenate(list(self._rows_by_slot(start, start + self.batchsize)))
+            return np.arange(start, stop) % self.length
+        return np.concatenate([np.empty(0, np.int64), *self._rows_by_slot(start, stop)])
 
     def _rows_by_slot(self, start: int, stop: int) -> Iterator[np.ndarray]:
         """Yield the rows at positions ``start`` to ``stop`` of the endless order, an array for each slot."""

@@ -58,7 +58,10 @@ def partition(
     nodes, places = _in_execution_order(partitioner.graph)
     static = {name for name, cut in partitioner.params.items() if cut.param.static}
     nodes = _mark_gradient_bridges(nodes, static)
-    nets = tuple(_local_net(net, nodes, places, partitioner.params, location) for location in range(parts))
+    positions: list[list[int]] = [[] for _ in range(parts)]
+    for position, place in enumerate(places):
+        positions[place.location].append(position)
+    nets = tuple(_local_net(net, nodes, local_positions, partitioner.params) for local_positions in positions)
     return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, partitioner))
 
 
@@ -198,14 +201,9 @@ def _mark_gradient_bridges(nodes: tuple[Node, ...], static: Collection[str]) -> 
 
 
 def _local_net(
-    net: NeuralNet,
-    nodes: Sequence[Node],
-    places: Sequence[Place],
-    params: Mapping[str, _CutParam],
-    location: int,
+    net: NeuralNet, nodes: Sequence[Node], local_positions: Sequence[int], params: Mapping[str, _CutParam]
 ) -> NeuralNet:
-    """Return the net of one worker: its nodes, in the order of ``nodes``."""
-    local_positions = [position for position, place in enumerate(places) if place.location == location]
+    """Return the net of the worker that has the nodes at these positions, in their order."""
     moved = {old: new for new, old in enumerate(local_positions)}
     local_nodes = []
     for position in local_positions:
@@ -219,13 +217,16 @@ def _local_net(
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:
     """Return the parts of the params, in the order of the params of the uncut net."""
     parts = {}
+    users: dict[str, list[int]] = {name: [] for name in partitioner.params}
+    for location, local in enumerate(nets):
+        for name in local.params:
+            users[name].append(location)
     for name, (param, axis, columns) in partitioner.params.items():
-        users = tuple(location for location, local in enumerate(nets) if name in local.params)
         uncut = name if axis is None else name.rpartition("@")[0]
         start = stop = 0
         if columns and axis is not None:
             start, stop = (net.params[uncut].shape[axis] * bound // columns.total for bound in columns[:2])
         gathered = name in partitioner.gathered or param.static
-        parts[name] = ParamPart(name, uncut, param.shape, users, axis, start, stop, gathered)
+        parts[name] = ParamPart(name, uncut, param.shape, tuple(users[name]), axis, start, stop, gathered)
     order = {name: number for number, name in enumerate(net.params)}
     return dict(sorted(parts.items(), key=lambda item: order[item[1].param]))

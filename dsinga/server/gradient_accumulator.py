@@ -64,7 +64,7 @@ class GradientAccumulator:
         self._next_version = version + 1
         self.copy: np.ndarray | None = None  # the value that the group gets at this version, see ServedSlice.copy_for
         self.changes_seen = 0  # how often the value had changed before ``copy`` was made
-        self._contributors = contributors
+        self._contributors, self._members = contributors, frozenset(contributors)
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
 
     def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
@@ -73,7 +73,7 @@ class GradientAccumulator:
         A repeated gradient is dropped. None means that the step is skipped, as it must be by all workers.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
-        assert worker in self._contributors, f"a push of worker {worker}, not one of {self._contributors}"
+        assert worker in self._members, f"a push of worker {worker}, not one of {self._contributors}"
         if step < self.version or worker in self._parts:
             return False
         self._parts[worker] = gradient

@@ -59,8 +59,9 @@ class BatchReader:
         """Return the given rows of a group's batch of ``step``, by input layer."""
         if not rows:  # of a worker without input layers, or whose records the algorithm makes
             return {}
-        numbers = self.sampler.rows(step * self.groups + group)
-        return {name: Records(*self.stores[name].read(numbers[part.start : part.stop])) for name, part in rows.items()}
+        parts = {(part.start, part.stop) for part in rows.values()}
+        numbers = {part: self.sampler.rows(step * self.groups + group, *part) for part in parts}
+        return {name: Records(*self.stores[name].read(numbers[part[:2]])) for name, part in rows.items()}
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""

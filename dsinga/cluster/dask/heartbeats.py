@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client
+from distributed.scheduler import heartbeat_interval
 
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, process
 from dsinga.errors import RunError, SchedulerLost
 
-# Seconds without a heartbeat after which a Dask worker counts as lost. Dask sends one every 0.5 to 5 s, by the number
-# of Dask workers. A process that is stopped for 5 s is not lost.
+# Seconds without a heartbeat after which a Dask worker counts as lost, and heartbeats, whichever is longer. Dask sends
+# heartbeats every 0.5 to 2 s, and where there are more than 200 Dask workers, the less often the more there are: every
+# 6 s for 1,000. A process that is stopped for 5 s is not lost.
 SILENCE_SECONDS = 7.5
+SILENT_HEARTBEATS = 3
 # The same for a process that runs, as its nanny says: garbage collection, or a library that holds the interpreter's
 # lock, keeps it from sending heartbeats. And seconds between two questions, and until the answer.
 BUSY_SECONDS = 60.0
 QUESTION_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
-# The most seconds that count between two checks: those during which this process itself was stopped do not.
+# The most seconds that count between two checks, or the time between two heartbeats: those during which this process
+# itself was stopped do not.
 CHECK_SECONDS = 1.0
 
 
@@ -35,8 +39,8 @@ class Heartbeat:
     """
 
     last: float
-    seconds: float = 0.0
-    busy_until: float = SILENCE_SECONDS
+    seconds: float
+    busy_until: float
 
 
 class Heartbeats:
@@ -44,20 +48,27 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._checked_at = time.monotonic()
+        self._interval = 0.0  # seconds between two heartbeats of a Dask worker
         self._last: dict[str, Heartbeat] = {}
+
+    def is_due(self) -> bool:
+        """Whether half of the time between two heartbeats has passed since the last update."""
+        return time.monotonic() >= self._checked_at + self._interval / 2
 
     def update(self, client: Client, workers: Workers) -> None:
         """Take the scheduler's information on all Dask workers; ask the nannies of silent ones what they do."""
-        now = time.monotonic()
-        passed, self._checked_at = min(now - self._checked_at, CHECK_SECONDS), now
-        last = self._last = {address: self._last.get(address, Heartbeat(0.0)) for address in workers}
+        self._interval = heartbeat_interval(len(workers))
+        now, most = time.monotonic(), max(CHECK_SECONDS, self._interval)
+        passed, self._checked_at = min(now - self._checked_at, most), now
+        silence = max(SILENCE_SECONDS, SILENT_HEARTBEATS * self._interval)
+        last = self._last = {address: self._last.get(address, Heartbeat(0.0, 0.0, silence)) for address in workers}
         for address, info in workers.items():
             heartbeat = last[address]
             if heartbeat.last != info["last_seen"]:
-                last[address] = Heartbeat(info["last_seen"])
+                last[address] = Heartbeat(info["last_seen"], 0.0, silence)
                 continue
             heartbeat.seconds += passed
-            is_due = heartbeat.busy_until < heartbeat.seconds < heartbeat.busy_until + 2 * CHECK_SECONDS
+            is_due = heartbeat.busy_until < heartbeat.seconds < heartbeat.busy_until + 2 * most
             if is_due and heartbeat.seconds < BUSY_SECONDS and _is_busy(client, address):
                 heartbeat.busy_until = heartbeat.seconds + QUESTION_SECONDS
 

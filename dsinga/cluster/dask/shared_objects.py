@@ -14,7 +14,7 @@ import asyncio
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from distributed import Client, Future
@@ -28,6 +28,8 @@ COPIES = 2
 T = TypeVar("T")
 
 _sharing = threading.Lock()
+# The copies that callers in this process share, by the id of the packed object.
+_shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class Packed(Generic[T]):
@@ -35,10 +37,7 @@ class Packed(Generic[T]):
 
     def __init__(self, value: T):
         self._pickled = dumps(value)
-        self._shared: Callable[[], T | None] = _nothing
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_shared": _nothing}
+        self._id = uuid.uuid4().hex
 
     def unpack(self) -> T:
         """Return a new copy of the object."""
@@ -46,17 +45,15 @@ class Packed(Generic[T]):
         return value
 
     def share(self) -> T:
-        """Return a copy that the callers in this process share, for as long as one of them keeps it."""
+        """Return a copy that the callers in this process share, for as long as one of them keeps it.
+
+        They share it also where each Dask worker of the process has received this object for itself.
+        """
         with _sharing:
-            value = self._shared()
+            value: T | None = _shared.get(self._id)
             if value is None:
-                value = self.unpack()
-                self._shared = weakref.ref(value)
+                value = _shared[self._id] = self.unpack()
             return value
-
-
-def _nothing() -> None:
-    """The reference to a copy that does not exist."""
 
 
 def unpacked(value: T | Packed[T]) -> T:

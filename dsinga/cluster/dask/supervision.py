@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple, NoReturn
 
-from distributed import Client, Future, wait
+from distributed import Client, Future
 from distributed.comm import CommClosedError
 
-from dsinga.cluster.dask.dask_workers import Workers, available_workers
+from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.dask.heartbeats import heartbeats
 from dsinga.error_frames import clear_origin
 from dsinga.errors import Diverged, UserError, WorkerLost
@@ -54,9 +54,13 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
 
     The error names the lost ones.
     """
-    workers, silent = ask_for_workers(client)
-    addresses = sorted(addresses)
-    lost = [address for address in addresses if address not in workers]
+    # Only their threads, and the heartbeats as often as these change: all information on a thousand Dask workers takes
+    # the scheduler a tenth of a second.
+    present = ask_scheduler(client, "ncores")
+    if heartbeats(client).is_due():
+        ask_for_workers(client)
+    silent, addresses = heartbeats(client).silent(), sorted(addresses)
+    lost = [address for address in addresses if address not in present]
     if lost:
         names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
         raise WorkerLost(f"the {names} lost")
@@ -107,14 +111,14 @@ class TaskChains:
             if all(future.done() for future in futures):
                 return self._supervisor.results(futures)
             if not advanced:
-                self._supervisor.wait([*futures, *self._pending()])
+                self._supervisor.wait([futures, *self._awaited.values()])
 
     def finish(self) -> None:
         """Run all chains to their ends."""
         self._supervisor.begin()
         while self._awaited:
             if not self._advance():
-                self._supervisor.wait(self._pending())
+                self._supervisor.wait([*self._awaited.values()])
 
     def _advance(self) -> bool:
         """Resume the chains whose tasks have ended; return whether there were any."""
@@ -129,25 +133,31 @@ class TaskChains:
         with contextlib.suppress(StopIteration):
             self._awaited[chain] = chain.send(results)
 
-    def _pending(self) -> list[Future]:
-        return [future for futures in self._awaited.values() for future in futures]
 
+async def _wait_for_group(groups: Sequence[Sequence[Future]]) -> None:
+    """Wait until all tasks of a group have ended, or a task of any has not ended well, for at most CHECK_SECONDS.
 
-async def _wait_for_first(client: Client, futures: Sequence[Future]) -> CancelledError | None:
-    """Wait until one of ``futures`` has ended, or for CHECK_SECONDS; return an error where Dask has given one up.
-
-    It raises none: Dask would keep it in a cycle with the arguments, and tasks would stay until the garbage collector
-    runs.
+    Not for each task that ends: that would take the driver a time that grows with the square of the number of tasks.
     """
+    progress = asyncio.Event()
+
+    async def watch(future: Future, pending: set[Future]) -> None:
+        await future._state.wait()
+        pending.discard(future)
+        if not pending or future.status != "finished":
+            progress.set()
+
+    pending_groups = [{future for future in futures if not future.done()} for futures in groups]
+    watches = [asyncio.ensure_future(watch(future, pending)) for pending in pending_groups for future in pending]
     try:
-        with client.as_current():
-            waiting = wait(futures, timeout=CHECK_SECONDS, return_when="FIRST_COMPLETED")
-        await waiting
+        if all(pending_groups):
+            await asyncio.wait_for(progress.wait(), CHECK_SECONDS)
     except TimeoutError:
         pass
-    except CancelledError as error:
-        return error.with_traceback(None)
-    return None
+    finally:
+        for task in watches:
+            task.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
 
 class _Supervisor:
@@ -163,14 +173,13 @@ class _Supervisor:
         """Begin a wait."""
         self._quiet_since = time.monotonic()
 
-    def wait(self, futures: Sequence[Future]) -> None:
-        """Wait until one more task has ended, or for CHECK_SECONDS. Raises the error of a task that has failed."""
+    def wait(self, groups: Sequence[Sequence[Future]]) -> None:
+        """Wait until all tasks of a group have ended, or for CHECK_SECONDS. Raises the error of a task that failed."""
+        futures = [future for group in groups for future in group]
         self._check_ended(futures)
         self._check(time.monotonic() - self._quiet_since)
         pending = [future for future in futures if not future.done()]
-        cancelled = self._client.sync(_wait_for_first, self._client, pending) if pending else None
-        if cancelled is not None:
-            self._raise_given_up(cancelled)
+        self._client.sync(_wait_for_group, groups)
         if any(future.done() for future in pending):
             self._quiet_since = time.monotonic()
         if time.monotonic() - self._checked_at >= CHECK_SECONDS:  # also where tasks end so often that no wait times out
