@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Run,
         SearchResult,
         build_net,
+        compare_with_plan,
         evaluate,
         find_learning_rate,
         generate,
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from dsinga.job import Job, load, loads
 
 __all__ = [
-    "Cancelled", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net", "evaluate",
-    "find_learning_rate", "generate", "load", "loads", "partition_net", "plan", "predict", "predict_batches",
-    "predict_lazily", "predict_with_labels", "register", "search", "submit", "train", "translate",
+    "Cancelled", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net", "compare_with_plan",
+    "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan", "predict",
+    "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train", "translate",
 ]  # fmt: skip
 
 # The module of each public name that is imported when it is first used.

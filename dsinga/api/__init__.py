@@ -12,7 +12,7 @@ from dsinga.api.inference import (
 )
 from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
-from dsinga.api.planning import build_net, partition_net, plan
+from dsinga.api.planning import build_net, compare_with_plan, partition_net, plan
 from dsinga.api.result import Result
 from dsinga.api.run import Run, submit
 from dsinga.api.search_result import SearchResult
@@ -25,6 +25,7 @@ __all__ = [
     "Run",
     "SearchResult",
     "build_net",
+    "compare_with_plan",
     "current_client",
     "evaluate",
     "find_cluster",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
@@ -14,6 +15,7 @@ from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
 
 if TYPE_CHECKING:
+    from dsinga.planner.comparison import Comparison
     from dsinga.planner.plan import Plan
 
 
@@ -76,15 +78,54 @@ def plan(
 
     Raises UserError for bad input.
     """
+    from distributed.system import MEMORY_LIMIT
+
+    from dsinga.planner.pricing import make_plan
+
+    job = job_with_data(job, data, Phase.kTrain, data_root)
+    return make_plan(
+        job, workers=workers, memory=MEMORY_LIMIT, **_machine(job, bandwidth, latency, data_root, progress)
+    )
+
+
+def compare_with_plan(
+    job: Job | str | os.PathLike[str],
+    workspace: str | os.PathLike[str],
+    *,
+    data: Any = None,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    data_root: str | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Compare the finished run in a workspace with its prediction, part by part.
+
+    ``parts`` of the result are computing layers, updating params, exchange and waiting, and reading records, each with
+    its ``predicted`` and ``measured`` seconds of an iteration; ``verdict`` is a sentence about the largest miss. The
+    prediction is for the workers, servers and cuts of the run, on machines like this one. ``bandwidth`` and ``latency``
+    are those between the hosts of the run; the other arguments are those of :func:`plan`.
+
+    Raises UserError for bad input, a workspace without a finished run, and a run of another job.
+    """
+    from dsinga.planner.comparison import compare_run
+
+    job = job_with_data(job, data, Phase.kTrain, data_root)
+    return compare_run(job, Path(workspace), **_machine(job, bandwidth, latency, data_root, progress))
+
+
+def _machine(
+    job: Job, bandwidth: str | None, latency: str | None, data_root: str | None, progress: bool
+) -> dict[str, Any]:
+    """Return the arguments of predictions that describe this machine and the network, and where files are."""
     from dask.system import CPU_COUNT
 
     from dsinga.planner.link import parse_network
-    from dsinga.planner.pricing import make_plan
     from dsinga.settings import read_setting
 
-    job = job_with_data(job, data, Phase.kTrain, data_root)
-    network, cache = parse_network(bandwidth, latency), read_setting("cache")
-    announce = partial(print, file=sys.stderr, flush=True) if progress else None
-    return make_plan(
-        job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache, announce=announce
-    )
+    return {
+        "cores": CPU_COUNT,
+        "network": parse_network(bandwidth, latency),
+        "roots": roots(job, data_root),
+        "cache": read_setting("cache"),
+        "announce": partial(print, file=sys.stderr, flush=True) if progress else None,
+    }

@@ -131,9 +131,21 @@ def bench(
 @click.option("--latency", help="Latency between machines, such as 50us [default: 0.1ms].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="WORKSPACE",
+    help="Compare the finished run in this workspace with its prediction, part by part.",
+)
 @job_options
 def plan(
-    conf: Path, bandwidth: str | None, latency: str | None, as_json: bool, picture: Path | None, **options: Any
+    conf: Path,
+    bandwidth: str | None,
+    latency: str | None,
+    as_json: bool,
+    picture: Path | None,
+    measured: Path | None,
+    **options: Any,
 ) -> None:
     """Predict the iteration time for each partitioning of the job file CONF.
 
@@ -143,18 +155,28 @@ def plan(
     import rich.console
 
     from dsinga import api
+    from dsinga.errors import UserError
     from dsinga.job import load
+    from dsinga.planner.comparison import print_comparison
     from dsinga.planner.plan_picture import draw_plan
     from dsinga.planner.plan_table import print_plan
 
-    job = load(conf, options["overrides"])
-    plan = api.plan(
-        job, workers=options["workers"], bandwidth=bandwidth, latency=latency, data_root=options["data_root"]
-    )
+    job, console = load(conf, options["overrides"]), rich.console.Console(soft_wrap=True, highlight=False)
+    network: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "data_root": options["data_root"]}
+    if measured is not None:
+        if picture or options["workers"] is not None:
+            raise UserError("--measured is about the workers of the run; leave --workers and --picture out")
+        comparison = api.compare_with_plan(job, measured, **network).figures()
+        if as_json:
+            click.echo(json.dumps(comparison))
+        else:
+            print_comparison(comparison, console)
+        return
+    plan = api.plan(job, workers=options["workers"], **network)
     if as_json:
         click.echo(json.dumps(plan.figures()))
     else:
-        print_plan(plan.figures(), rich.console.Console(soft_wrap=True, highlight=False))
+        print_plan(plan.figures(), console)
     if picture:
         picture.write_text(draw_plan(plan), encoding="utf-8")
         click.echo(f"drawn to {picture}", err=as_json)

@@ -17,6 +17,7 @@ from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, d
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.training import check_patterns, create_updater, describe_settings
 from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 
 def print_net(net: NeuralNet) -> None:
@@ -56,7 +57,8 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         feed = open_batch_reader(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
     except UserError:
         return []
-    return [worker_memory(local, slots, len(locals_), *feed.sizes(local)) for local in locals_]
+    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16) for local in locals_]
 
 
 def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:

@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
 from dsinga.layers.composed_metrics import figures
+from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
+from dsinga.net.cut import LayerCut
 from dsinga.training import Metrics, name_metrics
 from dsinga.worker.param_slices import Arrays
 
@@ -114,6 +117,8 @@ class Engine(ABC):
         epoch: the length of an epoch in steps; None where steps are counted only.
         groups: the number of worker groups that train at the same time.
         batchsize: the records in a step of all worker groups together.
+        places: where the workers and servers of the first worker group run.
+        cuts: how the layers of the training net are cut, by name; empty for one worker.
     """
 
     job: Job
@@ -121,6 +126,8 @@ class Engine(ABC):
     epoch: Fraction | None = None
     groups: int = 1
     batchsize: int = 1
+    places: Places = Places()
+    cuts: Mapping[str, LayerCut] = MappingProxyType({})
 
     @property
     @abstractmethod

@@ -17,6 +17,7 @@ from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import Diverged, RunError
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
+from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
@@ -68,6 +69,7 @@ class LocalEngine(Engine):
         self._net = self.nets[Phase.kTrain]
         usable = usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
+        self.places = Places(threads=self._threads)
         self._ops = cpu_ops(PRECISIONS[job.precision])
         self._params, state = begin.copy()
         if updater is None:
@@ -135,8 +137,9 @@ class LocalEngine(Engine):
                 break
             self._step += 1
             began, ended = ended, time.perf_counter()
-            timing = {"total": ended - began, "compute": ended - began - data, "data": data}
-            reports.append(StepReport(metrics, timing | {"exchange": 0.0, "crossing": 0, "within": 0}))
+            total, update = ended - began, self._update_seconds
+            timing = {"total": total, "compute": total - data - update, "data": data, "update": update}
+            reports.append(StepReport(metrics, timing | {"exchange": update, "crossing": 0, "within": 0}))
         self._speed = self.batchsize * len(reports) / max(ended - started, 1e-9)
         return reports
 
@@ -145,7 +148,7 @@ class LocalEngine(Engine):
         assert self._batches is not None
         started = time.perf_counter()
         records = next(self._batches)
-        seconds = time.perf_counter() - started
+        seconds, self._update_seconds = time.perf_counter() - started, 0.0
         step, gradients = self.updater.steps, dict[str, Any]()
         ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
@@ -154,8 +157,10 @@ class LocalEngine(Engine):
             """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
             gradient = to_host(gradient, self._ops)
             self._is_updating = not self._skips
+            pushed = time.perf_counter()
             if self._skips or not self.updater.apply_large(self._params, name, gradient):
                 gradients[name] = gradient
+            self._update_seconds += time.perf_counter() - pushed
 
         with without_warnings(self._skips):
             metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
@@ -165,9 +170,10 @@ class LocalEngine(Engine):
             _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
             return {}, seconds
         check_metrics(metrics, step)
-        self._is_updating = True
+        self._is_updating, started = True, time.perf_counter()
         self.updater.step(self._params, gradients)
         self._is_updating = False
+        self._update_seconds += time.perf_counter() - started
         return metrics, seconds
 
     @property

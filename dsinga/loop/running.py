@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from dsinga.engine.engine import Engine, Snapshot
 from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost
 from dsinga.extensions import Extension
 from dsinga.job import Phase
+from dsinga.job.signature import job_signature
 from dsinga.loop.beginning import RunOptions, describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors, resume_hint
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
+from dsinga.monitor.timings_file import write_timings
 from dsinga.net import NeuralNet
 from dsinga.worker.param_slices import Arrays
 
@@ -63,6 +66,10 @@ def run_to_end(
         checkpoints = Checkpoints(job, topology, folder / "checkpoint", options.saved, options.check_workspace)
     loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
     params = _run(engine, loop, begin, folder, cancellation)
+    if folder:
+        cuts = {name: cut[:2] for name, cut in engine.cuts.items()}
+        with contextlib.suppress(OSError):  # a full disk, or a workspace that was deleted, of which others tell
+            write_timings(folder, job.name, job_signature(job), engine.places, cuts, list(loop.timings))
     return _outcome(engine, loop, begin.step, params, folder)
 
 

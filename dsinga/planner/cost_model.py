@@ -85,7 +85,7 @@ class CostModel:
         machine = self._machines(workers)
         if workers <= EXACT_WORKERS:
             for strategy in (by_rows, by_features):
-                machine.time_net(partition(self.net, workers, cuts=strategy(self.net, workers)).locals[0])
+                machine.time_net(partition(self.net, workers, cuts=strategy(self.net, workers)), 0)
         return machine
 
     @cached_property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.planner.layer_timing import LayerTime
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
 from dsinga.planner.program import Compute, GroupProgram, ProgramBuilder, Receive, Send, slices_by_param, update_work
@@ -25,14 +27,13 @@ def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineMo
         shapes = {name: net.parts[name].shape for name in local.params}
         builder = ProgramBuilder(shapes, by_param, processes.workers[worker], processes, machine.rates)
         builder.program.memory = _memory(local)
-        _add_iteration(builder, local, group, machine)
+        _add_iteration(builder, local.fused, machine.time_net(net, worker), group)
         group.programs.append(builder.program)
     return group
 
 
-def _add_iteration(builder: ProgramBuilder, net: NeuralNet, group: GroupProgram, machine: MachineModel) -> None:
+def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[LayerTime], group: GroupProgram) -> None:
     """Add one iteration: forward through the stages, then backward."""
-    times = machine.time_net(net)
     for stage, time in zip(net.stages, times, strict=True):
         builder.await_values(stage.params)
         layer = stage.layer

@@ -10,15 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
 from dsinga.layers.context import Context, Records, Rows
+from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.steps import SequenceLength
 from dsinga.ops import Ops
-from dsinga.training import Updater
+from dsinga.ops.update import BLOCK
 
 T = TypeVar("T")
 
@@ -76,25 +78,24 @@ def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTi
     return LayerTime(forward, backward, sum_counts["forward"], sum_counts.get("backward", 0))
 
 
-def time_arithmetic(updater: Updater, workers: int) -> tuple[float, float, float, float]:
-    """Return seconds to update a number of a param, to add one of a gradient, to copy a byte to new or existing memory.
+def time_arithmetic(workers: int) -> tuple[float, float, float]:
+    """Return seconds to add a number of a further gradient, and to copy a byte to new or existing memory.
 
-    ``workers`` threads do so at once, as workers of one process: an update runs Python code between its kernels, for
-    which the threads of a process wait for each other. Workers in different processes do not.
+    Gradients are added block by block right before the update, which then finds the sum in the caches: so a further one
+    costs half of a sum of two. ``workers`` threads do so at once.
     """
 
     def operations() -> list[Callable[[], object]]:
-        value, gradient = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32)
-        state = updater.create_state(NUMBERS)
-        return [
-            lambda: updater.update(0, value, gradient, state),
-            lambda: np.add(value, gradient, out=value),
-            value.copy,
-            lambda: np.copyto(gradient, value),
-        ]
+        value, gradient, total = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32), np.ones(BLOCK, np.float32)
 
-    update, add, copy, keep = median_seconds(operations, workers)
-    return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS), keep / (4 * NUMBERS)
+        def add() -> None:
+            for start in range(0, NUMBERS, BLOCK):
+                np.add(value[start : start + BLOCK], gradient[start : start + BLOCK], out=total)
+
+        return [add, value.copy, lambda: np.copyto(gradient, value)]
+
+    add, copy, keep = median_seconds(operations, workers)
+    return add / 2 / NUMBERS, copy / (4 * NUMBERS), keep / (4 * NUMBERS)
 
 
 def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, SumCounter]:
@@ -105,6 +106,8 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
         random_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
     ]
     sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [random_records(layer, work.rows, rng)]
+    if ops.has_bf16_features and layer.bf16 is Bfloat16.kFeatures:
+        sources = [source.astype(ml_dtypes.bfloat16) if np.ndim(source) == 4 else source for source in sources]
     forward = partial(layer.compute_feature, params, sources, ctx)
     if not work.backward:
         return forward, None, sums
@@ -114,7 +117,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
     if layer.part_shapes:
         grad = [random_numbers(rng, part.shape, ops) for part in output.feature]
     elif not layer.is_loss:
-        grad = random_numbers(rng, output.feature.shape, ops)
+        grad = ops.match(random_numbers(rng, output.feature.shape, ops), output.feature)
     return forward, partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx), sums
 
 

@@ -53,6 +53,7 @@ ENDS = Link(40e-6, 3e9)
 LOOPBACK = Link(0.0)
 
 
+SHARED_MEMORY = Link(50e-6, 6e9)  # both ends between processes of one host: a copy by the sender
 GIGABIT = Link(100e-6, 125e6)  # a switched gigabit network
 
 NUMBER = r"\s*([\d.]+(?:e[+-]?\d+)?)\s*"

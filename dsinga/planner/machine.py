@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dsinga.job import LRGenConf
 from dsinga.job.writer import lines, message_fields
-from dsinga.net import NeuralNet, Stage, partition
+from dsinga.net import NeuralNet, PartitionedNet, Stage, partition
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops
 from dsinga.planner.layer_timing import LayerTime, LayerWork, time_arithmetic, time_layer
@@ -21,16 +21,12 @@ from dsinga.training import Updater
 
 
 class Rates(NamedTuple):
-    """Seconds to update a number of a param, to add a number of a gradient, to copy a byte to new or existing memory.
-
-    ``update_contended`` is that of an update while all workers of a process compute updates at the same time.
-    """
+    """Seconds to update a number of a param, add a number of a gradient, copy a byte to new or to existing memory."""
 
     update: float
     add: float
     copy: float
     keep: float
-    update_contended: float
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,12 @@ class MachineModel:
     Attributes:
         rates: those of arithmetic on params.
         time_layer: returns the time of a layer's work.
-        time_net: returns the time of each stage of a worker's net.
+        time_net: returns the time of each stage of a worker's net, by its number, as back-propagation fuses its layers.
     """
 
     rates: Rates
     time_layer: Callable[[LayerWork], LayerTime]
-    time_net: Callable[[NeuralNet], Sequence[LayerTime]]
+    time_net: Callable[[PartitionedNet, int], Sequence[LayerTime]]
 
 
 def measure_machine(
@@ -54,16 +50,13 @@ def measure_machine(
     ops: Ops,
     threads: int,
     workers: int,
-    process_workers: int,
     store: RateStore,
 ) -> MachineModel:
     """Return a model of this machine with ``workers`` workers; measure what ``store`` does not contain yet.
 
-    ``process_workers`` of the workers run in one process.
-
-    A layer is identified by its type, configuration, shapes and gradients, the kernels and the number of threads. A
-    layer that belonged to a net that was timed has the time that it took there. A layer that was timed alone is scaled
-    by the time of ``net``, cut by rows, over the sum of the times that its layers take alone.
+    A layer is identified by its type, configuration, shapes and gradients, the kernels, their precision and the number
+    of threads. A layer that belonged to a net that was timed has the time that it took there. A layer that was timed
+    alone is scaled by the time of ``net``, cut by rows, over the sum of the times that its layers take alone.
     """
     times_in_net: dict[str, LayerTime] = {}
 
@@ -82,35 +75,46 @@ def measure_machine(
         (time,) = _layer_times(store.get(key, lambda: time_layer(work, ops, threads, workers), what))
         return time
 
-    def net_times(local: NeuralNet) -> list[LayerTime]:
-        descriptions = [describe_work(work_of(stage)) for stage in local.stages]
-        digest = hashlib.blake2b("\n".join(descriptions).encode(), digest_size=8).hexdigest()
-        measure = partial(_net_figures, local, ops, threads, workers)
-        times = _layer_times(store.get(f"{kernels}: net {digest}", measure, f"the net of a worker, {at_once}"))
-        for description, time in zip(descriptions, times, strict=True):
+    def figures_of(cut: PartitionedNet, number: int) -> Sequence[float]:
+        """Return the figures of a worker's net: four of each stage, then the seconds to update a number."""
+        local = cut.locals[number].fused
+        shared = sorted(name for name in local.params if len(cut.parts[name].users) == len(cut.locals))
+        descriptions = [settings, *(describe_work(work_of(stage)) for stage in local.stages)]
+        text = "\n".join([*descriptions, str([name in shared for name in local.params])])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        measure = partial(_net_figures, local, shared, updater, ops, threads, workers)
+        figures = store.get(f"{kernels}: net {digest}", measure, f"the net of a worker, {at_once}")
+        for description, time in zip(descriptions[1:], _layer_times(figures[:-1]), strict=True):
             times_in_net.setdefault(description, time)
-        return times
+        return figures
+
+    def net_times(cut: PartitionedNet, number: int) -> list[LayerTime]:
+        return _layer_times(figures_of(cut, number)[:-1])
+
+    @cache
+    def rows_cut() -> PartitionedNet:
+        return partition(net, workers, cuts=by_rows(net, workers))
 
     @cache
     def scale() -> float:
-        local = partition(net, workers, cuts=by_rows(net, workers)).locals[0]
-        return _total(net_times(local)) / _total(time_alone(work_of(stage)) for stage in local.stages)
+        alone = (time_alone(work_of(stage)) for stage in rows_cut().locals[0].stages)
+        return _total(net_times(rows_cut(), 0)) / _total(alone)
 
-    kernels = f"{ops.name}, {workers} at once x{threads}"
+    kernels = f"{ops.name} in {ops.precision}, {workers} at once x{threads}"
     at_once = f"in {workers * threads} thread{'s' if workers * threads > 1 else ''}"
-    settings = "; ".join(lines(message_fields(updater.conf.replace(learning_rate=LRGenConf()))))
+    settings = f"{type(updater).__name__}: " + "; ".join(
+        lines(message_fields(updater.conf.replace(learning_rate=LRGenConf())))
+    )
 
-    def arithmetic(concurrent: int) -> Sequence[float]:
-        key = f"numbers, {concurrent} at once: {type(updater).__name__}: {settings}"
-        return store.get(key, lambda: time_arithmetic(updater, concurrent), f"the updater {type(updater).__name__}")
-
-    update, add, copy, keep = arithmetic(1)
-    rates = Rates(update, add, copy, keep, update_contended=arithmetic(process_workers)[0])
-    return MachineModel(rates, layer_time, net_times)
+    add, copy, keep = store.get(f"numbers, {workers} at once", partial(time_arithmetic, workers), "sums and copies")
+    return MachineModel(Rates(figures_of(rows_cut(), 0)[-1], add, copy, keep), layer_time, net_times)
 
 
-def _net_figures(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[float]:
-    return [figure for time in time_net(net, ops, threads, workers) for figure in time]
+def _net_figures(
+    net: NeuralNet, shared: Sequence[str], updater: Updater, ops: Ops, threads: int, workers: int
+) -> list[float]:
+    times, update = time_net(net, shared, updater, ops, threads, workers)
+    return [*(figure for time in times for figure in time), update]
 
 
 def _layer_times(figures: Sequence[float]) -> list[LayerTime]:
@@ -145,4 +149,4 @@ def describe_work(work: LayerWork) -> str:
     shapes = " ".join(map(_sizes, (*work.sources, (work.rows, *layer.shape[1:]))))
     gradients = "".join("d" if need else "-" for need in work.needs) if work.backward else "no gradient"
     part = f" columns {layer.columns.stop - layer.columns.start} of {layer.columns.total}" if layer.columns else ""
-    return f"{layer.conf.type_name} {shapes}{part} {gradients} {{ {conf} }}"
+    return f"{type(layer).__name__} {shapes}{part} {gradients} {{ {conf} }}"

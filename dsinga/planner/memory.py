@@ -13,6 +13,9 @@ from typing import NamedTuple
 from dsinga.layers.base import FLOAT_BYTES, float_bytes
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import SliceLayer, Split
+from dsinga.layers.convolution import Convolution
+from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops.buffers import LARGEST
@@ -58,7 +61,9 @@ class Memory(NamedTuple):
         return {**self._asdict(), "peak": self.peak}
 
 
-def worker_memory(net: NeuralNet, slots: int, workers: int = 1, record_bytes: int = 0, store_bytes: int = 0) -> Memory:
+def worker_memory(
+    net: NeuralNet, slots: int, workers: int = 1, record_bytes: int = 0, store_bytes: int = 0, bf16: bool = False
+) -> Memory:
     """Return the memory that one of ``workers`` workers needs to train ``net``, in a process of its own.
 
     Args:
@@ -68,12 +73,13 @@ def worker_memory(net: NeuralNet, slots: int, workers: int = 1, record_bytes: in
             that the servers keep.
         record_bytes: bytes of the worker's part of a batch, as stored; 0 where nothing is read.
         store_bytes: bytes of all records of the store, of which some are cached.
+        bf16: whether the kernels have features in bfloat16.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
     copied = params if workers > 1 else 0
     served = params // workers
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
-    features, most = _iteration_memory(net.fused)
+    features, most = _iteration_memory(net.fused, bf16)
     return Memory(
         params=copied + served,
         gradients=sum(gradients),
@@ -120,10 +126,30 @@ class _SimulatedPool:
         return self._most_large + sum(size * count for size, count in self._most.items() if size <= LARGEST)
 
 
-def _iteration_memory(net: NeuralNet) -> tuple[int, int]:
+def _bf16_positions(net: NeuralNet) -> set[int]:
+    """Return the positions of the layers whose features are bfloat16 in a job with kBF16.
+
+    These are convolutions, and the layers after them that give their feature the dtype of their first source.
+    """
+    narrow: set[int] = set()
+    for stage in net.stages:
+        layer = stage.layer
+        passes_on = bool(stage.edges) and stage.edges[0].node in narrow and not isinstance(layer, InnerProduct)
+        if layer.bf16 is Bfloat16.kFeatures and (isinstance(layer, Convolution) or passes_on):
+            narrow.add(stage.position)
+    return narrow
+
+
+def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
     """Return the bytes of the features that are kept for backward, and the peak of all arrays of an iteration."""
     stages, pool = net.stages, _SimulatedPool()
-    features = {stage.position: feature_sizes(stage) for stage in stages}
+    narrow = _bf16_positions(net) if bf16 else set()
+
+    def sizes(stage: Stage, of_float32: list[int]) -> list[int]:
+        """Return the sizes of a layer's arrays, half of those in float32 where it computes in bfloat16."""
+        return [size // 2 for size in of_float32] if stage.position in narrow else of_float32
+
+    features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}
     saved = {stage.position: stage.layer.saved_sizes(rows_of(stage)) if stage.backward else [] for stage in stages}
     last_uses = _last_backward_uses(net)
     for stage in stages:
@@ -137,11 +163,11 @@ def _iteration_memory(net: NeuralNet) -> tuple[int, int]:
         position = stage.position
         scratch: list[int] = []
         if stage.backward:
-            scratch = stage.layer.backward_sizes(rows_of(stage))
+            scratch = sizes(stage, stage.layer.backward_sizes(rows_of(stage)))
             pool.allocate(scratch)
             for _, edge in stage.feeds:
                 if edge.node not in gradients:
-                    gradients[edge.node] = _gradient_sizes(stages[edge.node], stage)
+                    gradients[edge.node] = [] if isinstance(stage.layer, Split) else features[edge.node]
                     pool.allocate(gradients[edge.node])
         pool.free([*scratch, *saved[position], *gradients.pop(position, [])])
         for node, last_use in last_uses.items():
@@ -158,11 +184,6 @@ def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
             for node in (stage.position, *(edge.node for edge in stage.edges)):
                 last_uses[node] = stage.position
     return last_uses
-
-
-def _gradient_sizes(source: Stage, stage: Stage) -> list[int]:
-    """Return the sizes of the gradient that a stage makes for a source; a kSplit passes gradients on without a copy."""
-    return [] if isinstance(stage.layer, Split) else feature_sizes(source)
 
 
 def feature_sizes(stage: Stage) -> list[int]:

@@ -1,7 +1,8 @@
-"""Timing the layers of a worker within its net, in forward and backward passes that no other worker takes part in.
+"""Timing the layers of a worker within its net, and its updates, in iterations that no other worker takes part in.
 
-A layer takes longer in its net than alone, because the layers around it decide what the caches hold and which memory is
-free. That matters most for the connection layers that partitioning inserts, which only copy.
+A layer takes longer in its net than alone, because the layers around it and the updates decide what the caches hold and
+which memory is free. That matters most for the connection layers that partitioning inserts, which only copy, and for
+updates, which read and write most memory.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from dsinga.planner.layer_timing import (
     random_records,
     run_concurrently,
 )
+from dsinga.training import Updater, initial_values
 from dsinga.training.bp import back_propagate
 
 WARM_UP = 2  # iterations that are not counted
@@ -42,12 +44,22 @@ WARM_UP = 2  # iterations that are not counted
 MIN_ITERATIONS, MIN_SECONDS = 6, 0.1
 
 
-def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[LayerTime]:
-    """Return the time of each stage of a worker's net; their sum is the median time of a whole iteration.
+class NetTime(NamedTuple):
+    """The time of each stage of a worker's net, and seconds to update a number of its params."""
+
+    stages: list[LayerTime]
+    update: float
+
+
+def time_net(
+    net: NeuralNet, shared: Collection[str], updater: Updater, ops: Ops, threads: int, workers: int
+) -> NetTime:
+    """Return the times of a worker's net; those of its stages add up to the median time of an iteration.
 
     ``workers`` threads run the net at once, each with its own arrays and ``threads`` kernel threads, because the
-    workers of a machine share its memory and its caches. Messages from other workers are there at once. The time of a
-    bridge is the time to make its array contiguous.
+    workers of a machine share its memory and its caches. The params in ``shared`` are the same arrays for all threads,
+    and each thread updates a part of them. Messages from other workers are there at once. The time of a bridge is the
+    time to make its array contiguous.
     """
     starts: list[float] = []  # when all threads began each iteration
 
@@ -57,9 +69,11 @@ def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[Layer
         return len(starts) <= WARM_UP + MIN_ITERATIONS or starts[-1] - starts[WARM_UP] < MIN_SECONDS
 
     barrier = threading.Barrier(workers, lambda: starts.append(time.perf_counter()), TIMEOUT_SECONDS)
+    values = initial_values({name: net.params[name] for name in shared}, 0)
+    numbers = iter(range(workers))  # one for each thread
 
-    def iterations() -> list[tuple[list[LayerTime], float]]:
-        timed_net = TimedNet(net, ops, threads)
+    def iterations() -> list[tuple[list[LayerTime], float, float]]:
+        timed_net = TimedNet(net, values, updater, ops, threads, (next(numbers), workers))
         timings = []
         barrier.wait()
         while unfinished():
@@ -68,11 +82,12 @@ def time_net(net: NeuralNet, ops: Ops, threads: int, workers: int) -> list[Layer
         return timings[WARM_UP:]
 
     timings = list(itertools.chain.from_iterable(run_concurrently(iterations, barrier)))
-    iteration_seconds = statistics.median(seconds for _, seconds in timings)
-    stages = [_median(times) for times in zip(*(times for times, _ in timings), strict=True)]
+    iteration_seconds = statistics.median(seconds for _, seconds, _ in timings)
+    stages = [_median(times) for times in zip(*(times for times, _, _ in timings), strict=True)]
     stage_seconds = sum(time.forward + time.backward for time in stages)
     scale = iteration_seconds / stage_seconds if stage_seconds else 1.0  # a worker may have no layer to compute
-    return [time._replace(forward=scale * time.forward, backward=scale * time.backward) for time in stages]
+    scaled = [time._replace(forward=scale * time.forward, backward=scale * time.backward) for time in stages]
+    return NetTime(scaled, statistics.median(update for *_, update in timings))
 
 
 def _median(times: Sequence[LayerTime]) -> LayerTime:
@@ -83,22 +98,36 @@ def _median(times: Sequence[LayerTime]) -> LayerTime:
 class TimedNet:
     """A net with random params and records for one thread, and the times of its passes."""
 
-    def __init__(self, net: NeuralNet, ops: Ops, threads: int):
+    def __init__(
+        self,
+        net: NeuralNet,
+        values: Mapping[str, Array],
+        updater: Updater,
+        ops: Ops,
+        threads: int,
+        place: tuple[int, int] = (0, 1),
+    ):
+        """Create the net of thread ``place[0]``; ``values`` are params that ``place[1]`` threads share."""
         ops.set_threads(threads)
         rng = np.random.default_rng(0)
         self._times = [LayerTime(0.0, 0.0)] * len(net.nodes)
         self._sums = SumCounter()
-        self._net = net
+        self._net, self._updater = net, updater
         self._positions = {node.layer: k for k, node in enumerate(net.nodes) if not node.layer.is_output}
-        self._values = {
-            name: random_numbers(rng, param.shape, ops) * np.float32(0.01) for name, param in net.params.items()
-        }
+        others = {name: param for name, param in net.params.items() if name not in values}
+        self._values = {**values, **initial_values(others, 0)}  # denormal features would take much longer
+        number, count = place
+        self._updates: dict[str, tuple[slice, Mapping[str, Array]]] = {}
+        for name, param in net.params.items():
+            if param.trainable and not param.spec.sparse:
+                first, last = (param.size * k // count for k in (number, number + 1))
+                part = slice(first, last) if name in values else slice(0, param.size)
+                self._updates[name] = part, updater.create_state(part.stop - part.start)
         self._records = {
             stage.layer.name: _records(net, position, rng)
             for position, stage in enumerate(net.stages)
             if stage.layer.is_input
         }
-        self._states = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._update_seconds = 0.0
         batch = net.nodes[0].layer.shape[0] if net.nodes else 1
         rows = Rows(0, batch, batch)
@@ -107,19 +136,23 @@ class TimedNet:
             ops, Phase.kTrain, rows, all_reduce=self._sums, peers=peers, skips=True, observer=self._time
         )
 
-    def iterate(self) -> tuple[list[LayerTime], float]:
-        """Run one iteration; return the times of the stages, and the seconds of the iteration without updates."""
+    def iterate(self) -> tuple[list[LayerTime], float, float]:
+        """Run one iteration; return the times of the stages, the seconds without updates, and those of a number's."""
         self._times, self._update_seconds = [LayerTime(0.0, 0.0)] * len(self._times), 0.0
         started = time.perf_counter()
         if self._net.nodes:
             back_propagate(self._net, self._values, self._records, self._ctx, self._push)
-        return self._times, time.perf_counter() - started - self._update_seconds
+        seconds = time.perf_counter() - started - self._update_seconds
+        updated = sum(part.stop - part.start for part, _ in self._updates.values())
+        return self._times, seconds, self._update_seconds / max(updated, 1)
 
     def _push(self, name: str, gradient: Array) -> None:
-        """Touch the memory that an update touches, for its effect on the caches; the time is counted elsewhere."""
+        """Update the part of the param that this thread updates, at the rate 0, so that the values stay as they are."""
         started = time.perf_counter()
-        if not isinstance(gradient, SparseRows):
-            np.add(self._values[name], gradient, out=self._states[name])
+        if name in self._updates and not isinstance(gradient, SparseRows):
+            part, state = self._updates[name]
+            value, flat = self._values[name].reshape(-1)[part], gradient.reshape(-1)[part]
+            self._updater.update(0, value, flat, state, lr_scale=0.0)
         self._update_seconds += time.perf_counter() - started
 
     def _time(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsinga.planner.memory import FIXED, Memory
@@ -29,6 +29,11 @@ class Alternative(NamedTuple):
     efficiency: float
     memory: Memory | None = None
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the worker that needs most."""
+        return self.memory.peak if self.memory else self.prediction.memory + FIXED
+
     def figures(self) -> dict[str, Any]:
         """Return the alternative as plain numbers and text, for JSON."""
         return {
@@ -38,7 +43,7 @@ class Alternative(NamedTuple):
             "compute_ms": 1e3 * self.prediction.compute,
             "sent_bytes": self.prediction.sent,
             "received_bytes": self.prediction.received,
-            "memory_bytes": self.memory.peak if self.memory else self.prediction.memory + FIXED,
+            "memory_bytes": self.memory_bytes,
             "speedup": self.efficiency * self.workers,
             "efficiency": self.efficiency,
             "partitioning": self.words,
@@ -58,6 +63,10 @@ class Plan:
         curve: some strategies for 1, 2, 4, ... workers.
         snapshot_bytes: the memory of the driver for snapshots, by which a run survives the loss of Dask workers.
         warning: a text that says why times may be too long, or "".
+        precisions: the seconds of an iteration in kFloat32 and in kBF16, by name, with the cuts of "auto"; empty where
+            this processor has no bfloat16.
+        together: the number of workers on one machine.
+        memory: the bytes of memory of a machine like this one; 0 if they are not known.
     """
 
     job: str
@@ -68,13 +77,25 @@ class Plan:
     curve: Sequence[Alternative]
     snapshot_bytes: int
     warning: str = ""
+    precisions: Mapping[str, float] = field(default_factory=dict)
+    together: int = 1
+    memory: int = 0
 
     def figures(self) -> dict[str, Any]:
         """Return the plan as plain numbers and text, for JSON."""
-        rows = {
-            name: [alternative.figures() for alternative in getattr(self, name)] for name in ("alternatives", "curve")
-        }
-        texts = {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling}
-        return {**texts, "snapshot_bytes": self.snapshot_bytes, **rows} | (
-            {"warning": self.warning} if self.warning else {}
-        )
+        alternatives = [{**row.figures(), "fits": self._fits(row)} for row in self.alternatives]
+        return {
+            "job": self.job,
+            "batch": self.batch,
+            "where": self.where,
+            "scaling": self.scaling,
+            "snapshot_bytes": self.snapshot_bytes,
+            "machine_bytes": self.memory,
+            "precisions": {name: 1e3 * seconds for name, seconds in self.precisions.items()},
+            "alternatives": alternatives,
+            "curve": [row.figures() for row in self.curve],
+        } | ({"warning": self.warning} if self.warning else {})
+
+    def _fits(self, row: Alternative) -> bool:
+        """Whether the workers of a machine like this one have enough memory there."""
+        return not self.memory or row.memory_bytes * min(row.workers, self.together) <= self.memory

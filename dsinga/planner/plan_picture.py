@@ -166,8 +166,7 @@ def _time_bar(row: Alternative) -> Bar:
 
 
 def _memory_bar(row: Alternative) -> Bar:
-    size = row.figures()["memory_bytes"]
-    return Bar("", {"memory": size}, format_bytes(size))
+    return Bar("", {"memory": row.memory_bytes}, format_bytes(row.memory_bytes))
 
 
 def _sentence(text: str, y: float, size: int) -> str:

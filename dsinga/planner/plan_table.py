@@ -27,6 +27,14 @@ def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> Non
     console.print(table)
     for row in rows:
         console.print(f"  {row['name']}: {row['partitioning']}")
+    if not all(row["fits"] for row in rows):
+        console.print(
+            f"  (!) needs more memory than a machine like this has, {format_bytes(figures['machine_bytes'])}: use a "
+            "smaller batch, or machines with fewer workers or more memory"
+        )
+    if figures["precisions"]:
+        times = ", ".join(f"{name} {ms:,.2f} ms" for name, ms in figures["precisions"].items())
+        console.print(f"\nprecision: {times} for {'one worker' if workers == 1 else 'auto'}")
     console.print(f"\nsnapshots: up to {format_bytes(figures['snapshot_bytes'])} of memory in the driver's process")
     console.print(f"scaling, {figures['scaling']}:")
     console.print(_scaling(figures["curve"]))
@@ -40,7 +48,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['compute_ms']:,.2f}",
         format_bytes(row["sent_bytes"]),
         format_bytes(row["received_bytes"]),
-        format_bytes(row["memory_bytes"]),
+        format_bytes(row["memory_bytes"]) + ("" if row["fits"] else " (!)"),
         f"{row['speedup']:.2f}",
         f"{row['efficiency']:.0%}",
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from dsinga.errors import UserError
-from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, check
+from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.neuralnet import usable_threads
@@ -24,7 +25,7 @@ from dsinga.planner.search import explicitly_cut_layers
 from dsinga.planner.strategies import by_rows
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.processor import PRECISIONS, cpu_ops
+from dsinga.worker.processor import OF_CORES, PRECISIONS, cpu_ops
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
 
@@ -38,6 +39,7 @@ def make_plan(
     roots: Sequence[str] = (),
     cache: str | os.PathLike[str] | None = None,
     announce: Callable[[str], None] | None = None,
+    memory: int = 0,
 ) -> Plan:
     """Price the partitionings of a job.
 
@@ -52,6 +54,7 @@ def make_plan(
             of its records.
         cache: the folder for measured rates; by default the user's cache folder of this system.
         announce: is called with sentences: what is being measured, and that the machine is busy.
+        memory: the bytes of memory of a machine; 0 if they are not known.
 
     Raises UserError for bad input.
     """
@@ -60,45 +63,59 @@ def make_plan(
         raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
     conf = job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
-    net = _net(job, roots)
+    net = plan_net(job, roots)
     batch = net.nodes[0].layer.shape[0]
     if not 1 <= count <= batch:
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch]
     curve: list[Alternative] = []
-    subject = f"{_count(count)}, all strategies"
+    subject = f"{count_workers(count)}, all strategies"
 
     def announce_step(sentence: str) -> None:
         if announce:
             announce(f"step {step} of {1 + len(numbers)}, {subject}: {sentence}")
 
     step = 1
-    models = _CostModels(job, net, cores, RateStore(rates_file(cache), announce_step))
+    create_models = partial(CostModels, job, net, cores, RateStore(rates_file(cache), announce_step))
+    models = create_models(job.precision)
     barrier = models.barrier()
-    local = models.create(_in_one_process, count, Links(INSIDE, ENDS, LOOPBACK, barrier_inside=barrier))
     per_process = conf.nworkers_per_procs if conf else cores
     link = network or GIGABIT
     links = Links(INSIDE, ENDS, link, barrier_inside=barrier, barrier_between=barrier)
-    remote = models.create(_on_machines(conf, cores), per_process, links)
-    alternatives = _alternatives(job, local if in_one_process else remote, count)
+    remote = _on_machines(conf, cores), per_process, links
+    layout = (_in_one_process, count, links._replace(wire=LOOPBACK)) if in_one_process else remote
+    model = models.create(*layout)
+    choices = _choices(job, model, count)
+    alternatives = _alternatives(job, model, choices, count)
+    fastest = choices["auto" if count > 1 else "one worker"]
+    precisions: dict[str, float] = {}
+    if not cpu_ops("float32").lacks_bf16():
+        for precision in OF_CORES:
+            prediction = create_models(precision).create(*layout).predict(fastest.cuts, fastest.workers)
+            precisions[precision.name] = prediction.seconds
+    model = models.create(*remote)
     for number in numbers:
-        step, subject = step + 1, _count(number)
-        curve += _curve(remote, number)
+        step, subject = step + 1, count_workers(number)
+        curve += _curve(model, number)
     models.store.save()
-    machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
+    machines = f"machines of {count_workers(per_process)}, joined by {describe_link(link)}"
     where = "threads of one process" if in_one_process else machines
     snapshots = snapshot_memory(net, len(create_updater(job.updater).slots))
-    return Plan(job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning)
+    together = count if in_one_process else min(count, per_process)
+    return Plan(
+        job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning, precisions,
+        together, memory,
+    )  # fmt: skip
 
 
-class _CostModels:
+class CostModels:
     """Creates cost models of a job that share what has been measured."""
 
-    def __init__(self, job: Job, net: NeuralNet, cores: int, store: RateStore):
+    def __init__(self, job: Job, net: NeuralNet, cores: int, store: RateStore, precision: Precision):
         self.store = store
         self._net, self._updater, self._cores = net, create_updater(job.updater), cores
-        self._ops = cpu_ops(PRECISIONS[job.precision])
+        self._ops = cpu_ops(PRECISIONS[precision])
 
     def barrier(self) -> BarrierCost:
         """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
@@ -106,8 +123,13 @@ class _CostModels:
             BarrierCost(*self.store.get("barrier", measure_barrier, "a barrier")) if self._cores > 1 else FREE_BARRIER
         )
 
-    def create(self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links) -> CostModel:
-        """Return a cost model for up to ``per_machine`` workers on each machine with as many cores as this one."""
+    def create(
+        self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links, most_threads: int | None = None
+    ) -> CostModel:
+        """Return a cost model for up to ``per_machine`` workers on each machine with as many cores as this one.
+
+        Each worker has up to ``most_threads`` kernel threads.
+        """
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
@@ -115,8 +137,8 @@ class _CostModels:
 
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)
-            threads = min(self._cores // per_machine, usable_threads(self._net, workers))
-            return measure_machine(self._net, self._updater, self._ops, threads, count, count, self.store)
+            threads = min(self._cores // per_machine, most_threads or self._cores, usable_threads(self._net, workers))
+            return measure_machine(self._net, self._updater, self._ops, threads, count, self.store)
 
         return CostModel(self._net, machine, links, unsliced_if_clipped)
 
@@ -146,17 +168,19 @@ def _curve(model: CostModel, workers: int) -> list[Alternative]:
     return [_alternative(model, name, choice, workers) for name, choice in scaled(model, workers).items()]
 
 
-def _alternatives(job: Job, model: CostModel, workers: int) -> list[Alternative]:
-    """Return the priced alternatives for a number of workers, cheapest first; "auto" before its equals."""
-    net = model.net
+def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
+    """Return the priced cuts for a number of workers, by the names of strategies."""
     if workers == 1:
-        single = predict(model, by_rows(net, 1), 1)
-        return [_with_memory(job, net, _alternative(model, "one worker", single, 1), single)]
+        return {"one worker": predict(model, by_rows(model.net, 1), 1)}
     chooses = job.neuralnet.partition is PartitionMethod.auto
     fixed = explicitly_cut_layers(job.neuralnet) if chooses else ()
-    choices = compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
+    return compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
+
+
+def _alternatives(job: Job, model: CostModel, choices: Mapping[str, PricedCuts], workers: int) -> list[Alternative]:
+    """Return the alternatives for a number of workers, cheapest first; "auto" before its equals."""
     alternatives = [
-        _with_memory(job, net, _alternative(model, name, choice, 1 if name == "one worker" else workers), choice)
+        _with_memory(job, _alternative(model, name, choice, 1 if name == "one worker" else workers), model.net, choice)
         for name, choice in choices.items()
     ]
     return sorted(alternatives, key=lambda row: (row.prediction.seconds, row.name != "auto"))
@@ -167,17 +191,18 @@ def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) 
     return Alternative(name, workers, words, choice.prediction, efficiency)
 
 
-def _with_memory(job: Job, net: NeuralNet, alternative: Alternative, choice: PricedCuts) -> Alternative:
+def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
     slots = len(create_updater(job.updater).slots)
     locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
-    memories = [worker_memory(local, slots, choice.workers) for local in locals_]
+    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    memories = [worker_memory(local, slots, choice.workers, bf16=bf16) for local in locals_]
     return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
 
 
-def _net(job: Job, roots: Sequence[str]) -> NeuralNet:
+def plan_net(job: Job, roots: Sequence[str]) -> NeuralNet:
     """Return the training net; without its stores, in the shapes that the job gives."""
     try:
         infos = open_batch_reader(job, Phase.kTrain, 1, roots).infos
@@ -196,9 +221,11 @@ def _info(layer: LayerConf) -> RecordInfo:
     return RecordInfo(tuple(conf.shape), sum(conf.batchsize))
 
 
-def _words(link: Link) -> str:
+def describe_link(link: Link) -> str:
+    """Return a network in words."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"
 
 
-def _count(workers: int) -> str:
+def count_workers(workers: int) -> str:
+    """Return a number of workers in words."""
     return f"{workers} worker{'s' if workers > 1 else ''}"

@@ -213,9 +213,9 @@ def update_work(
     def work(slice_: Slice) -> ServerWork:
         count = users[slice_.param]
         if count == 1:
-            return ServerWork(1, slice_.size * rates.update_contended)
+            return ServerWork(1, slice_.size * rates.update)
         if processes.shares_updates(slice_.server):
-            share = slice_.size * (rates.update_contended / count + rates.add * (count - 1) / count)
+            share = slice_.size * (rates.update / count + rates.add * (count - 1) / count)
             return ServerWork(count, 0.0, share=share)
         return ServerWork(count, slice_.size * (rates.update + rates.add * (count - 1)))
 

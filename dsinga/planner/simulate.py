@@ -30,13 +30,15 @@ ITERATIONS = 3  # simulated; the first one is not counted
 
 
 class Prediction(NamedTuple):
-    """The cost of an iteration: seconds, seconds of computing, bytes sent and received, and bytes of memory.
+    """The cost of an iteration: seconds, bytes sent and received, and bytes of memory.
 
-    All but the first are those of the worker that has most; bytes are counted between processes only.
+    ``compute`` are the seconds of computing layers, ``update`` those of updates that a worker's thread computes when it
+    pushes. All but ``seconds`` are those of the worker that has most; bytes are counted between processes only.
     """
 
     seconds: float
     compute: float
+    update: float
     sent: int
     received: int
     memory: int
@@ -52,6 +54,7 @@ def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Predict
     return Prediction(
         seconds=(ends[-1] - ends[0]) / (len(ends) - 1),
         compute=max(program.compute for program in group.programs),
+        update=max(simulation.updated) / ITERATIONS,
         sent=max(simulation.sent) // ITERATIONS,
         received=max(simulation.received) // ITERATIONS,
         memory=max(program.memory for program in group.programs),
@@ -89,6 +92,7 @@ class _Simulation:
         self._handling_until: dict[int, float] = defaultdict(float)  # until when a process handles messages
         self._delay = [0.0] * len(group.programs)  # seconds taken from a worker while it computes
         self._computed = [0.0] * len(group.programs)  # seconds of computing since the last wait for others
+        self.updated = [0.0] * len(group.programs)  # seconds of updates by the workers themselves
         self.sent = [0] * len(group.programs)
         self.received = [0] * len(group.programs)
         self._ends = [0.0] * ITERATIONS
@@ -234,8 +238,11 @@ class _Simulation:
         if (
             source == destination
         ):  # a thread that pushes does the server's work: its share, or all of it if it is the last one
-            yield from self._compute(worker, sum(self.group.server_work[key].share for key in packet.keys))
+            share = sum(self.group.server_work[key].share for key in packet.keys)
+            self.updated[worker] += share
+            yield from self._compute(worker, share)
             for key, seconds in self._complete(packet.keys, iteration):
+                self.updated[worker] += seconds
                 yield from self._compute(worker, seconds)
                 self._reply(key, iteration, worker)
         else:

@@ -16,6 +16,22 @@ from dsinga.server.served_slice import ServedSlice, UpdateBlock
 MIN_BACKGROUND_ELEMENTS = 1 << 16
 
 
+class _ThreadUpdates(threading.local):
+    """The seconds that the present thread has spent in updates since it began."""
+
+    seconds = 0.0
+
+
+thread_updates = _ThreadUpdates()
+
+
+def _run(block: UpdateBlock) -> None:
+    """Run a block, and count its seconds."""
+    started = time.perf_counter()
+    block.do()
+    thread_updates.seconds += time.perf_counter() - started
+
+
 class SliceUpdate:
     """The update of a slice to its next version, in ``blocks`` that can be run in any order.
 
@@ -37,7 +53,7 @@ class SliceUpdate:
         try:
             with self.served_slice.lock:
                 for block in self.blocks:
-                    block.do()
+                    _run(block)
         except BaseException as error:
             self.fail(error)
             raise
@@ -161,7 +177,7 @@ class CooperativeExecutor(InlineExecutor):
     def _run_block(self, update: SliceUpdate, block: UpdateBlock) -> None:
         """Run a block, and end its update if it was the last one."""
         try:
-            block.do()
+            _run(block)
         except BaseException as error:
             self.close(f"{error!r}")  # the failed update never ends, so other updates are of no use
             update.fail(error)

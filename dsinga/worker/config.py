@@ -124,6 +124,7 @@ class Timing(NamedTuple):
         exchange: seconds of waiting for servers and other workers.
         crossing: bytes that went to or came from another process.
         within: bytes handed over in this process, without a copy.
+        update: those seconds of ``exchange`` in which the worker's thread computed updates.
     """
 
     total: float
@@ -131,6 +132,7 @@ class Timing(NamedTuple):
     exchange: float
     crossing: int = 0
     within: int = 0
+    update: float = 0.0
 
 
 class RoundReport(NamedTuple):

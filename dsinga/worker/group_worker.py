@@ -20,6 +20,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
+from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
 from dsinga.transport.endpoints import OpenConnection, connect
@@ -146,6 +147,7 @@ class GroupWorker:
         records = next(self._prefetch)
         data = time.perf_counter() - started
         self._meter.start()
+        updated = thread_updates.seconds
         self.peers.begin(f"step {step}")
         self.exchange.begin(step)
         ctx = self._context(Phase.kTrain, self._rows(Phase.kTrain), step, f"step {step}", peers)
@@ -157,8 +159,9 @@ class GroupWorker:
             metrics = train(records, ctx)
         self.peers.finish()
         self._step = step + 1
-        meter = self._meter
-        return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
+        meter, updated = self._meter, thread_updates.seconds - updated
+        total = time.perf_counter() - started
+        return metrics, Timing(total, data, meter.waited, meter.crossing, meter.within, updated)
 
     def _wait_for_params(self) -> None:
         started = time.perf_counter()

@@ -1,21 +1,29 @@
 """Compare the planner's predictions with measured times.
 
-    python tests/benchmarks/bench_plan.py [PART OF A NAME ...]
+    python -m tests.benchmarks.bench_plan [PART OF A NAME ...] [--json FILE] [--table] [--picture FILE]
 
-Trains nets with random records on one and two workers, as threads and as processes, cut in different ways, and compares
-the median time of an iteration with the prediction. If two strategies for the same net on the same workers differ by
-more than 15 %, the planner must predict which one is faster. Each of ``--turns`` turns measures the machine's rates
-right before and right after the measured iterations, and takes the mean of the two predictions; medians of the turns
-are compared, since the speed of a shared machine changes within a minute. As for ``partition: auto``, the first worker
-measures the rates. Run it on an otherwise idle machine.
+Trains nets with random records in both precisions, on one worker, on two threads, on two processes, and on two network
+namespaces joined by a link of 1 or 10 Gbit/s (as root), cut in different ways, and compares the median time of an
+iteration with the prediction. The first worker measures the machine's rates, as for ``partition: auto``, before and
+after the iterations, and the mean of the two predictions counts. Run it on an otherwise idle machine.
+
+With ``--json`` each setup's figures are added to the file as soon as they are measured, so that a part of the setups
+can be run at a time; the table is of all figures in the file. ``--table`` measures nothing and prints that table only.
+Of a setup that was measured several times, medians count. If two strategies for the same net on the same workers differ
+by more than 15 %, the planner must predict which one is faster.
 """
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from collections.abc import Callable, Mapping
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -26,51 +34,69 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, measure_links, process_map_of
-from dsinga.cluster.run.benchmark import measure
-from dsinga.job import ClusterConf, Job, Phase, SlicingMethod
+from dsinga.cluster.placing.automatic import machine_of, machines_of, measure_links, process_map_of
+from dsinga.cluster.run.benchmark import measure, with_synthetic_records
+from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.topology import topology
-from dsinga.layers import RecordInfo
-from dsinga.net import NeuralNet, create_net, input_layers
+from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
-from dsinga.ops import get_ops
 from dsinga.planner import choice
 from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
 from dsinga.training import Updater, create_updater
+from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 from tests.benchmarks.ours import job as case_job
+from tests.benchmarks.plan_report import Figures, draw, table
 
-STEPS = 40
-WITHIN, APART = 0.25, 0.15
+SECONDS = 3.0  # of the measured iterations of a strategy, about
+LEAST_STEPS, MOST_STEPS = 12, 100
+THREADS, PROCESSES, GIGABIT, TEN_GIGABIT = "threads", "processes", "1gbit", "10gbit"
+WHERE = {THREADS: "threads", PROCESSES: "processes", GIGABIT: "hosts, 1 Gbit/s", TEN_GIGABIT: "hosts, 10 Gbit/s"}
 
 
-class Case(NamedTuple):
-    """A configuration: net, batch, workers, whether they are processes, strategy."""
+class Setup(NamedTuple):
+    """A net, its batch, the workers and where they run, the precision, and the strategies that are compared."""
 
     net: str
     batch: int
     workers: int
-    processes: bool
-    strategy: str
+    where: str
+    precision: str
+    strategies: tuple[str, ...]
 
     def __str__(self) -> str:
-        where = "processes" if self.processes else "threads"
-        return f"{self.net} batch {self.batch}, {self.workers} {where}, {self.strategy}"
+        where = WHERE[self.where] if self.workers > 1 else "thread"
+        return f"{self.net} batch {self.batch}, {self.workers} {where}, {self.precision}"
 
 
 NETS: dict[str, Callable[[int], Job]] = {
     "cifar10": partial(case_job, "cifar10"),
+    "resnet": partial(case_job, "resnet"),
+    "char-rnn": partial(case_job, "char_rnn"),
     "mlp": lambda batch: models.mlp([2500, 2000, 1500], batchsize=batch, learning_rate=0.001),
     "alexnet-fc": lambda batch: models.mlp([4096, 4096], 9216, 1000, batchsize=batch, learning_rate=0.001),
 }
-CASES = [
-    Case("cifar10", 64, 1, False, "data"),
-    *(Case("cifar10", 128, 2, apart, how) for apart in (False, True) for how in ("data", "hybrid", "feature", "auto")),
-    Case("mlp", 64, 1, False, "data"),
-    *(Case("mlp", 64, 2, apart, how) for apart in (False, True) for how in ("data", "feature", "auto")),
-    *(Case("alexnet-fc", batch, 2, True, how) for batch in (32, 128, 256) for how in ("data", "feature", "auto")),
+SETUPS = [
+    Setup(net, batch, workers, where, precision, strategies)
+    for net, batch, workers, where, strategies in (
+        ("cifar10", 64, 1, THREADS, ("data",)),
+        ("mlp", 64, 1, THREADS, ("data",)),
+        ("resnet", 64, 1, THREADS, ("data",)),
+        ("char-rnn", 50, 1, THREADS, ("data",)),
+        ("cifar10", 128, 2, THREADS, ("data", "hybrid")),
+        ("mlp", 64, 2, THREADS, ("data", "feature")),
+        ("cifar10", 128, 2, PROCESSES, ("data", "hybrid", "feature")),
+        ("mlp", 64, 2, PROCESSES, ("data", "feature")),
+        ("alexnet-fc", 32, 2, PROCESSES, ("data", "feature")),
+        ("cifar10", 128, 2, GIGABIT, ("data", "hybrid")),
+        ("mlp", 128, 2, GIGABIT, ("data", "feature")),
+        ("cifar10", 128, 2, TEN_GIGABIT, ("data", "hybrid")),
+        ("mlp", 128, 2, TEN_GIGABIT, ("data", "feature")),
+    )
+    for precision in ("fp32", "bf16")
 ]
 
 
@@ -83,18 +109,16 @@ def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-def build(job: Job) -> NeuralNet:
-    """Return the training net, in the shapes that the job gives."""
-    confs = [layer.store_conf for layer in input_layers(job.neuralnet, Phase.kTrain)]
-    names = [layer.name for layer in input_layers(job.neuralnet, Phase.kTrain)]
-    infos = {n: RecordInfo(tuple(c.shape), sum(c.batchsize)) for n, c in zip(names, confs, strict=True) if c}
-    return create_net(job.neuralnet, Phase.kTrain, infos)
+def build(job: Job, folder: str) -> NeuralNet:
+    """Return the training net of a job with random records, which are written to a folder."""
+    reader = open_batch_reader(with_synthetic_records(job, Path(folder)), Phase.kTrain, 1, ())
+    return create_net(job.neuralnet, Phase.kTrain, reader.infos)
 
 
 def predict_on_cluster(
-    job: Job, client: Client, cuts: Cuts | None = None, one_worker: bool = False
+    job: Job, client: Client, cuts: Mapping[str, Cuts] | None = None, one_worker: bool = False
 ) -> dict[str, PricedCuts]:
-    """Return what an iteration costs by freshly measured rates: of each strategy by its name, or of ``cuts`` as "".
+    """Return what an iteration costs by freshly measured rates: of each strategy, or of some ``cuts``, by name.
 
     ``one_worker`` says whether "auto" may be one worker.
     """
@@ -102,9 +126,12 @@ def predict_on_cluster(
     job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
     links = measure_links(client, placement.workers[0])
-    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, cuts, one_worker)
+    with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
+        net = build(job, folder)
+    arguments = (net, create_updater(job.updater), PRECISIONS[job.precision], placement, job_topology.slicing)
+    machines = machines_of(client, placement.workers[0])
     choices: dict[str, PricedCuts] = client.submit(
-        predict, *arguments, workers=[placement.workers[0][0]], pure=False
+        predict, *arguments, machines, links, cuts, one_worker, workers=[placement.workers[0][0]], pure=False
     ).result()
     return choices
 
@@ -112,64 +139,101 @@ def predict_on_cluster(
 def predict(
     net: NeuralNet,
     updater: Updater,
+    precision: str,
     placement: Placement,
     slicing: SlicingMethod,
+    machines: Sequence[str],
     links: Links,
-    cuts: Cuts | None,
+    cuts: Mapping[str, Cuts] | None,
     one_worker: bool,
 ) -> dict[str, PricedCuts]:
     """Task: return what :func:`predict_on_cluster` returns."""
-    machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
+    machine = partial(machine_of, net, updater, cpu_ops(precision), placement, machines, RateStore())
     process_map = process_map_of(placement, slicing)
     model, workers = CostModel(net, machine, links, process_map.first), len(process_map.workers)
-    return (
-        {"": choice.predict(model, cuts, workers)} if cuts else choice.compared(model, workers, one_worker=one_worker)
-    )
+    if cuts is None:
+        return choice.compared(model, workers, one_worker=one_worker)
+    return {name: choice.predict(model, cut, workers) for name, cut in cuts.items()}
 
 
-def run(case: Case) -> tuple[float, float]:
-    """Return predicted and measured milliseconds."""
-    job = with_workers(NETS[case.net](case.batch), case.workers)
-    if case.processes:
-        job = job.replace(cluster=(job.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
-    with connect(workers=case.workers, separate_processes=case.processes) as client:
-        before = predict_on_cluster(job, client)[case.strategy]
-        figures = measure(with_cuts(job, before.cuts), client, steps=STEPS, synthetic=True)
-        after = predict_on_cluster(job, client, before.cuts)[""]
-    return 500 * (before.prediction.seconds + after.prediction.seconds), figures["ms_per_iteration"]
+def job_of(setup: Setup) -> Job:
+    """Return the job of a setup, which as threads has one server, else one for each process."""
+    job = with_workers(NETS[setup.net](setup.batch), setup.workers)
+    servers = 1 if setup.where == THREADS else setup.workers
+    cluster = (job.cluster or ClusterConf()).replace(nservers_per_group=servers)
+    return job.replace(cluster=cluster, precision=Precision.kBF16 if setup.precision == "bf16" else Precision.kFloat32)
 
 
-def misranked(times: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:
-    """Return the pairs of strategies of which the planner did not predict the faster one."""
-    wrong = []
-    for first, second in itertools.combinations(times, 2):
-        if first._replace(strategy="") != second._replace(strategy=""):
-            continue
-        (p1, m1), (p2, m2) = times[first], times[second]
-        if max(m1, m2) > (1 + APART) * min(m1, m2) and (p1 < p2) != (m1 < m2):
-            wrong.append((first, second))
-    return wrong
+def run(setup: Setup, client: Client) -> list[Figures]:
+    """Return predicted and measured figures of the strategies of a setup."""
+    job = job_of(setup)
+    with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
+        net = build(job, folder)
+    cuts = choice.named_strategies(net, setup.workers, names=setup.strategies)
+    before = predict_on_cluster(job, client, cuts)
+    measured = {}
+    for name, predicted in before.items():
+        steps = int(min(MOST_STEPS, max(LEAST_STEPS, SECONDS / predicted.prediction.seconds)))
+        measured[name] = measure(with_cuts(job, cuts[name]), client, steps=steps, synthetic=True)
+    after = predict_on_cluster(job, client, cuts)
+    return [
+        Figures(
+            str(setup),
+            name,
+            500 * (before[name].prediction.seconds + after[name].prediction.seconds),
+            figures["ms_per_iteration"],
+            500 * (before[name].prediction.compute + after[name].prediction.compute),
+            figures["compute_ms"],
+        )
+        for name, figures in measured.items()
+    ]
+
+
+def cluster_of(setup: Setup) -> AbstractContextManager[Client]:
+    """Return the cluster of a setup; that of hosts is there already."""
+    if setup.where in (THREADS, PROCESSES):
+        return connect(workers=setup.workers, separate_processes=setup.where == PROCESSES)
+    client: Client = Client(os.environ["SCHEDULER"])
+    return client
+
+
+def run_on_hosts(setup: Setup, file: Path) -> None:
+    """Run this program beside a cluster of hosts, for one setup."""
+    script = Path(__file__).with_name("hosts.sh")
+    command = f"{sys.executable} -m tests.benchmarks.bench_plan '{setup}' --json {file}"
+    subprocess.run([script, str(setup.workers), command], env={**os.environ, "RATE": setup.where}, check=True)
+
+
+def read(file: Path) -> list[Figures]:
+    """Return the figures in a file."""
+    return [Figures(**json.loads(line)) for line in file.read_text().splitlines()]
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--turns", default=3, show_default=True)
-def main(names: tuple[str, ...], turns: int) -> None:
-    """Run the cases, or those whose names contain one of NAMES, and print the errors of the predictions."""
-    cases = [case for case in CASES if not names or any(name in str(case) for name in names)]
-    times: dict[Case, tuple[float, float]] = {}
-    click.echo(f"{'':52} predicted  measured   error   in each turn")
-    for case in cases:
-        pairs = [run(case) for _ in range(turns)]
-        predicted, measured = times[case] = tuple(map(statistics.median, zip(*pairs, strict=True)))
-        each = " ".join(f"{prediction / ms - 1:+.0%}" for prediction, ms in pairs)
-        click.echo(f"{case!s:52} {predicted:9.2f} {measured:9.2f} {predicted / measured - 1:+7.0%}   {each}")
-    errors = {case: abs(predicted / measured - 1) for case, (predicted, measured) in times.items()}
-    worst = max(errors, key=lambda case: errors[case])
-    within = sum(error <= WITHIN for error in errors.values())
-    click.echo(f"worst: {worst}, {errors[worst]:.0%}; {within} of {len(errors)} within {WITHIN:.0%}")
-    for first, second in misranked(times):
-        click.echo(f"misranked: {first} and {second}")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="File to which figures are added, a line each.")
+@click.option("--table", "table_only", is_flag=True, help="Measure nothing; print the table of the file.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw predicted by measured times to.")
+def main(names: tuple[str, ...], file: Path | None, table_only: bool, picture: Path | None) -> None:
+    """Run the setups, or those whose names contain one of NAMES, and print the errors of the predictions."""
+    with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
+        file = file or Path(folder) / "figures.jsonl"
+        for setup in [] if table_only else SETUPS:
+            if names and not any(name in str(setup) for name in names):
+                continue
+            if setup.where in (GIGABIT, TEN_GIGABIT) and "SCHEDULER" not in os.environ:
+                run_on_hosts(setup, file)
+                continue
+            with cluster_of(setup) as client:
+                rows = run(setup, client)
+            with file.open("a") as lines:
+                lines.writelines(json.dumps(row._asdict()) + "\n" for row in rows)
+            for row in rows:
+                click.echo(row.line(), err=True)
+        if "SCHEDULER" not in os.environ:
+            click.echo(table(read(file)))
+            if picture:
+                picture.write_text(draw(read(file)), encoding="utf-8")
 
 
 if __name__ == "__main__":

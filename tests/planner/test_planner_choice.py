@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.job import NetConf
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, PartitionedNet
 from dsinga.net.layer_cost import layer_cost
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
@@ -28,10 +28,10 @@ def random_machine(seed: int, operations: float, rate: float) -> MachineModel:
         share = work.rows / work.layer.shape[0]
         return LayerTime(noise * cost.forward * share / operations, noise * cost.backward * share / operations)
 
-    def net_times(net: NeuralNet) -> list[LayerTime]:
-        return [layer_time(work_of(stage)) for stage in net.stages]
+    def net_times(cut: PartitionedNet, worker: int) -> list[LayerTime]:
+        return [layer_time(work_of(stage)) for stage in cut.locals[worker].fused.stages]
 
-    return MachineModel(Rates(rate, rate / 3, rate / 9, rate / 9, 2 * rate), layer_time, net_times)
+    return MachineModel(Rates(rate, rate / 3, rate / 9, rate / 9), layer_time, net_times)
 
 
 @st.composite

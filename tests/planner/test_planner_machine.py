@@ -13,11 +13,13 @@ from dsinga.net import NeuralNet, partition
 from dsinga.ops import get_ops
 from dsinga.planner import layer_timing, net_timing
 from dsinga.planner.machine import MachineModel, describe_work, measure_machine, work_of
-from dsinga.planner.net_timing import time_net
+from dsinga.planner.net_timing import NetTime, time_net
 from dsinga.planner.rate_store import Figures, RateStore
 from dsinga.planner.strategies import by_features, by_layer, by_rows
 from dsinga.training import create_updater
 from tests.support.planner_nets import dense, layer, mlp, net_of, small_convnet
+
+UPDATER = create_updater(UpdaterConf(type="kSGD"))
 
 
 class RecordingStore(RateStore):
@@ -33,7 +35,11 @@ class RecordingStore(RateStore):
 
 
 def measured_model(net: NeuralNet, workers: int, store: RateStore) -> MachineModel:
-    return measure_machine(net, create_updater(UpdaterConf(type="kSGD")), get_ops(), 1, workers, workers, store)
+    return measure_machine(net, UPDATER, get_ops(), 1, workers, store)
+
+
+def timed(net: NeuralNet) -> NetTime:
+    return time_net(net, [], UPDATER, get_ops(), 1, 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -45,25 +51,40 @@ def test_a_layer_outside_timed_nets_is_scaled_by_the_net_cut_by_rows(workers: in
     time = machine.time_layer(work)
     net_figures = next(figures for key, figures in store.figures.items() if ": net " in key)
     stages = partition(net, workers, cuts=by_rows(net, workers)).locals[0].stages
+    *net_figures, update = net_figures
     alone = {key.partition(": ")[2]: figures for key, figures in store.figures.items()}
     sum_alone = sum(sum(alone[describe_work(work_of(stage))][:2]) for stage in stages)
     scale = (sum(net_figures[0::4]) + sum(net_figures[1::4])) / sum_alone
     seconds_alone = alone[describe_work(work)][:2]
     assert (time.forward, time.backward) == pytest.approx([scale * seconds for seconds in seconds_alone])
+    assert machine.rates.update == update
     assert all(rate > 0 for rate in machine.rates)
 
 
 def test_a_layer_of_a_timed_net_has_its_time_there() -> None:
     net = small_convnet()
-    local = partition(net, 2, cuts=by_features(net, 2)).locals[0]
+    cut = partition(net, 2, cuts=by_features(net, 2))
     store = RecordingStore()
     machine = measured_model(net, 1, store)
-    times = machine.time_net(local)
-    by_name = {stage.layer.name: (stage, time) for stage, time in zip(local.stages, times, strict=True)}
+    times = machine.time_net(cut, 0)
+    by_name = {stage.layer.name: (stage, time) for stage, time in zip(cut.locals[0].fused.stages, times, strict=True)}
     stage, time = by_name["fc3"]
     assert machine.time_layer(work_of(stage)) == time
-    assert machine.time_net(local) == times
-    assert sum(": net " in key for key in store.figures) == 1
+    assert machine.time_net(cut, 0) == times
+    assert sum(": net " in key for key in store.figures) == 2  # the net cut by rows gives the rate of updates
+
+
+@pytest.mark.skipif(bool(get_ops().lacks_bf16()), reason="the processor has no bfloat16")
+def test_rates_of_both_precisions_are_kept_apart() -> None:
+    net, store = small_convnet(), RecordingStore()
+    for precision in ("float32", "bf16"):
+        machine = measure_machine(net, UPDATER, get_ops().for_worker(precision=precision), 1, 1, store)
+        conv2 = net.stages[net.position("conv2")]
+        machine.time_layer(work_of(mlp(32, 20, 10, inputs=12).stages[1]))
+        assert machine.time_layer(work_of(conv2)).forward > 0
+    nets = [key for key in store.figures if ": net " in key]
+    assert len(nets) == 2
+    assert sum(" in bf16," in key for key in store.figures) == sum(" in float32," in key for key in store.figures) > 1
 
 
 @pytest.mark.parametrize("strategy", [by_rows, by_features, by_layer])
@@ -71,7 +92,7 @@ def test_times_the_net_of_each_worker_without_the_others(strategy) -> None:
     """The messages that bridges wait for, labels among them, are made up."""
     net = small_convnet()
     for local in partition(net, 3, cuts=strategy(net, 3)).locals:
-        times = time_net(local, get_ops(), 1, 1)
+        times = timed(local).stages
         for stage, time in zip(local.stages, times, strict=True):
             assert time.forward > 0
             bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
@@ -90,7 +111,7 @@ def test_codes_and_labels_of_steps_cross_bridges() -> None:
         shape=(5,),
     )
     for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
-        assert all(time.forward > 0 for time in time_net(local, get_ops(), 1, 1))
+        assert all(time.forward > 0 for time in timed(local).stages)
 
 
 @pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, layer_timing.RUNS), (0.0, 2)])
@@ -116,5 +137,5 @@ def test_a_slow_net_is_timed_by_fewer_iterations(monkeypatch: pytest.MonkeyPatch
     iterate = net_timing.TimedNet.iterate
     monkeypatch.setattr(net_timing.TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
     monkeypatch.setattr(net_timing, "LIMIT_SECONDS", 0.0)
-    time_net(mlp(8, 20, 10, inputs=12), get_ops(), 1, 1)
+    timed(mlp(8, 20, 10, inputs=12))
     assert len(iterations) == net_timing.WARM_UP + 1

@@ -35,8 +35,12 @@ def net_of(job: Job, info: RecordInfo) -> NeuralNet:
     return create_net(job.neuralnet, Phase.kTrain, {"data": info})
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", NETS)
-def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iteration_needs_the_predicted_memory(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if precision == "bf16" and get_ops().lacks_bf16():
+        pytest.skip("the processor has no bfloat16")
+    ops = get_ops().for_worker(precision=precision)
     job, info = NETS[name]
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers.ResultPool()
@@ -48,12 +52,19 @@ def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.
         records = records._replace(labels=None)
     gradients = {}
     for _ in range(2):  # the second iteration reuses the arrays of the first one
-        ctx = Context(get_ops(), Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
+        ctx = Context(ops, Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
         bp(net, values, {"data": records}, ctx, gradients.__setitem__)
     allocated = sum(size * len(bases) for size, bases in pool.buckets.items())
-    memory = worker_memory(net, slots=1)
+    memory = worker_memory(net, slots=1, bf16=ops.has_bf16_features)
     iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
     assert allocated == pytest.approx(iteration, rel=0.16)
+
+
+def test_features_between_convolutions_take_half_the_memory_in_bf16() -> None:
+    net = net_of(*NETS["resnet"])
+    wide, narrow = worker_memory(net, slots=1), worker_memory(net, slots=1, bf16=True)
+    assert 0.5 <= narrow.features / wide.features < 0.52  # the images that are read, and the scores, stay float32
+    assert (narrow.params, narrow.gradients, narrow.state) == (wide.params, wide.gradients, wide.state)
 
 
 @register("layer", "SavingReLU")

@@ -18,6 +18,7 @@ from dsinga.cli import main
 from dsinga.data import write_store
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
+from dsinga.ops import get_ops
 from dsinga.planner import cost_model, net_timing, pricing
 from dsinga.planner.barrier import FREE_BARRIER
 from dsinga.planner.plan_picture import draw_plan
@@ -70,6 +71,42 @@ def test_prints_the_alternatives_and_how_they_scale(plan: Plan) -> None:
         assert f"\n  {name}: " in out
     assert "batch 4, 2 workers" in out
     assert "machines of" in out
+
+
+def test_prices_both_precisions_where_the_processor_has_them(plan: Plan) -> None:
+    out = plan("--workers", "2")[1]
+    times = json.loads(plan("--workers", "2", "--json")[1])["precisions"]
+    if get_ops().lacks_bf16():
+        assert not times
+        assert "precision:" not in out
+    else:
+        assert times.keys() == {"kFloat32", "kBF16"}
+        assert f"precision: kFloat32 {times['kFloat32']:,.2f} ms, kBF16 {times['kBF16']:,.2f} ms for auto" in out
+
+
+def test_marks_strategies_that_need_more_memory_than_there_is(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "(!)" not in plan("--workers", "2")[1]
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 200 << 20)  # one worker has enough, two have not
+    out = plan("--workers", "2")[1]
+    assert "(!) needs more memory than a machine like this has, 210 MB: use a smaller batch" in out
+    rows = {row["name"]: row["fits"] for row in json.loads(plan("--workers", "2", "--json")[1])["alternatives"]}
+    assert rows["one worker"]
+    assert not rows["data"]
+
+
+def test_compares_a_run_with_its_prediction(plan: Plan, tmp_path: Path) -> None:
+    write_store(tmp_path / "train.zarr", [(np.zeros((64, 16), np.uint8), np.arange(64) % 10)])
+    dsinga.train("job.conf", workspace="run", progress=False)
+    status, out, err = plan("--measured", "run")
+    assert status == 0, err
+    for part in ("computing layers", "updating params", "exchange and waiting", "reading records", "iteration"):
+        assert f"\n  {part} " in out
+    assert "the largest miss is " in out
+    figures = json.loads(plan("--measured", "run", "--json")[1])
+    assert figures["verdict"] in out
+    status, _, err = plan("--measured", "run", "--workers", "2")
+    assert status == 2
+    assert "leave --workers and --picture out" in err
 
 
 def test_prints_json(plan: Plan) -> None:

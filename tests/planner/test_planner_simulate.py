@@ -45,7 +45,7 @@ def program(*operations: Operation, packets: Sequence[Packet] = ()) -> WorkerPro
 
 def test_a_single_worker_only_computes() -> None:
     prediction = run([program(Compute(2.0), Compute(3.0))])
-    assert prediction == Prediction(seconds=5.0, compute=5.0, sent=0, received=0, memory=0)
+    assert prediction == Prediction(seconds=5.0, compute=5.0, update=0.0, sent=0, received=0, memory=0)
 
 
 def test_a_group_is_as_fast_as_its_slowest_worker() -> None:
@@ -93,7 +93,7 @@ def test_messages_within_a_process_are_not_counted() -> None:
     sender = program(Compute(1.0), Send(1, "x", 400), Receive("back"))
     receiver = program(Receive("x"), Send(0, "back", 400))
     prediction = run([sender, receiver], WIRE._replace(inside=Link(0.5)), processes=[0, 0])
-    assert prediction == Prediction(seconds=2.0, compute=1.0, sent=0, received=0, memory=0)
+    assert prediction == Prediction(seconds=2.0, compute=1.0, update=0.0, sent=0, received=0, memory=0)
 
 
 def test_each_message_takes_the_latency_once() -> None:
@@ -146,7 +146,7 @@ def test_without_overlap_pushes_come_last() -> None:
 
 def test_the_worker_updates_params_of_a_server_in_its_process() -> None:
     prediction = run([TRAINING], servers=[0], w=ServerWork(1, 1.0))
-    assert prediction == Prediction(seconds=7.0, compute=6.0, sent=0, received=0, memory=0)
+    assert prediction == Prediction(seconds=7.0, compute=6.0, update=1.0, sent=0, received=0, memory=0)
 
 
 def test_threads_of_one_process_share_an_update() -> None:
@@ -176,7 +176,7 @@ def test_all_to_all_takes_as_long_as_the_link_of_one_worker() -> None:
     """Each of 4 workers sends 2 bytes to 3 others: 6 s on its link, all at the same time."""
     workers = [program(Compute(1.0), AllToAll("x", 2), Compute(1.0), Receive("x")) for _ in range(4)]
     prediction = run(workers)
-    assert prediction == Prediction(seconds=7.0, compute=2.0, sent=6, received=6, memory=0)
+    assert prediction == Prediction(seconds=7.0, compute=2.0, update=0.0, sent=6, received=6, memory=0)
 
 
 def test_all_to_all_equals_its_messages() -> None:

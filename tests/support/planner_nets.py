@@ -8,7 +8,7 @@ from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.models.blocks import conv, layer, pool
-from dsinga.net import NeuralNet, create_net
+from dsinga.net import NeuralNet, PartitionedNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
@@ -27,18 +27,16 @@ def fixed_layer_time(work: LayerWork) -> LayerTime:
     return LayerTime(20e-6 + cost.forward * share / 1e11, backward, sums, sums)
 
 
-def fixed_net_times(net: NeuralNet) -> list[LayerTime]:
+def fixed_net_times(net: PartitionedNet, worker: int) -> list[LayerTime]:
     """Return the time of each stage: that of its layer alone, and 0 for a bridge."""
     bridge = LayerTime(0.0, 0.0)
     return [
         bridge if isinstance(stage.layer, (BridgeSrc, BridgeDst)) else fixed_layer_time(work_of(stage))
-        for stage in net.stages
+        for stage in net.locals[worker].fused.stages
     ]
 
 
-MACHINE = MachineModel(
-    Rates(update=1e-9, add=3e-10, copy=1e-10, keep=1e-10, update_contended=1e-9), fixed_layer_time, fixed_net_times
-)
+MACHINE = MachineModel(Rates(update=1e-9, add=3e-10, copy=1e-10, keep=1e-10), fixed_layer_time, fixed_net_times)
 
 
 def dense(name: str, source: str, outputs: int, **more: object) -> LayerConf:

@@ -43,6 +43,14 @@ class Placement(NamedTuple):
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
+    def processes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The numbers of the processes of the first group's workers, and of the first server group's servers."""
+        groups = self.workers[0], self.servers[0]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, itertools.chain(*groups))))}
+        workers, servers = (tuple(numbers[process(address)] for address in group) for group in groups)
+        return workers, servers
+
+    @property
     def most_workers(self) -> int:
         """The largest number of the run's workers that a process has."""
         return max(Counter(process(address) for group in self.workers for address in group).values())

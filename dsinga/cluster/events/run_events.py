@@ -83,7 +83,7 @@ class RunEvents(Watcher):
         if self._sender is None:
             return
         counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
-        total, data, exchange, crossing, within = map(list, zip(*counts, strict=True))
+        total, data, exchange, crossing, within, _ = map(list, zip(*counts, strict=True))
         compute = [max(0.0, t - d - e) for t, d, e in zip(total, data, exchange, strict=True)]
         new = {"compute": compute, "exchange": exchange, "data": data, "crossing": crossing, "within": within}
         old = self._groups.setdefault(group, {"group": group, "steps": 0})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import platform
 import statistics
 import time
 import uuid
 import weakref
 from collections.abc import Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
-from dsinga.ops import Ops, get_ops
+from dsinga.ops import Ops
 from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.barrier_probe import (
     TIMEOUT_SECONDS,
@@ -51,11 +53,14 @@ from dsinga.transport.interface import Items
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
+from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 # The bytes that timed calls carry, and the number of calls by these bytes.
 SMALL, LARGE = 1 << 16, 1 << 24
 CALLS = {0: 40, SMALL: 20, LARGE: 5}
 CONNECT_CHECK_SECONDS = 0.01  # between two attempts to connect to a task that may not have started
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux: changes with each start of the machine
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +80,8 @@ def choose_cuts(
     processes = process_map_of(placement, topology.slicing)._replace(whole=updater.conf.clips_norms)
     links = measure_links(client, workers)
     folder = read_setting("cache")
-    arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
+    precision, machines = PRECISIONS[job.precision], machines_of(client, workers)
+    arguments = (Packed((net, updater)), precision, processes, links, excluded, one_worker, placement, machines, folder)
     search = submit_to(client, workers[0], _search, *arguments)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
@@ -91,39 +97,56 @@ def choose_cuts(
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
     """Return the processes of the workers and servers of the first group, for the planner."""
-    workers, servers = placement.workers[0], placement.servers[0]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
+    return ProcessMap(*placement.processes, slicing, several_hosts=on_several_hosts(placement.workers[0]))
 
-    def processes(addresses: Sequence[str]) -> tuple[int, ...]:
-        return tuple(numbers[process(address)] for address in addresses)
 
-    return ProcessMap(processes(workers), processes(servers), slicing, several_hosts=on_several_hosts(workers))
+def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
+    """Return a text for each Dask worker that those of one machine share, as do the containers of a machine."""
+    return gather(client, [submit_to(client, address, _machine) for address in addresses], addresses)
+
+
+def _machine() -> str:
+    """Task: return the identity of this machine's running system; where it has none, the name of the host."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii")
+    except OSError:
+        return platform.node()
 
 
 def machine_of(
-    net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
+    net: NeuralNet,
+    updater: Updater,
+    ops: Ops,
+    placement: Placement,
+    machines: Sequence[str],
+    store: RateStore,
+    workers: int,
 ) -> MachineModel:
-    """Return a model of the first worker's machine while the first ``workers`` workers of its group compute."""
-    addresses = placement.workers[0][:workers]
-    on_host = [address for address in addresses if host(address) == host(addresses[0])]
-    in_process = [address for address in on_host if process(address) == process(addresses[0])]
-    return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)
+    """Return a model of the first worker's machine while the first ``workers`` workers of its group compute.
+
+    Those on the same one of ``machines`` share its memory and caches, whatever hosts they are on.
+    """
+    together = machines[:workers].count(machines[0])
+    return measure_machine(net, updater, ops, placement.threads[0][0], together, store)
 
 
 @cleared_frames()
 def _search(
     net_and_updater: Packed[tuple[NeuralNet, Updater]],
+    precision: str,
     processes: ProcessMap,
     links: Links,
     excluded: Collection[str],
     one_worker: bool,
     placement: Placement,
+    machines: Sequence[str],
     folder: str | None,
 ) -> tuple[dict[str, LayerCut] | None, str, str]:
     """Task: return the cuts of layers by name, None for one worker, a description of them, and a warning or ""."""
     net, updater = net_and_updater.unpack()
     store = RateStore(rates_file(folder))
-    cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
+    machine = partial(machine_of, net, updater, cpu_ops(precision), placement, machines, store)
+    cost_model = CostModel(net, machine, links, processes.first)
     choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
     store.save()
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}

@@ -17,17 +17,17 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf, LayerType, Phase, Precision
+from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers.text import CharRNNConf
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
 from dsinga.planner.profile import profile
+from dsinga.worker.processor import OF_CORES
 
 _log = logging.getLogger(__name__)
 
 # Iterations before the measured ones, in which kernels are compiled and rounds grow to their length.
 WARM_UP_STEPS = 10
-OF_CORES = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
 
 
 def measure(

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import output_layers, write_outputs
 from dsinga.cluster.placing.prepare import PreparedRun
@@ -14,6 +15,7 @@ from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
+from dsinga.monitor.timings_file import Places
 from dsinga.training import Metrics, add_metrics
 from dsinga.worker.param_slices import Arrays
 
@@ -35,6 +37,10 @@ class ClusterEngine(Engine):
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
         self.job, self.epoch, self.groups = prepared.job, prepared.epoch, prepared.topology.groups
         self.nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
+        self.cuts = prepared.config.nets[Phase.kTrain].cuts
+        placement = prepared.placement
+        hosts = len({host(address) for address in placement.workers[0]})
+        self.places = Places(*placement.processes, hosts, placement.threads[0][0], self.groups)
         self._rows = prepared.config.readers[Phase.kTrain].batchsize
         self.batchsize = self._rows * self.groups
         self._prepared, self._run, self._grain, self._events = prepared, run, grain, events

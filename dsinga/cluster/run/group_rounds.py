@@ -116,6 +116,7 @@ def _timing(reports: Sequence[RoundReport], number: int, total: float) -> dict[s
         "compute": compute,
         "data": data,
         "exchange": max(0.0, total - compute - data),
+        "update": max(timing.update for timing in timings),
         "crossing": sum(timing.crossing for timing in timings),
         "within": sum(timing.within for timing in timings),
     }

@@ -1,0 +1,90 @@
+"""``timings.json`` of a workspace: where the time of a run's iterations went, and what ran where, for a comparison."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dsinga.durable_files import replace_file
+from dsinga.errors import UserError
+from dsinga.regular_files import read_regular_text
+
+TIMINGS_FILE = "timings.json"
+PARTS = ("total", "compute", "update", "exchange", "data")
+WARM_UP = 10  # iterations that are left out where there are enough: kernels are compiled, and rounds grow
+
+
+class Places(NamedTuple):
+    """Where the workers and servers of the first worker group ran.
+
+    Attributes:
+        workers: the number of the process of each worker.
+        servers: likewise, of each server of the first server group.
+        hosts: the number of hosts.
+        threads: the number of kernel threads of a worker.
+        groups: the number of worker groups of the run.
+    """
+
+    workers: Sequence[int] = (0,)
+    servers: Sequence[int] = (0,)
+    hosts: int = 1
+    threads: int = 1
+    groups: int = 1
+
+
+class RunTimings(NamedTuple):
+    """The times of a run.
+
+    Attributes:
+        job: the name of the job.
+        signature: a text that two jobs share whose iterations compute the same.
+        places: where workers and servers ran.
+        cuts: how the layers were cut: dimension and location by name; empty for one worker.
+        steps: the number of iterations of which ``seconds`` are medians.
+        seconds: the seconds of an iteration: "total", and its parts "compute", "exchange" and "data" (waiting for
+            records); "update" is that part of "exchange" in which workers compute updates of params.
+    """
+
+    job: str
+    signature: str
+    places: Places
+    cuts: Mapping[str, Sequence[int]]
+    steps: int
+    seconds: Mapping[str, float]
+
+
+def write_timings(
+    folder: Path,
+    job: str,
+    signature: str,
+    places: Places,
+    cuts: Mapping[str, Sequence[int]],
+    timings: Sequence[Mapping[str, float]],
+) -> None:
+    """Write the medians of the iterations' timings to a workspace; nothing where an engine has not timed the parts."""
+    counted = timings[WARM_UP:] if len(timings) > 2 * WARM_UP else timings
+    if counted and counted[0].keys() >= set(PARTS):
+        seconds = {part: statistics.median(timing[part] for timing in counted) for part in PARTS}
+        run = RunTimings(job, signature, places, cuts, len(counted), seconds)
+        replace_file(folder / TIMINGS_FILE, json.dumps({**run._asdict(), "places": places._asdict()}, indent=1) + "\n")
+
+
+def read_timings(folder: Path) -> RunTimings:
+    """Return the times of the run in a workspace. Raises UserError where there are none."""
+    if not folder.is_dir():
+        raise UserError(f"there is no workspace {folder}; give the folder of a finished run")
+    path = folder / TIMINGS_FILE
+    if not path.exists():
+        raise UserError(f"{folder} has no {TIMINGS_FILE}, which a run writes at its end; train the job there first")
+    try:
+        content: dict[str, Any] = json.loads(read_regular_text(path))
+        seconds = {part: float(content["seconds"][part]) for part in PARTS}
+        places = Places(**content["places"])
+        if not min(seconds.values()) >= 0 < seconds["total"] or not places.workers or not places.servers:
+            raise ValueError("times are missing or negative")
+        return RunTimings(**{**content, "seconds": seconds, "places": places})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({str(error)[:100]}); train the job again") from None
