@@ -172,11 +172,17 @@ class SyncTopology(Enum):
 
 
 class Compression(Enum):
-    """How gradients are compressed: to signs and two means (1-bit SGD), or to their largest numbers."""
+    """How gradients are compressed: to signs and two means (1-bit SGD), to their largest numbers, or to bfloat16."""
 
     kNone = 0
     kOneBit = 1
     kTopK = 2
+    kBF16 = 3
+
+    @property
+    def by_number(self) -> bool:
+        """Whether each number of a gradient is sent by itself, so that gradients may be cut into pieces."""
+        return self in (Compression.kNone, Compression.kBF16)
 
 
 class PullTime(Enum):

@@ -64,6 +64,8 @@ class Layer(ABC):
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
         label_format: the labels that the layers after it get; set by the net.
         bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
+        rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
+        rounds_gradient: whether it then rounds the gradient for its feature likewise.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -82,6 +84,8 @@ class Layer(ABC):
     columns: Columns | None = None
     label_format: LabelFormat = LabelFormat()
     bf16: Bfloat16 = Bfloat16.kNothing
+    rounds_source: bool = False
+    rounds_gradient: bool = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -89,6 +93,7 @@ class Layer(ABC):
             raise UserError(f"the layer class {cls.__name__} {fault}")
         if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
             cls.bf16 = Bfloat16.kNothing  # what it computes anew need not take what its base takes
+            cls.rounds_source = cls.rounds_gradient = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         self.conf = conf

@@ -12,7 +12,8 @@ from typing import Any
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context
-from dsinga.layers.declarations import Connection, Cut
+from dsinga.layers.declarations import Bfloat16, Connection, Cut
+from dsinga.ops.types import BFLOAT16
 from dsinga.registry import register
 
 
@@ -22,6 +23,7 @@ class Bridge(Layer):
 
     source_count = 1
     cut = Cut(Connection.kOneToOne)
+    bf16 = Bfloat16.kFeatures
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])
@@ -35,10 +37,14 @@ class Bridge(Layer):
 class BridgeEnd(Layer):
     """Base of the ends of a bridge that partitioning inserts; the end at the worker ``location`` has the same ``key``.
 
-    ``returns_gradient``, which the net sets, says that the gradient comes back, under ``<key>/gradient``.
+    ``returns_gradient``, which the net sets, says that the gradient comes back, under ``<key>/gradient``. Where the job
+    has the precision kBF16, ``bf16_feature`` and ``bf16_gradient`` say that it is sent in bfloat16, because the layers
+    that get it round it first. A feature that is bfloat16 already is sent as it is.
     """
 
     returns_gradient: bool = False
+    bf16_feature: bool = False
+    bf16_gradient: bool = False
 
     def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str):
         super().__init__(conf, [shape] * (self.source_count or 0))
@@ -53,10 +59,11 @@ class BridgeSrc(BridgeEnd):
     """
 
     source_count = 1
+    bf16 = Bfloat16.kFeatures
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name
-        ctx.peers.send(self.location, self.key, ctx.ops.to_numpy(sources[0]))
+        ctx.peers.send(self.location, self.key, _to_host(sources[0], self.bf16_feature, ctx))
         return Output(None)
 
     def compute_gradient(
@@ -70,10 +77,14 @@ class BridgeDst(BridgeEnd):
     """The receiving end of a bridge, which has no source on its own worker."""
 
     source_count = 0
+    bf16 = Bfloat16.kFeatures
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name
-        return Output(_to_device(ctx.peers.receive(self.key), ctx))
+        feature = _to_device(ctx.peers.receive(self.key), ctx)
+        if self.returns_gradient and not self.bf16_gradient:
+            feature = ctx.ops.widen(feature)  # or the gradient for it would be rounded
+        return Output(feature)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -81,10 +92,15 @@ class BridgeDst(BridgeEnd):
         assert ctx.peers is not None, self.name
         if grad is None:  # no layer after it gave a gradient, but the other end waits for one
             grad = ctx.ops.xp.zeros_like(output.feature)
-        ctx.peers.send(self.location, self.gradient_key, ctx.ops.to_numpy(grad))
+        ctx.peers.send(self.location, self.gradient_key, _to_host(grad, self.bf16_gradient, ctx))
         return (), ()
+
+
+def _to_host(array: Any, rounds: bool, ctx: Context) -> Any:
+    """Return an array to be sent, in host memory; with ``rounds``, in bfloat16 where the job's precision is that."""
+    return ctx.ops.to_numpy_bf16(array) if rounds else ctx.ops.to_numpy(array)
 
 
 def _to_device(array: Any, ctx: Context) -> Any:
     """Return a received array, which is in host memory, on the device; labels and codes stay in host memory."""
-    return ctx.ops.upload(array).result() if array.dtype.kind == "f" else array
+    return ctx.ops.upload(array).result() if array.dtype.kind == "f" or array.dtype == BFLOAT16 else array

@@ -69,6 +69,7 @@ class SliceLayer(Layer):
 
     settings: Conf
     source_count = 1
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -143,6 +144,7 @@ class Concate(Layer):
         num_concates: Parts = setting(1, "the number of sources; 1 for as many as there are")
 
     settings: Conf
+    bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -107,6 +107,7 @@ class Convolution(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_filters")
     bf16 = Bfloat16.kFeatures
+    rounds_source = rounds_gradient = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

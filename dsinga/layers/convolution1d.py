@@ -56,6 +56,7 @@ class Convolution1D(WindowLayer):
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")
     bf16 = Bfloat16.kProducts
+    rounds_source = rounds_gradient = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

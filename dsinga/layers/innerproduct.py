@@ -42,6 +42,7 @@ class InnerProduct(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_output")
     bf16 = Bfloat16.kFeatures
+    rounds_source = rounds_gradient = True
     gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -67,7 +68,9 @@ class InnerProduct(Layer):
     ) -> Gradients:
         x, weight, ops = output.saved, params[0], ctx.ops
         if self.gathers:
-            all_x, all_dy = ctx.all_gather(f"{self.name}.x", ops.widen(x)), ctx.all_gather(f"{self.name}.dy", grad)
+            arrays = {"x": ops.to_numpy_bf16(x), "dy": ops.to_numpy_bf16(grad)}
+            gathered = (ctx.all_gather(f"{self.name}.{name}", array) for name, array in arrays.items())
+            all_x, all_dy = (ops.upload(array).result() for array in gathered)
             _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
             dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:

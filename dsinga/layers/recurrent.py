@@ -58,6 +58,7 @@ class Recurrent(Layer):
     source_kind = SourceKind.kRecurrent
     cut = Cut(gathered_because="computes each unit of a step from all of the step before")
     bf16 = Bfloat16.kProducts
+    rounds_source = True
     cell: ClassVar[str]
     one_step: ClassVar[bool] = True
     state_parts: ClassVar[int] = 1

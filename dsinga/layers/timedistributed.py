@@ -56,6 +56,7 @@ class TimeDistributed(Layer):
             setattr(self, attribute, getattr(self.layer, attribute))
         if self.layer.bf16 is not Bfloat16.kNothing:
             self.bf16 = Bfloat16.kProducts
+            self.rounds_source, self.rounds_gradient = self.layer.rounds_source, self.layer.rounds_gradient
         self.classes = getattr(self.layer, "classes", None)
         self.labels = replace(self.layer.labels, per=None)
         if labels := self.layer.new_labels:

@@ -82,6 +82,7 @@ class ClassSoftmaxLoss(Layer):
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="normalises over all words of a class")
     bf16 = Bfloat16.kProducts
+    rounds_source = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
 from dsinga.layers.base import Layer
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.layers.declarations import Connection
 from dsinga.layers.innerproduct import InnerProduct
+from dsinga.net.bridges import mark_bridges
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly
-from dsinga.net.dataflow import WHOLE_FEATURE, Edge, build_stages
+from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.execution_order import communication_order
 from dsinga.net.label_redistribution import LabelRedistribution
 from dsinga.net.neuralnet import NeuralNet
@@ -57,7 +58,7 @@ def partition(
         partitioner.add_layer(position)
     nodes, places = _in_execution_order(partitioner.graph)
     static = {name for name, cut in partitioner.params.items() if cut.param.static}
-    nodes = _mark_gradient_bridges(nodes, static)
+    nodes = mark_bridges(nodes, static)
     positions: list[list[int]] = [[] for _ in range(parts)]
     for position, place in enumerate(places):
         positions[place.location].append(position)
@@ -184,20 +185,6 @@ def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Pl
     nodes = [graph.nodes[old] for old in order]
     sorted_nodes = tuple(node._replace(sources=tuple(moved[source] for source in node.sources)) for node in nodes)
     return sorted_nodes, tuple(graph.places[old] for old in order)
-
-
-def _mark_gradient_bridges(nodes: tuple[Node, ...], static: Collection[str]) -> tuple[Node, ...]:
-    """Return the nodes with each bridge marked over which a gradient comes back."""
-    stages = build_stages(nodes, static)
-    result = list(nodes)
-    for position, (node, stage) in enumerate(zip(nodes, stages, strict=True)):
-        if isinstance(node.layer, BridgeDst) and any(stage.needs):
-            src, dst = copy.copy(nodes[node.sources[0]].layer), copy.copy(node.layer)
-            assert isinstance(src, BridgeSrc)
-            src.returns_gradient = dst.returns_gradient = True
-            result[node.sources[0]] = result[node.sources[0]]._replace(layer=src)
-            result[position] = node._replace(layer=dst)
-    return tuple(result)
 
 
 def _local_net(

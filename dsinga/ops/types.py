@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
+import ml_dtypes
 import numpy as np
 
 Array = Any
@@ -16,6 +17,7 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 """(vertical, horizontal): a kernel, stride, pad or image size; also the two numbers of a random key."""
 
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.float32, and `is` quicker still
 
 

@@ -1,23 +1,65 @@
-"""Compression of the gradients that a worker sends to a server, with error feedback.
+"""Compression of the gradients that a worker sends to a server: to bfloat16, or to much less with error feedback.
 
-A codec adds the residual, which it has left out of a slice's gradient, to the next gradient of that slice. Codecs are
-deterministic. The server decodes the payloads to gradients, and adds them up and applies them like any others.
+Codecs are deterministic. The server decodes the payloads to gradients, and adds them up and applies them like others.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
 from dsinga.job import Compression
+from dsinga.ops import buffers
+from dsinga.ops.types import BFLOAT16
 
 Payload = np.ndarray  # uint8, 1-d
 
 
 class Codec(ABC):
     """Encodes the gradients of one worker to payloads of bytes, and decodes payloads to gradients.
+
+    ``encodes_sums`` says that servers also encode the sums of gradients that they return to workers.
+    """
+
+    encodes_sums: ClassVar[bool] = False
+
+    @abstractmethod
+    def encode(self, id: int, gradient: np.ndarray) -> Payload:
+        """Return the payload for a gradient of slice ``id``, float32 (size,), which is not changed."""
+
+    @abstractmethod
+    def decode(self, payload: Payload, size: int) -> np.ndarray:
+        """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
+
+
+class Bfloat16(Codec):
+    """A codec that rounds each number to bfloat16, to the nearest, and keeps no residual.
+
+    Its relative error is at most 2⁻⁸; numbers below float32's normal ones may have a larger one. PyTorch calls this
+    ``bf16_compress_hook``, and adds up in bfloat16, where servers add up in float32.
+    """
+
+    encodes_sums = True
+
+    def encode(self, id: int, gradient: np.ndarray) -> Payload:
+        """Return the numbers in bfloat16."""
+        rounded = buffers.empty(gradient.shape, dtype=BFLOAT16)
+        with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
+            rounded[...] = gradient
+        return rounded.view(np.uint8)
+
+    def decode(self, payload: Payload, size: int) -> np.ndarray:
+        """Return the numbers in float32 (size,)."""
+        decoded = buffers.empty((size,))
+        decoded[...] = payload.view(BFLOAT16)
+        return decoded
+
+
+class FeedbackCodec(Codec):
+    """A codec that adds what it has left out of a slice's gradient, the residual, to the next gradient of that slice.
 
     ``residuals`` are the parts of the gradients that have not been sent yet, float32 (size,), by slice id.
     """
@@ -26,7 +68,7 @@ class Codec(ABC):
         self.residuals: dict[int, np.ndarray] = {}
 
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the payload for a gradient of slice ``id``, float32 (size,), which is not changed."""
+        """Return the payload for the gradient and the residual before; keep the new residual."""
         residual = self.residuals.get(id)
         with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
             total = gradient.copy() if residual is None else np.add(gradient, residual, out=residual)
@@ -39,12 +81,8 @@ class Codec(ABC):
     def pack(self, gradient: np.ndarray) -> Payload:
         """Return the payload that approximates ``gradient``, float32 (size,)."""
 
-    @abstractmethod
-    def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
 
-
-class OneBit(Codec):
+class OneBit(FeedbackCodec):
     """A codec that sends the sign of each number, and the means of the positive and of the negative numbers.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), who take means by column.
@@ -65,7 +103,7 @@ class OneBit(Codec):
         return means[np.unpackbits(payload[8:], count=size)]
 
 
-class TopK(Codec):
+class TopK(FeedbackCodec):
     """A codec that sends the indices and values of the numbers of largest magnitude: a ``share`` of them, at least one.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
@@ -93,6 +131,5 @@ class TopK(Codec):
 
 def create_codec(compression: Compression, share: float) -> Codec | None:
     """Return a new codec for the job's ``compression``, or None without compression; ``share`` is for kTopK."""
-    if compression is Compression.kNone:
-        return None
-    return OneBit() if compression is Compression.kOneBit else TopK(share)
+    codecs = {Compression.kOneBit: OneBit, Compression.kTopK: lambda: TopK(share), Compression.kBF16: Bfloat16}
+    return None if compression is Compression.kNone else codecs[compression]()

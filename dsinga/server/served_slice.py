@@ -54,6 +54,7 @@ class SliceSpec(NamedTuple):
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group.
     ``whole_param`` is the name of the param, of which the slice may be a part: settings of the updater depend on it.
+    ``is_gradient`` says that what is pushed are gradients, the sum of which the workers apply themselves.
     """
 
     slice: Slice
@@ -62,6 +63,7 @@ class SliceSpec(NamedTuple):
     wd_scale: float = 1.0
     contributors: Sequence[int] = (0,)
     whole_param: str = ""
+    is_gradient: bool = False
 
 
 class ShardCopy(NamedTuple):

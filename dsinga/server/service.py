@@ -42,7 +42,7 @@ class PendingAnswer:
 class ShardService:
     """Handles the calls of workers and other server groups to a shard.
 
-    ``codec`` decodes compressed gradients, which are bytes (uint8).
+    ``codec`` decodes compressed gradients, which are bytes (uint8), and may compress sums of gradients.
 
     Methods, with their fields:
         ``pull`` (ids, version, group, since): return the values of slices when they have reached ``version`` for a
@@ -81,7 +81,7 @@ class ShardService:
         def finish(values: dict[int, Array]) -> list[Array | SparseRows]:
             if since:
                 values = changed_rows(values, self.shard.rows_changed(ids, dict(since), version))
-            return [values[id] for id in ids]
+            return [self._encoded(id, values[id]) for id in ids]
 
         return PendingAnswer(self.shard, self.shard.pull(ids, version, group), finish)
 
@@ -98,6 +98,13 @@ class ShardService:
         if self._codec is None or gradient.dtype != np.uint8:
             return gradient
         return self._codec.decode(gradient, self._sizes[id])
+
+    def _encoded(self, id: int, value: Any) -> Any:
+        """Return a value as it is sent: compressed, if it is a sum of gradients that all workers apply."""
+        codec = self._codec
+        if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not self.shard.is_gradient(id):
+            return value
+        return codec.encode(id, value)
 
     def _push_pull(
         self, items: Sequence[Any], push: Sequence[Any], ids: Sequence[int], since: Sequence[tuple[int, int]] = ()

@@ -210,6 +210,10 @@ class Shard:
         changes = {id: served_slice.rows_changed(since[id], version) for id, served_slice in slices.items()}
         return {id: (slices[id].spec.slice.width, rows) for id, rows in changes.items() if rows is not None}
 
+    def is_gradient(self, id: int) -> bool:
+        """Whether the value of a slice is a sum of gradients, see :class:`SliceSpec`."""
+        return self._slices[id].spec.is_gradient
+
     def refresh(self, group: int) -> None:
         """Drop the copies that the workers of a group share, so that their next pulls return the present values.
 

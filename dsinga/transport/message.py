@@ -12,6 +12,7 @@ import numpy as np
 from dsinga.errors import Diverged, RunError, UserError, WorkerLost
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.sparse import fault
+from dsinga.ops.types import BFLOAT16
 from dsinga.transport.interface import Items
 
 ALIGNMENT = 64  # bytes: a cache line
@@ -21,6 +22,7 @@ MOST_BYTES = 1 << 48  # of an array; what seems to be a larger one is none
 # What arrays may consist of: numbers of a known size. numpy would take any text for a dtype, of any size.
 _CODES = np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"
 _DTYPES = {dtype.str: dtype for code in _CODES for dtype in (np.dtype(f"<{code}"), np.dtype(f">{code}"))}
+_DTYPES[BFLOAT16.str] = BFLOAT16
 
 _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError, WorkerLost)}
 

@@ -118,7 +118,10 @@ class BucketExchange:
         if skipped:
             return
         for slice_ in self.slices:
-            self._homes[slice_.id].arrived(slice_, values[slice_.id], step)
+            value = values[slice_.id]
+            if self._codec is not None and value.dtype == np.uint8:
+                value = self._codec.decode(value, slice_.size)
+            self._homes[slice_.id].arrived(slice_, value, step)
 
     def _memory(self) -> list[np.ndarray]:
         """Return memory for the next values of all slices; an empty list where the transport has its own."""

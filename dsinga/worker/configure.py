@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dsinga.job import AlgType, ClusterConf, Compression, Job, Phase, UpdatePlace, training_phases
+from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
@@ -109,7 +109,7 @@ def configure(
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
         piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
-            Sums over whole slices, as for ``clip_norm`` and compression, do that, too.
+            Sums over whole slices, as for ``clip_norm`` and compression by kOneBit and kTopK, do that, too.
     """
     conf = job.cluster or ClusterConf()
     parts = shared_parts(nets)
@@ -125,7 +125,7 @@ def configure(
         topology.block_size,
         topology.block_rows,
     )
-    if piece_bytes is not None and conf.compression is Compression.kNone and not job.updater.clips_norms:
+    if piece_bytes is not None and conf.compression.by_number and not job.updater.clips_norms:
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     else:

@@ -13,8 +13,8 @@ from dsinga.server import Codec, create_codec
 class ExchangeOptions(NamedTuple):
     """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
 
-    Checkpoints do not contain the residuals of compression, the parts of gradients that have not been sent yet. So with
-    compression the bits of a resumed run differ from those of an unbroken run.
+    Checkpoints do not contain the residuals of kOneBit and kTopK, the parts of gradients that have not been sent yet.
+    So with these the bits of a resumed run differ from those of an unbroken run.
 
     Attributes:
         pull: when values are requested: with the push, or by the lookup that needs them.

@@ -28,6 +28,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
             config.params[slice_.param].wd_scale,
             config.parts[slice_.param].users,
             config.parts[slice_.param].param,
+            config.params[slice_.param].trainable and slice_.param in config.replicated,
         )
         for slice_ in config.slices
     ]

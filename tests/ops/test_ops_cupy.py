@@ -201,6 +201,14 @@ class TestPrecision:
         np.testing.assert_allclose(y, factors[0] @ factors[1].T, rtol=1e-6)
         assert y.dtype == np.float32
 
+    def test_a_feature_goes_to_another_worker_in_bfloat16(self, ops):
+        worker, x = ops.for_worker(0, "bf16"), normal(2, 3, 4, 5)
+        on_host = worker.to_numpy_bf16(worker.asarray(x).transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(worker.to_numpy(worker.upload(on_host).result()), on_host.astype(np.float32))
+        np.testing.assert_array_equal(on_host.astype(np.float32), bfloat16(x).transpose(0, 3, 1, 2))
+        assert on_host.nbytes == 2 * x.size
+        assert ops.for_worker(0, "tf32").to_numpy_bf16(worker.asarray(x)).dtype == np.float32
+
     def test_float64_is_not_rounded(self, ops):
         worker, x = ops.for_worker(0, "bf16"), normal(4, 4).astype(np.float64)
         y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(x), None))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.engine import thread_group
+from dsinga.engine.thread_group import _ThreadPeers
 from dsinga.errors import UserError
+from dsinga.job import Phase, loads
 from dsinga.layers.activation import ReLU
+from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.declarations import Bfloat16
-from dsinga.net import partition
+from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import get_ops
-from tests.support.partition_nets import NETS, STRATEGIES, net_of
+from dsinga.ops.onednn.bf16_ops import Bf16Ops
+from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, run_partitioned, run_whole
 
 pytestmark = pytest.mark.skipif(
@@ -54,6 +62,88 @@ def test_a_cut_net_gives_the_gradients_of_the_whole_net(name, strategy):
     values, batches = initial(net, np.float32), batches_of(net, 1, 4, np.float32)
     cut = run_partitioned(partition(net, 2), values, batches, ops=bf16_ops())
     assert distance(cut, run_whole(net, values, batches, bf16_ops())) < 0.05
+
+
+def sends(cut: PartitionedNet, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Counter]:
+    """Train a step in bfloat16; return also the bytes of each dtype that bridges send, by the direction."""
+    sent = Counter[tuple[str, str]]()
+
+    class CountingPeers(_ThreadPeers):
+        def send(self, location, key, array):
+            sent["back" if key.endswith("/gradient") else "there", array.dtype.name] += array.nbytes
+            super().send(location, key, array)
+
+    monkeypatch.setattr(thread_group, "_ThreadPeers", CountingPeers)
+    net = cut.whole
+    return run_partitioned(cut, initial(net, np.float32), batches_of(net, 1, 4, np.float32), ops=bf16_ops()), sent
+
+
+def in_float32(cut: PartitionedNet, *fields: str) -> PartitionedNet:
+    """Let the bridges of a net send what is float32 as float32."""
+    for layer in (node.layer for local in cut.locals for node in local.nodes):
+        if isinstance(layer, BridgeEnd):
+            vars(layer).update(dict.fromkeys(fields, False))
+    return cut
+
+
+@pytest.mark.parametrize("strategy", ["features", "mixed"])
+@pytest.mark.parametrize("name", NETS)
+def test_a_feature_that_is_rounded_anyway_is_sent_in_bfloat16(name, strategy, monkeypatch):
+    cut = in_float32(partition(net_of(name, strategy, 2), 2), "bf16_gradient")
+    rounded, sent = sends(cut, monkeypatch)
+    exact, sent_exactly = sends(in_float32(cut, "bf16_feature"), monkeypatch)
+    assert all(array.tobytes() == exact.gradients[0][param].tobytes() for param, array in rounded.gradients[0].items())
+    saved = sent_exactly["there", "float32"] - sent["there", "float32"]
+    assert 2 * (sent["there", "bfloat16"] - sent_exactly["there", "bfloat16"]) == saved
+    assert saved or (name, strategy) == ("sentences", "features")
+
+
+def mlp(activation: str, first: str, second: str, sizes: tuple[int, int] = (24, 10)) -> NeuralNet:
+    """Return a net of two inner products that are cut as ``first`` and ``second`` say."""
+    conf = f"""neuralnet {{
+        layer {{ name: "rows" type: kRecordInput store_conf {{ path: "x" batchsize: 10 }} partition_dim: 0 }}
+        layer {{ name: "ip1" type: kInnerProduct srclayers: "rows"
+                innerproduct_conf {{ num_output: {sizes[0]} }} {first} }}
+        layer {{ name: "act1" type: {activation} srclayers: "ip1" {first} }}
+        layer {{ name: "ip2" type: kInnerProduct srclayers: "act1"
+                innerproduct_conf {{ num_output: {sizes[1]} }} {second} }}
+        layer {{ name: "loss" type: kSoftmaxLoss srclayers: ["ip2", "rows"] partition_dim: 0 }} }}"""
+    return create_net(loads(conf, "mlp.conf").neuralnet, Phase.kTrain, INFOS)
+
+
+@pytest.mark.parametrize("dim", ["location: 0", "partition_dim: 1"])
+@pytest.mark.parametrize("activation", ["kReLU", "kSTanh"])
+def test_a_gradient_is_sent_in_bfloat16_to_layers_that_round_it(activation, dim, monkeypatch):
+    net = mlp(activation, "partition_dim: 1", dim)
+    rounded, sent = sends(partition(net, 2), monkeypatch)
+    exact, sent_exactly = sends(in_float32(partition(net, 2), "bf16_feature", "bf16_gradient"), monkeypatch)
+    hidden = 10 * 12 if dim == "location: 0" else 2 * 10 * 12
+    assert sent["back", "float32"] == (0 if activation == "kReLU" else 4 * hidden)
+    assert 2 * sent["back", "bfloat16"] == sent_exactly["back", "float32"] - sent["back", "float32"]
+    difference = distance(rounded, exact)
+    if activation == "kSTanh" or dim == "location: 0":  # what no other gradient is added to is rounded once either way
+        assert difference == 0
+    else:
+        assert 0 < difference < 2**-8
+
+
+def test_inputs_gathered_for_a_weight_are_sent_in_bfloat16(monkeypatch):
+    net = mlp("kReLU", "partition_dim: 0", "partition_dim: 0", (240, 100))
+    values, batches = initial(net, np.float32), batches_of(net, 1, 4, np.float32)
+    cut, gathered = partition(net, 2, gather=True), list[np.dtype]()
+
+    class CountingGroup(thread_group._ThreadGroup):
+        def gather(self, worker, key, array):
+            gathered.append(array.dtype.name)
+            return super().gather(worker, key, array)
+
+    monkeypatch.setattr(thread_group, "_ThreadGroup", CountingGroup)
+    rounded = run_partitioned(cut, values, batches, ops=bf16_ops())
+    assert {*gathered} == {"bfloat16"}
+    monkeypatch.setattr(Bf16Ops, "to_numpy_bf16", Bf16Ops.widen)
+    exact = run_partitioned(cut, values, batches, ops=bf16_ops())
+    assert "float32" in gathered
+    assert distance(rounded, exact) == 0
 
 
 def test_a_layer_of_each_step_takes_images_in_bfloat16():

@@ -63,7 +63,7 @@ class TestTransport:
         np.testing.assert_array_equal(large, array + array)
         assert large.dtype == np.float32
 
-    @pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f4", "f8", "?"])
+    @pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f4", "f8", "?", "bfloat16"])
     def test_dtypes_and_shapes_are_kept(self, transport: Transport, dtype: str) -> None:
         for shape in [(), (3,), (2, 0), (4, 3, 2), (40, 30, 20)]:
             array = np.ones(shape, dtype)

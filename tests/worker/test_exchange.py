@@ -86,7 +86,11 @@ def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterat
         connects: list[Callable[[], Transport]] = []
         for server in range(servers):
             pushers = tuple(range(contributors))
-            specs = [SliceSpec(slice_, trainable, contributors=pushers) for slice_ in slices if slice_.server == server]
+            specs = [
+                SliceSpec(slice_, trainable, contributors=pushers, is_gradient=not trainable)
+                for slice_ in slices
+                if slice_.server == server
+            ]
             first = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
             if request.param == "direct":
                 shard = Shard(specs, updater)
@@ -354,7 +358,7 @@ class TestOptions:
         np.testing.assert_array_equal(view["w1"], expected.reshape(SHAPES["w1"]))
         assert (view["b1"] == start_values()["b1"]).all()
 
-    @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
+    @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK, Compression.kBF16])
     def test_every_transport_compresses_to_the_same_numbers(self, make_transports, compression: Compression) -> None:
         options = ExchangeOptions(compression=compression, topk_share=0.3)
         shard = Shard([SliceSpec(slice_, contributors=(0, 1)) for slice_ in cut(1)], create_updater(with_momentum()))
@@ -365,6 +369,31 @@ class TestOptions:
             assert_same(values, expected[0])
         plain = train_two(make_transports(2, 1, with_momentum()))
         assert any((plain[0][name] != expected[0][name]).any() for name in SHAPES)
+
+    @pytest.mark.parametrize("update", ["server", "worker"])
+    def test_bfloat16_halves_the_bytes_of_gradients(self, make_transports, update: str) -> None:
+        """Values of servers come back in float32, sums of gradients that workers apply in bfloat16."""
+        numbers, meter = sum(int(np.prod(shape)) for shape in SHAPES.values()), Meter()
+
+        def train(options: ExchangeOptions, gradient: float) -> dict[str, np.ndarray]:
+            trainable = update == "server"
+            transports = make_transports(1, 1, with_momentum(), trainable, options.codec())
+            view = exchange(transports, options=options, replicas=None if trainable else replica(), meter=meter)
+            view.begin(0)
+            view.wait_all()
+            meter.start()
+            for name in view:
+                view.push(name, np.full(SHAPES[name], gradient, np.float32))
+            view.finish()
+            view.begin(1)
+            view.wait_all()
+            return {name: np.array(view[name]) for name in view}
+
+        expected = train(ExchangeOptions(), 1)
+        assert meter.crossing + meter.within == (4 + 4) * numbers
+        assert_same(train(ExchangeOptions(compression=Compression.kBF16), 1 + 2**-12), expected)
+        if meter.crossing:
+            assert meter.crossing == (2 + (4 if update == "server" else 2)) * numbers
 
     def test_lasting_params_are_not_compressed(self, make_transports) -> None:
         options = ExchangeOptions(compression=Compression.kTopK, topk_share=0.01)

@@ -105,11 +105,20 @@ class TestExchange:
                 assert not prepared.config.options.overlap
             assert_same(train(small(stores, "hybrid", 2, 2), processes, progress=False).params, expected.params)
 
-    @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"compression": Compression.kOneBit},
+            {"compression": Compression.kTopK, "topk_share": 0.1},
+            {"compression": Compression.kBF16},
+            {"compression": Compression.kBF16, "update": UpdatePlace.kWorker},
+        ],
+        ids=["signs", "largest", "bfloat16", "bfloat16 both ways"],
+    )
     def test_threads_and_processes_compress_to_the_same_bits(
-        self, stores: Path, threads: Client, processes: Client, compression: Compression
+        self, stores: Path, threads: Client, processes: Client, options: dict[str, Any]
     ) -> None:
-        job = small(stores, "batch", 2, 2, compression=compression, topk_share=0.1).replace(train_steps=60)
+        job = small(stores, "batch", 2, 2, **options).replace(train_steps=60)
         result = train(job, threads, progress=False)
         assert_same(result.params, train(job, processes, progress=False).params)
         losses = result.history.phase("train")[:, "loss"]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import UserError
-from dsinga.ops.cupy.arrays import CupyArrays
+from dsinga.ops.cupy.arrays import CupyArrays, dense
 from dsinga.ops.cupy.convolution import CupyConvolution, CupyPooling
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
 from dsinga.ops.cupy.elementwise import CupyElementwise, CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.normalisation import CupyNormalisation
-from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
+from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts, from_bfloat16, to_bfloat16
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
+from dsinga.ops.types import BFLOAT16, Array, AsyncCopy, FinishedCopy
 
 
 class CupyOps(
@@ -70,7 +72,14 @@ class CupyOps(
     def enter(self) -> None:
         self.streams.enter()
 
+    def to_numpy_bf16(self, array: Array) -> Array:
+        if self.precision != "bf16" or array.dtype != np.float32:
+            return self.to_numpy(array)
+        return self.to_numpy(to_bfloat16(dense(array))).view(BFLOAT16)
+
     def upload(self, array: Array) -> AsyncCopy:
+        if array.dtype == BFLOAT16:
+            return FinishedCopy(from_bfloat16(self.upload(array.view(np.uint16)).result()))
         return FinishedCopy(array) if isinstance(array, cupy.ndarray) else Upload(self.streams, array)
 
     def download(self, array: Array) -> AsyncCopy:

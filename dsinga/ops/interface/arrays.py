@@ -31,6 +31,13 @@ class ArrayOps(ABC):
     def to_numpy(self, array: Array) -> Array:
         """Return ``array`` as a numpy array in host memory."""
 
+    def to_numpy_bf16(self, array: Array) -> Array:
+        """Return ``array`` in host memory, if it is float32 rounded to bfloat16 as products round their factors.
+
+        In a precision that does not round them so, it is what :meth:`to_numpy` returns.
+        """
+        return self.to_numpy(array)
+
     def widen(self, x: Array) -> Array:
         """Return a feature in float32, if it is bfloat16; labels and all else as they are."""
         return x
@@ -89,8 +96,8 @@ class ArrayOps(ABC):
     def upload(self, array: Array) -> AsyncCopy:
         """Start to copy a host array of any dtype to the device, concurrently with its kernels.
 
-        Later kernels may use the result. The array may be changed as soon as this method returns, unless the backend
-        computes in host memory.
+        Later kernels may use the result. It is float32 for a bfloat16 array, unless the backend has bfloat16 features.
+        The array may be changed as soon as this method returns, unless the backend computes in host memory.
         """
 
     @abstractmethod

@@ -37,6 +37,9 @@ class Bf16Ops(Bf16Images):
             return tuple(map(self.widen, x))
         return widen(x) if type(x) is np.ndarray else x
 
+    def to_numpy_bf16(self, array: Array) -> Array:
+        return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
+
     def match(self, gradient: Array, feature: Array) -> Array:
         return like(feature, gradient)[0] if type(gradient) is type(feature) is np.ndarray else gradient
 

@@ -13,14 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.ops.onednn.waiting import limit_spinning
-from dsinga.ops.types import FLOAT32
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+from dsinga.ops.types import BFLOAT16, FLOAT32
 
 # data types, format tags, kinds of propagation
 BF16, F32 = 2, 3

@@ -1,0 +1,56 @@
+"""Marks the bridges of a partitioned net that send gradients back, and those that round what they send to bfloat16."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+
+from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
+from dsinga.layers.connection import Concate, SliceLayer, Split
+from dsinga.layers.declarations import Bfloat16
+from dsinga.net.dataflow import Stage, build_stages
+from dsinga.net.node import Node
+
+PASSING = (Split, SliceLayer, Concate, Bridge, BridgeEnd)  # layers that compute nothing
+
+
+def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:
+    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.bridge.BridgeEnd`."""
+    stages = build_stages(nodes, static)
+    features, gradients = features_rounded(nodes), gradients_rounded(nodes, stages)
+    result = list(nodes)
+    for position, (node, stage) in enumerate(zip(nodes, stages, strict=True)):
+        if isinstance(node.layer, BridgeDst):
+            for end in (node.sources[0], position):
+                layer = copy.copy(nodes[end].layer)
+                assert isinstance(layer, BridgeEnd)
+                layer.returns_gradient = any(stage.needs)
+                layer.bf16_feature = features[position]
+                layer.bf16_gradient = gradients[node.sources[0]]
+                result[end] = nodes[end]._replace(layer=layer)
+    return tuple(result)
+
+
+def features_rounded(nodes: Sequence[Node]) -> list[bool]:
+    """Return for each node whether all layers that take its feature round it to bfloat16 first."""
+    takers: list[list[bool]] = [[] for _ in nodes]
+    rounded = [False] * len(nodes)
+    for position in reversed(range(len(nodes))):
+        node, rounded[position] = nodes[position], bool(takers[position]) and all(takers[position])
+        for index, source in enumerate(node.sources):
+            passes = isinstance(node.layer, PASSING)
+            takers[source].append(rounded[position] if passes else node.layer.rounds_source and index == 0)
+    return rounded
+
+
+def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:
+    """Return for each node whether the gradient for its feature is rounded to bfloat16 where it leads.
+
+    That is a product, of the layer itself or of those before it as far as they take gradients in bfloat16.
+    """
+    rounded: list[bool] = []
+    for node, stage in zip(nodes, stages, strict=True):
+        leads_to = [rounded[source] for source, need in zip(node.sources, stage.needs, strict=True) if need]
+        passes = node.layer.bf16 is Bfloat16.kFeatures and bool(leads_to) and all(leads_to)
+        rounded.append(passes or node.layer.rounds_gradient)
+    return rounded
