@@ -67,7 +67,7 @@ class InnerProduct(Layer):
     ) -> Gradients:
         x, weight, ops = output.saved, params[0], ctx.ops
         if self.gathers:
-            all_x, all_dy = ctx.all_gather(f"{self.name}.x", ops.widen(x)), ctx.all_gather(f"{self.name}.dy", grad)
+            all_x, all_dy = ctx.all_gather(f"{self.name}.x", ops.to_float32(x)), ctx.all_gather(f"{self.name}.dy", grad)
             _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
             dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:
