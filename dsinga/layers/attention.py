@@ -14,7 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Columns, Context, RecordInfo
-from dsinga.layers.declarations import Connection, Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import step_lengths
 from dsinga.registry import register
 
@@ -44,6 +44,7 @@ class AttentionLayer(Layer):
     settings: Conf
     source_kind = SourceKind.kSequences
     cut = Cut(axis=2, gathered_because="needs all features of a head")
+    bf16 = Bfloat16.kProducts
     values: ClassVar[int]
     """The largest number of sources that are values."""
 
@@ -130,6 +131,7 @@ class Attention(AttentionLayer):
     """
 
     cut = Cut(Connection.kOneToOne, axis=2)
+    bf16 = Bfloat16.kProducts
     values: ClassVar[int] = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -177,6 +179,7 @@ class AttentionWeights(AttentionLayer):
     """
 
     is_output = True
+    bf16 = Bfloat16.kProducts
     values: ClassVar[int] = 0
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -83,7 +83,7 @@ class BridgeDst(BridgeEnd):
         assert ctx.peers is not None, self.name
         feature = _to_device(ctx.peers.receive(self.key), ctx)
         if self.returns_gradient and not self.bf16_gradient:
-            feature = ctx.ops.widen(feature)  # or the gradient for it would be rounded
+            feature = ctx.ops.to_float32(feature)  # or the gradient for it would be rounded
         return Output(feature)
 
     def compute_gradient(

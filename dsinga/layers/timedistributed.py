@@ -80,7 +80,7 @@ class TimeDistributed(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self.flatten_steps(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
-        feature = None if inner.feature is None else flat.spread(ctx.ops.widen(inner.feature))
+        feature = None if inner.feature is None else flat.spread(ctx.ops.to_float32(inner.feature))
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
         return inner._replace(feature=feature, labels=labels, saved=inner if ctx.training else None)
 

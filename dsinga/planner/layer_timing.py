@@ -117,7 +117,7 @@ def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[
     if layer.part_shapes:
         grad = [random_numbers(rng, part.shape, ops) for part in output.feature]
     elif not layer.is_loss:
-        grad = ops.match(random_numbers(rng, output.feature.shape, ops), output.feature)
+        grad = ops.cast_like(random_numbers(rng, output.feature.shape, ops), output.feature)
     return forward, partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx), sums
 
 

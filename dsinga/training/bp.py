@@ -83,7 +83,7 @@ def back_propagate(
                         stage.layer, "backward", compute, params, sources, output, gradient, needs, layer_ctx
                     )
                 if ctx.ops.has_bf16_features:
-                    computed = matched(computed, sources, ctx)
+                    computed = cast_gradients(computed, sources, ctx)
                 check_gradients(stage.layer, params, sources, computed)
                 accumulate_gradients(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
@@ -100,13 +100,13 @@ def back_propagate(
     return metrics
 
 
-def matched(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
+def cast_gradients(computed: Any, sources: Sequence[Any], ctx: Context) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return what ``compute_gradient`` returned with each gradient for a source in the dtype of that source."""
     is_pair = isinstance(computed, tuple) and len(computed) == 2
     if not is_pair or not isinstance(computed[0], (tuple, list)) or len(computed[0]) != len(sources):
         return computed  # check_gradients says what is wrong
     for_sources, for_params = computed
-    return [ctx.ops.match(*pair) for pair in zip(for_sources, sources, strict=True)], for_params
+    return [ctx.ops.cast_like(*pair) for pair in zip(for_sources, sources, strict=True)], for_params
 
 
 def accumulate_gradients(

@@ -46,7 +46,7 @@ def forward(
         if entry.output.metrics:
             metrics.append((layer.name, entry.output.metrics))
         if entry.stage.position in positions:
-            outputs[layer.name] = entry.output._replace(feature=ctx.ops.widen(entry.output.feature))
+            outputs[layer.name] = entry.output._replace(feature=ctx.ops.to_float32(entry.output.feature))
         del entry  # or it would keep its features alive while the next layer computes
     return outputs, report_metrics(net, read_metrics(metrics, ctx.ops))
 
@@ -71,7 +71,7 @@ def forward_pass(
             if name not in params_by_name:
                 params_by_name[name] = values[name]
         if has_bf16 and not (layer.bf16 is Bfloat16.kFeatures or layer.is_input):
-            sources = [ctx.ops.widen(source) for source in sources]
+            sources = [ctx.ops.to_float32(source) for source in sources]
         layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows)
         params = [params_by_name[name] for name in stage.params]
         for k in stage.by_rows:

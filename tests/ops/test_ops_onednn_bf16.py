@@ -132,6 +132,40 @@ def test_a_product_is_computed_block_by_block_of_a_large_weight(ops):
     assert_near(dx, dy @ w, 0, scale=300)
 
 
+def test_many_rows_are_multiplied_by_a_weight_that_is_rounded_whole(ops):
+    x, w = rounded(normal(1, 300, 40)), rounded(normal(2, 700, 40))
+    y = ops.inner_product(x.astype(np.float32), w.astype(np.float32), np.ones(700, np.float32))
+    assert_near(y, x @ w.T + 1, 0, scale=300)
+    y = ops.inner_product(x.astype(np.float32), np.ascontiguousarray(w.T, np.float32), None, True)
+    assert_near(y, x @ w.T, 0, scale=300)
+
+
+@pytest.mark.parametrize("steps", [7, 160])  # products of few steps take float32 factors
+def test_attention(ops, steps):
+    exact_ops, heads, factor = get_ops("numpy"), 2, 0.25
+    query, keys, values, dy = (rounded(normal(seed, 2, steps, 96)) for seed in range(4))
+    visible = np.tile(np.minimum(np.arange(1, steps + 1), 150), (2, 1))
+    q, k, v, dy_placed = (x.astype(np.float32) for x in (query, keys, values, dy))
+    weights, workspace = ops.attention_weights(q, k, heads, factor, visible, None)
+    exact, exact_workspace = exact_ops.attention_weights(query, keys, heads, factor, visible, None)
+    assert_near(weights, exact, 0)
+    assert_close(ops.weighted_means(weights, v), exact_ops.weighted_means(exact, values), roundings=1)
+    dweights, dvalues = ops.weighted_means_grad(weights, v, dy_placed)
+    exact_dweights, exact_dvalues = exact_ops.weighted_means_grad(exact, values, dy)
+    assert_near(dweights, exact_dweights, 0, scale=50)
+    assert_close(dvalues, exact_dvalues, roundings=1)
+    grads = ops.attention_weights_grad(q, k, weights, workspace, dweights, factor, None)
+    exact_grads = exact_ops.attention_weights_grad(query, keys, exact, exact_workspace, exact_dweights, factor, None)
+    for actual, exact_grad in zip(grads[:2], exact_grads[:2], strict=True):
+        assert_close(actual, exact_grad, roundings=1)
+
+
+def assert_close(actual: np.ndarray, exact: np.ndarray, roundings: int) -> None:
+    """Assert that float32 sums differ from the exact ones by at most so many roundings of a factor, in the norm."""
+    assert actual.dtype == np.float32
+    assert np.linalg.norm(actual - exact) <= roundings * ROUNDOFF * np.linalg.norm(exact)
+
+
 @pytest.mark.parametrize("channels", [3, 16, 100, 300])
 @pytest.mark.parametrize("size", [(4, 4), (16, 12)])
 def test_batch_normalisation(ops, channels, size):
@@ -210,8 +244,8 @@ def test_the_same_numbers_give_the_same_bits_in_every_call(ops):
 
 def test_infinite_numbers_and_nan_stay(ops):
     x = np.array([[np.inf, -np.inf, np.nan, 3.4e38]], np.float32)
-    np.testing.assert_array_equal(ops.match(x, x.astype(BFLOAT16)).astype(np.float32)[0, :3], x[0, :3])
-    assert np.isinf(ops.match(x, x.astype(BFLOAT16)).astype(np.float32)[0, 3])  # above the largest bfloat16
+    np.testing.assert_array_equal(ops.cast_like(x, x.astype(BFLOAT16)).astype(np.float32)[0, :3], x[0, :3])
+    assert np.isinf(ops.cast_like(x, x.astype(BFLOAT16)).astype(np.float32)[0, 3])  # above the largest bfloat16
 
 
 def test_a_processor_without_bfloat16_computes_in_float32_and_says_so():

@@ -38,13 +38,13 @@ class ArrayOps(ABC):
         """
         return self.to_numpy(array)
 
-    def widen(self, x: Array) -> Array:
+    def to_float32(self, x: Array) -> Array:
         """Return a feature in float32, if it is bfloat16; labels and all else as they are."""
         return x
 
-    def match(self, gradient: Array, feature: Array) -> Array:
-        """Return a gradient in the dtype of its feature, if that is bfloat16 or the gradient is."""
-        return gradient
+    def cast_like(self, x: Array, target: Array) -> Array:
+        """Return x in the dtype of ``target``, if one of them is bfloat16 and the other float32; else x itself."""
+        return x
 
     @abstractmethod
     def read(self, numbers: Sequence[Any]) -> list[float]:

@@ -19,7 +19,7 @@ from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.onednn.bf16_products import channel_totals, sum_shape
-from dsinga.ops.onednn.casting import cast_like, like, widen
+from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.library import (
     ADD,
     BFLOAT16,
@@ -143,7 +143,7 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     if x.dtype == BFLOAT16:
         if sum_shape(x.size // channels, channels)[1] >= SHORTEST:  # of short blocks the products would fill the memory
             return channel_totals(_rows(x), _rows(y))
-        x, y = widen(x), widen(y)
+        x, y = to_float32(x), to_float32(y)
     fold = -1, *_fold(prod(x.shape[2:]), channels)
     first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
@@ -174,11 +174,11 @@ class OnednnBatchNorm(NumpyNormalisation):
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
-            return super().channel_moments(widen(x))
+            return super().channel_moments(to_float32(x))
         mean, variance = _moments(x)
         if not _far(mean, variance):
             return mean, variance
-        x = widen(x)
+        x = to_float32(x)
         centred, centre = self._centred(x, mean)
         remainder, variance = _moments(centred)
         return centre + remainder, variance
@@ -193,11 +193,11 @@ class OnednnBatchNorm(NumpyNormalisation):
         affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
         if affine:
             return _apply(affine, x, scale, shift)
-        return cast_like(x, super().channel_affine(widen(x), scale, shift))
+        return cast_like(super().channel_affine(to_float32(x), scale, shift), x)
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
         if other is not None:
-            (other,) = like(x, other)
+            other = cast_like(other, x)
         possible = accepts_alike(x, other) and x.ndim in (2, 4)
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
@@ -210,26 +210,26 @@ class OnednnBatchNorm(NumpyNormalisation):
                 y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
                 total(_rows(x), _rows(other), y, scale, shift)
                 return y
-        other = None if other is None else widen(other)
-        return cast_like(x, super().rectified_affine(widen(x), scale, shift, other))
+        other = None if other is None else to_float32(other)
+        return cast_like(super().rectified_affine(to_float32(x), scale, shift, other), x)
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-        (dy,) = like(x, dy)
+        dy = cast_like(dy, x)
         if not _large(x) or not accepts_alike(x, dy):
-            return super().batch_norm_sums(widen(x), widen(dy), mean, variance, epsilon)
+            return super().batch_norm_sums(to_float32(x), to_float32(dy), mean, variance, epsilon)
         if _far(mean, variance):
-            x, dy = widen(x), widen(dy)
+            x, dy = to_float32(x), to_float32(dy)
             x, centre = self._centred(x, mean)
             mean = mean - centre
         total, along = _totals(x, dy)
         return total, (along - mean * total) / np.sqrt(variance + epsilon)
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
-        (dy,) = like(x, dy)
+        dy = cast_like(dy, x)
         possible = accepts_alike(x, dy) and x.ndim in (2, 4)
         back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1], x.dtype) if possible else None
         if not back:
-            return cast_like(x, super().batch_norm_grad(widen(x), widen(dy), factor, slope, shift))
+            return cast_like(super().batch_norm_grad(to_float32(x), to_float32(dy), factor, slope, shift), x)
         dx = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
         back(_rows(x), _rows(dy), dx, factor, slope, shift)
         return dx

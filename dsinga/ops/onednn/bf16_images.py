@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.ops.layout import to_rows
-from dsinga.ops.onednn.casting import cast, like, widen
+from dsinga.ops.onednn.casting import cast, cast_like, to_float32
 from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, run_elementwise
 from dsinga.ops.onednn.float32_ops import Float32Ops
 from dsinga.ops.onednn.library import ADD, AVG_POOLING, BFLOAT16, DST, MAX_POOLING, RELU, RELU_FROM_OUTPUT, Unsupported
@@ -35,50 +35,54 @@ class Bf16Images(Float32Ops):
         pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
         if pool:
             return pool(to_rows(x))
-        y, workspace = super().max_pool(widen(x), kernel, stride, pad, train)
+        y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
         return cast(y, x.dtype), workspace
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         shapes = MAX_POOLING, x.shape, kernel, stride, pad
         if _kernel(_pooling, x, *shapes, True):
-            return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(*like(x, dy)), workspace)
-        return cast(super().max_pool_grad(widen(x), workspace, widen(dy), kernel, stride, pad), x.dtype)
+            return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(cast_like(dy, x)), workspace)
+        return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
 
     def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         pool = _kernel(_pooling, x, AVG_POOLING, x.shape, kernel, stride, pad, True)
-        return pool(to_rows(x))[0] if pool else cast(super().avg_pool(widen(x), kernel, stride, pad), x.dtype)
+        return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         back = _kernel(PoolingBackward, x, AVG_POOLING, x.shape, kernel, stride, pad, BFLOAT16)
         if back:
-            return back(to_rows(*like(x, dy)))
-        return cast(super().avg_pool_grad(widen(x), widen(dy), kernel, stride, pad), x.dtype)
+            return back(to_rows(cast_like(dy, x)))
+        return cast(super().avg_pool_grad(to_float32(x), to_float32(dy), kernel, stride, pad), x.dtype)
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         constants = size, alpha, beta, k, train
         forward: LRNForward | None = _kernel(lrn_forward, x, x.shape, *constants, BFLOAT16)
         if forward:
             return forward(to_rows(x))
-        y, workspace = super().lrn(widen(x), *constants)
+        y, workspace = super().lrn(to_float32(x), *constants)
         return cast(y, x.dtype), workspace
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
         constants = size, alpha, beta, k
         if _kernel(lrn_forward, x, x.shape, *constants, True, BFLOAT16):
             back = _kernel(LRNBackward, x, x.shape, *constants, BFLOAT16)
-            return back(to_rows(x), to_rows(*like(x, dy)), *workspace)
-        return cast(super().lrn_grad(widen(x), workspace, widen(dy), *constants), x.dtype)
+            return back(to_rows(x), to_rows(cast_like(dy, x)), *workspace)
+        return cast(super().lrn_grad(to_float32(x), workspace, to_float32(dy), *constants), x.dtype)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         kernel = _kernel(Function, x, x.size, RELU, slope, 0.0, BFLOAT16)
-        return run_elementwise(kernel, x) if kernel else cast(super().relu(widen(x), slope), x.dtype)
+        return run_elementwise(kernel, x) if kernel else cast(super().relu(to_float32(x), slope), x.dtype)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
         kernel = _kernel(Derivative, y, y.size, RELU_FROM_OUTPUT, slope, DST, BFLOAT16)
         if kernel:
-            return run_elementwise(kernel, y, *like(y, dy))
-        return cast(super().relu_grad(widen(y), widen(dy), slope), y.dtype)
+            return run_elementwise(kernel, y, cast_like(dy, y))
+        return cast(super().relu_grad(to_float32(y), to_float32(dy), slope), y.dtype)
 
     def add(self, x: Array, y: Array) -> Array:
         kernel = _kernel(Binary, x, x.size, ADD, BFLOAT16)
-        return run_elementwise(kernel, x, *like(x, y)) if kernel else cast(super().add(widen(x), widen(y)), x.dtype)
+        return (
+            run_elementwise(kernel, x, cast_like(y, x))
+            if kernel
+            else cast(super().add(to_float32(x), to_float32(y)), x.dtype)
+        )

@@ -2,27 +2,27 @@
 
 Images between convolutions, pooling, rectifiers and normalisation are bfloat16 arrays; the features of products, all
 params and their gradients are float32. A kernel rounds what it is given in float32. Layers that do not take bfloat16
-get their sources in float32 (:meth:`Bf16Ops.widen`).
+get their sources in float32 (:meth:`Bf16Ops.to_float32`).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import join_rows, to_rows
 from dsinga.ops.onednn.bf16_images import Bf16Images
-from dsinga.ops.onednn.bf16_products import TransposedWeightProduct, WeightProduct, multiply, to_bf16_matrix
-from dsinga.ops.onednn.casting import cast, cast_rows, like, widen
+from dsinga.ops.onednn.bf16_products import WeightProduct, multiply
+from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward
-from dsinga.ops.onednn.library import (
-    BFLOAT16,
-)
+from dsinga.ops.onednn.library import BFLOAT16
 from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Pair
+
+FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
+# How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
+FEW_USES = 24
 
 
 class Bf16Ops(Bf16Images):
@@ -32,25 +32,25 @@ class Bf16Ops(Bf16Images):
     has_bf16_features = True
     factor_dtype = BFLOAT16
 
-    def widen(self, x: Array) -> Array:
+    def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
-            return tuple(map(self.widen, x))
-        return widen(x) if type(x) is np.ndarray else x
+            return tuple(map(self.to_float32, x))
+        return to_float32(x) if type(x) is np.ndarray else x
 
     def to_numpy_bf16(self, array: Array) -> Array:
         return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
 
-    def match(self, gradient: Array, feature: Array) -> Array:
-        return like(feature, gradient)[0] if type(gradient) is type(feature) is np.ndarray else gradient
+    def cast_like(self, x: Array, target: Array) -> Array:
+        return cast_like(x, target) if type(x) is type(target) is np.ndarray else x
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
         kernel = None
         if _are_numbers(x, w):
             kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
         if kernel is None:
-            return super().convolution(widen(x), w, b, stride, pad)
+            return super().convolution(to_float32(x), w, b, stride, pad)
         bias = () if b is None else (np.ascontiguousarray(b),)
-        return kernel(cast_rows(to_rows(x), BFLOAT16), np.ascontiguousarray(w), *bias)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w), *bias)
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
@@ -60,39 +60,36 @@ class Bf16Ops(Bf16Images):
         weights = get_kernel(BackwardWeights, *shapes, BFLOAT16) if possible else None
         data = get_kernel(BackwardData, *shapes, BFLOAT16, x.dtype) if weights and need_dx else None
         if not weights or (need_dx and not data):
-            dx, dw, db = super().convolution_grad(widen(x), w, widen(dy), stride, pad, need_dx, need_db)
+            dx, dw, db = super().convolution_grad(to_float32(x), w, to_float32(dy), stride, pad, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db
-        dy_rows = cast_rows(to_rows(dy), BFLOAT16)
-        dw = weights(cast_rows(to_rows(x), BFLOAT16), dy_rows)
+        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16)
+        dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
         db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not _are_numbers(x, w):
-            return super().inner_product(widen(x), w, b, transpose)
-        product = self._product(_rows(x), w, not transpose)
-        y = buffers.empty(product.shape)
-        if b is None:
-            y[...] = product
-        else:
-            np.add(product, b, out=y)
+            return super().inner_product(to_float32(x), w, b, transpose)
+        y = self._product(_rows(x), w, not transpose)
+        if b is not None:
+            y += b
         return y
 
-    def _product(self, x: Array, w: Array, transpose: bool) -> Array:
-        """Return x Wᵀ if ``transpose``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
-        if len(x) <= len(w):
-            kernel: Any = get_kernel(TransposedWeightProduct if transpose else WeightProduct, len(x), *w.shape)
+    def _product(self, x: Array, w: Array, transposed: bool) -> Array:
+        """Return x Wᵀ if ``transposed``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
+        if len(x) < FEW_ROWS:
+            kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
             assert kernel is not None, "a product has no kernel"
             return kernel(x, np.ascontiguousarray(w))
-        y = buffers.empty((len(x), w.shape[0 if transpose else 1]))
-        multiply(x, to_bf16_matrix(w.T if transpose else w), y)
+        y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
+        multiply(x, cast_factor(w.T if transposed else w), y)
         return y
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         if not _are_numbers(x, w, dy):
-            dx, dw, db = super().inner_product_grad(widen(x), w, widen(dy), transpose, need_dx, need_db)
+            dx, dw, db = super().inner_product_grad(to_float32(x), w, to_float32(dy), transpose, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
         left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
@@ -100,14 +97,20 @@ class Bf16Ops(Bf16Images):
         multiply(left.T, right, dw)
         dx = None
         if need_dx:
-            dx = cast_rows(np.ascontiguousarray(self._product(dy_rows, w, transpose)), x.dtype)
+            dx = cast_contiguous(self._product(dy_rows, w, transpose), x.dtype)
         return dx, dw, self._column_sums(dy_rows) if need_db else None
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         if accepts(a, b, out):
-            multiply(to_bf16_matrix(a), to_bf16_matrix(b), out, add)
+            multiply(cast_factor(a), cast_factor(b), out, add=add)
         else:
             super().multiply_into(a, b, out, add)
+
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
+        if accepts(a, b, out) and out.size * a.shape[3] >= FEW_USES * (a.size + b.size):
+            multiply(cast_factor(a), cast_factor(b), out, factor)
+        else:
+            super().batched_product(a, b, out, factor)
 
     def _column_sums(self, x: Array) -> Array:
         """Sum bfloat16 (n, C) over n in float32."""
@@ -126,4 +129,4 @@ def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
 
 def _rows(x: Array) -> Array:
     """Return x (n, I) in bfloat16, C-contiguous."""
-    return cast_rows(np.ascontiguousarray(x), BFLOAT16)
+    return cast_contiguous(np.ascontiguousarray(x), BFLOAT16)

@@ -1,4 +1,4 @@
-"""Products of bfloat16 numbers, summed in float32, and the conversion of their factors."""
+"""Products of bfloat16 numbers, summed in float32, and the rounding of their factors."""
 
 from __future__ import annotations
 
@@ -7,122 +7,57 @@ from math import gcd, prod
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.onednn.library import BFLOAT16, DST, SRC, SUM, WEIGHTS, dense, engine, free, strided
-from dsinga.ops.onednn.primitive import Primitive, conversion, reorder
-from dsinga.ops.onednn.products import form_of
+from dsinga.ops.onednn.casting import StridedCast
+from dsinga.ops.onednn.library import BFLOAT16, form_of
+from dsinga.ops.onednn.products import Product
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import Array, Shape
-
-
-class Product:
-    """a b, or ``add`` it to the result: float32 sums of products of bfloat16 numbers, of matrices or stacks of these.
-
-    ``a`` and ``b`` are shapes and strides in numbers, ``out`` likewise of the float32 result.
-    """
-
-    def __init__(self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], add: bool):
-        self.multiply = Primitive(
-            *("matmul", engine, strided(*a, BFLOAT16), strided(*b, BFLOAT16), None, strided(*out)),
-            operands=(SRC, WEIGHTS, DST),
-            post_ops=((SUM,),) if add else (),
-            operations=2 * prod(out[0]) * a[0][-1],
-        )
-
+from dsinga.ops.types import Array
 
 BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
 
 
-def _scratch(shape: Shape) -> Array:
-    """Return the thread's memory for a rounded block, valid until its next kernel."""
-    return thread_state.packed_weights.array[: prod(shape) * BFLOAT16.itemsize].view(BFLOAT16).reshape(shape)
-
-
-def _block_rows(rows: int, columns: int) -> int:
-    return min(rows, max(16, BLOCK // columns // 16 * 16))
-
-
-class TransposedWeightProduct:
-    """x Wᵀ of bfloat16 x (n, C) and a float32 weight (R, C), whose rows are rounded block by block as they are read."""
-
-    def __init__(self, count: int, rows: int, columns: int):
-        self.result, size = (rows, count), _block_rows(rows, columns)
-        self.blocks = [slice(min(start, rows - size), min(start, rows - size) + size) for start in range(0, rows, size)]
-        self.scratch_shape = size, columns
-        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
-        self.round = CastMatrix((size, columns), (columns, 1)).run
-        self.multiply = Primitive(
-            *("matmul", engine, dense((size, columns), BFLOAT16), free((columns, count), BFLOAT16), None),
-            dense((size, count)),
-            operands=(SRC, WEIGHTS, DST),
-            operations=2 * size * columns * count,
-        )
-        self.pack = reorder(strided((columns, count), (1, columns), BFLOAT16), self.multiply.layout(WEIGHTS))
-        self.packed_size = self.multiply.size(WEIGHTS) // BFLOAT16.itemsize
-
-    def __call__(self, x: Array, w: Array) -> Array:
-        packed = x
-        if self.pack:
-            packed = buffers.empty((self.packed_size,), dtype=BFLOAT16)
-            self.pack(x, packed)
-        result, rounded = buffers.empty(self.result), _scratch(self.scratch_shape)
-        for block in self.blocks:  # the last one overlaps that before it where the rows are not a multiple
-            self.round(w[block], rounded)
-            self.multiply(rounded, packed, result[block])
-        return result.T
-
-
 class WeightProduct:
-    """x W of bfloat16 x (n, R) and a float32 weight (R, C), whose rows are rounded block by block as they are read."""
+    """x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
 
-    def __init__(self, count: int, rows: int, columns: int):
-        self.result, size = (count, columns), _block_rows(rows, columns)
+    The rows of W are rounded block by block, into scratch memory of the thread.
+    """
+
+    def __init__(self, count: int, rows: int, columns: int, transposed: bool):
+        self.transposed, self.result = transposed, (count, rows if transposed else columns)
+        size = min(rows, max(16, BLOCK // columns // 16 * 16))
         self.blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
         self.scratch_shape = size, columns
         thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
         self.kernels = {}
         for length in {size, rows - self.blocks[-1].start}:
             block = (length, columns), (columns, 1)
-            product = Product(((count, length), (rows, 1)), block, ((count, columns), (columns, 1)), True)
-            self.kernels[length] = CastMatrix(*block).run, product.multiply
+            if transposed:
+                factors = ((count, columns), (columns, 1)), ((columns, length), (1, columns))
+                product = Product(*factors, ((count, length), (rows, 1)), BFLOAT16)
+            else:
+                factors = ((count, length), (rows, 1)), block
+                product = Product(*factors, ((count, columns), (columns, 1)), BFLOAT16, add=True)
+            self.kernels[length] = StridedCast(*block).run, product.multiply
 
     def __call__(self, x: Array, w: Array) -> Array:
-        result, scratch = buffers.empty(self.result), _scratch(self.scratch_shape)
-        result[...] = 0
+        scratch = thread_state.packed_weights.array[: prod(self.scratch_shape) * BFLOAT16.itemsize]
+        scratch, y = scratch.view(BFLOAT16).reshape(self.scratch_shape), buffers.empty(self.result)
+        if not self.transposed:
+            y[...] = 0
         for block in self.blocks:
-            round_, multiply_ = self.kernels[block.stop - block.start]
-            rounded = scratch[: block.stop - block.start]
-            round_(w[block], rounded)
-            multiply_(x[:, block], rounded, result)
-        return result
+            length = block.stop - block.start
+            round_, multiply_ = self.kernels[length]
+            round_(w[block], scratch)
+            if self.transposed:
+                multiply_(x, scratch, y[:, block])
+            else:
+                multiply_(x[:, block], scratch, y)
+        return y
 
 
-class CastMatrix:
-    """A float32 matrix of given shape and strides in bfloat16, its contiguous vectors as they are."""
-
-    def __init__(self, shape: Shape, strides: Shape):
-        self.shape = shape
-        self.transposed = strides[0] == 1 and shape[0] > 1
-        self.strides = (1, shape[0]) if self.transposed else (shape[1], 1)
-        self.run = conversion(strided(shape, strides), strided(shape, self.strides, BFLOAT16))
-
-    def __call__(self, x: Array) -> Array:
-        result = buffers.empty(self.shape[::-1] if self.transposed else self.shape, dtype=BFLOAT16)
-        self.run(x, result)
-        return result.T if self.transposed else result
-
-
-def to_bf16_matrix(x: Array) -> Array:
-    """Return a matrix, contiguous along one of its axes, in bfloat16."""
-    if x.dtype == BFLOAT16:
-        return x
-    kernel = get_kernel(CastMatrix, *form_of(x))
-    assert kernel is not None, "a matrix has no conversion"
-    return kernel(x)
-
-
-def multiply(a: Array, b: Array, out: Array, add: bool = False) -> None:
-    """Compute the product of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
-    kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), add)
+def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
+    """Compute factor·(a b) of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
+    kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), BFLOAT16, factor, add)
     assert kernel is not None, "a product has no kernel"
     kernel.multiply(a, b, out)
 

@@ -1,4 +1,7 @@
-"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa."""
+"""Conversion of arrays between float32 and bfloat16, which has float32's exponents and 7 bits of mantissa.
+
+To *cast* is to convert to another of these two dtypes; to bfloat16 it rounds to the nearest.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,33 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import to_image, to_rows
-from dsinga.ops.onednn.library import AVX512_BF16, BFLOAT16, dense, get_instructions
+from dsinga.ops.onednn.library import AVX512_BF16, BFLOAT16, dense, form_of, get_instructions, strided
 from dsinga.ops.onednn.primitive import conversion
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import FLOAT32, Array
+from dsinga.ops.types import FLOAT32, Array, Shape
 
 
-class Cast:
-    """The conversion of n numbers; to bfloat16 it rounds to the nearest."""
+class ContiguousCast:
+    """The conversion of n numbers that follow each other."""
 
     def __init__(self, size: int, source: np.dtype, result: np.dtype):
         self.run = conversion(dense((size,), source), dense((size,), result))
+
+
+class StridedCast:
+    """A float32 array of given shape and strides, in numbers, as bfloat16 without gaps, its axes in the same order."""
+
+    def __init__(self, shape: Shape, strides: Shape):
+        order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], shape[axis] == 1))
+        self.shape = tuple(shape[axis] for axis in order)
+        self.axes = tuple(order.index(axis) for axis in range(len(shape)))
+        array = np.empty(self.shape, np.uint8).transpose(self.axes)  # strides in bytes are strides in numbers
+        self.run = conversion(strided(shape, strides), strided(shape, array.strides, BFLOAT16))
+
+    def __call__(self, x: Array) -> Array:
+        result = buffers.empty(self.shape, dtype=BFLOAT16).transpose(self.axes)
+        self.run(x, result)
+        return result
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
@@ -27,16 +46,16 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     if x.dtype == dtype:
         return x
     if x.ndim == 4:
-        return to_image(cast_rows(to_rows(x), dtype))
-    return cast_rows(np.ascontiguousarray(x), dtype)
+        return to_image(cast_contiguous(to_rows(x), dtype))
+    return cast_contiguous(np.ascontiguousarray(x), dtype)
 
 
-def cast_rows(x: Array, dtype: np.dtype) -> Array:
+def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
     """Return a C-contiguous array in ``dtype``, itself where it is of that already."""
     if x.dtype == dtype:
         return x
     result = buffers.empty(x.shape, dtype=dtype)
-    kernel = get_kernel(Cast, x.size, x.dtype, dtype) if x.size else None
+    kernel = get_kernel(ContiguousCast, x.size, x.dtype, dtype) if x.size else None
     if kernel:
         kernel.run(x, result)
     else:
@@ -44,19 +63,23 @@ def cast_rows(x: Array, dtype: np.dtype) -> Array:
     return result
 
 
-def widen(x: Array) -> Array:
+def cast_factor(x: Array) -> Array:
+    """Return a factor of products, a matrix or a stack of these, in bfloat16; its axes keep their order in memory."""
+    if x.dtype == BFLOAT16:
+        return x
+    kernel = get_kernel(StridedCast, *form_of(x))
+    assert kernel is not None, "an array has no conversion"
+    return kernel(x)
+
+
+def cast_like(x: Array, target: Array) -> Array:
+    """Return x in the dtype of ``target``, x itself unless one of them is float32 and the other bfloat16."""
+    return cast(x, target.dtype) if {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
+
+
+def to_float32(x: Array) -> Array:
     """Return x in float32 if it is bfloat16, else x itself."""
     return cast(x, FLOAT32) if x.dtype == BFLOAT16 else x
-
-
-def cast_like(x: Array, other: Array) -> Array:
-    """Return ``other`` in the dtype of x, where that and its own are float32 or bfloat16."""
-    return like(x, other)[0]
-
-
-def like(x: Array, *others: Array) -> list[Array]:
-    """Return ``others`` in the dtype of x, where that and theirs are float32 or bfloat16."""
-    return [cast(other, x.dtype) if {x.dtype, other.dtype} == {FLOAT32, BFLOAT16} else other for other in others]
 
 
 def has_bf16() -> bool:

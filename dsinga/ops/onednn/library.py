@@ -168,6 +168,11 @@ def strided(shape: Sequence[int], strides: Sequence[int], dtype: np.dtype = FLOA
     return Handle("memory_desc", "memory_desc_create_with_strides", *layout)
 
 
+def form_of(x: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape of an array and its strides, counted in elements."""
+    return x.shape, tuple(stride // x.itemsize for stride in x.strides)
+
+
 def dense(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
     """Describe a C-contiguous array."""
     strides = [1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,10 @@ from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.library import DST, LINEAR, SRC, WEIGHTS, dense, engine, strided
+from dsinga.ops.onednn.library import DST, LINEAR, SRC, SUM, WEIGHTS, dense, engine, form_of, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel, sgemm
-from dsinga.ops.types import Array, Shape
+from dsinga.ops.types import FLOAT32, Array, Shape
 
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
@@ -140,16 +142,27 @@ class OnednnProducts(NumpyConvolution):
         return dx, dw, column_sums(dy) if need_db else None
 
 
-class BatchedProduct:
-    """factor·(a b) for a (B, h, i, j) and b (B, h, j, k), of these shapes and strides in numbers."""
+class Product:
+    """factor·(a b), or ``add`` it to the result: float32 sums of products of matrices or stacks of these, of ``dtype``.
 
-    def __init__(self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], factor: float):
-        rows, depth, columns = a[0][2], a[0][3], b[0][3]
+    ``a`` and ``b`` are shapes and strides in numbers, ``out`` likewise of the float32 result.
+    """
+
+    def __init__(
+        self,
+        a: tuple[Shape, Shape],
+        b: tuple[Shape, Shape],
+        out: tuple[Shape, Shape],
+        dtype: np.dtype = FLOAT32,
+        factor: float = 1.0,
+        add: bool = False,
+    ):
+        post_ops: tuple[Any, ...] = () if factor == 1 else ((LINEAR, factor, 0.0),)
         self.multiply = Primitive(
-            *("matmul", engine, strided(*a), strided(*b), None, strided(*out)),
+            *("matmul", engine, strided(*a, dtype), strided(*b, dtype), None, strided(*out)),
             operands=(SRC, WEIGHTS, DST),
-            post_ops=() if factor == 1 else ((LINEAR, factor, 0.0),),
-            operations=2 * a[0][0] * a[0][1] * rows * depth * columns,
+            post_ops=(*post_ops, (SUM,)) if add else post_ops,
+            operations=2 * prod(out[0]) * a[0][-1],
         )
 
 
@@ -159,13 +172,8 @@ class OnednnAttention(NumpyAttention):
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
         kernel = None
         if accepts(a, b, out):
-            kernel = get_kernel(BatchedProduct, form_of(a), form_of(b), form_of(out), factor)
+            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, factor)
         if kernel is None:
             super().batched_product(a, b, out, factor)
         else:
             kernel.multiply(a, b, out)
-
-
-def form_of(x: Array) -> tuple[Shape, Shape]:
-    """Return the shape of an array and its strides, in numbers."""
-    return x.shape, tuple(stride // x.itemsize for stride in x.strides)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
-from dsinga.ops.onednn.casting import cast_rows
+from dsinga.ops.onednn.casting import cast_contiguous
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, free, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
@@ -96,7 +96,7 @@ class OnednnRecurrent(NumpyRecurrent):
             return
         if kernel not in packed:
             packed[kernel] = kernel.pack(matrix)
-        kernel.multiply(cast_rows(np.ascontiguousarray(a), self.factor_dtype), packed[kernel], out)
+        kernel.multiply(cast_contiguous(np.ascontiguousarray(a), self.factor_dtype), packed[kernel], out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
         kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x, out) else None
