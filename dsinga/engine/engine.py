@@ -58,6 +58,12 @@ class Snapshot:
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
         }
 
+    def release(self) -> tuple[Arrays, Mapping[str, Arrays] | None]:
+        """Return the params and the updater's state, which may be changed from now on, and keep neither."""
+        released = self.params, self.state
+        self.params, self.state = {}, None
+        return released
+
     @property
     def nbytes(self) -> int:
         """The size of its arrays in bytes."""
@@ -176,6 +182,10 @@ class Engine(ABC):
     @abstractmethod
     def params(self) -> Arrays:
         """Return copies of the params, float32 by name."""
+
+    def last_params(self) -> Arrays:
+        """Return the params of a run that is not trained any further: they may be the arrays that were trained."""
+        return self.params()
 
     @abstractmethod
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:

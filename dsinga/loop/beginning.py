@@ -97,7 +97,7 @@ def put_params(values: Arrays, params: Mapping[str, np.ndarray]) -> None:
                 f"the param {name!r} to start from has the shape {params[name].shape}, that of the net "
                 f"{values[name].shape}; leave it out, or change the layer"
             )
-        values[name] = np.ascontiguousarray(params[name], np.float32)
+        values[name] = np.array(params[name], np.float32, order="C")  # a copy, which training may change
         if first_not_finite({name: values[name]}):
             raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
 

@@ -112,7 +112,7 @@ class TrainingLoop:
 
     def _params(self) -> Arrays:
         self.view.paused = True
-        return self.view.params()
+        return self.view.last_params()
 
     def _train(self) -> None:
         """Train to the last step, unless training is stopped before; pause on the way."""

@@ -103,6 +103,11 @@ class TrainingView(LoopView):
         with self.running():
             return self._finite(self._engine.params())
 
+    def last_params(self) -> Arrays:
+        """Return the params that the run ends with; raise Diverged where one is not finite."""
+        with self.running():
+            return self._finite(self._engine.last_params())
+
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return params, and the updater's state, as they stand; raise Diverged where a param is not finite."""
         with self.running():

@@ -37,18 +37,31 @@ _probe = [np.empty(0)]
 _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
 
 
+def size_class(size: int) -> int:
+    """Return ``size``, or the next larger of four sizes between two powers of two.
+
+    Arrays whose size differs from step to step, such as those of sequences, then use the same bases. The end of a base
+    that no array has used takes no memory: its pages are not mapped.
+    """
+    step = 1 << max(0, size.bit_length() - 3)
+    return -(-size // step) * step
+
+
 class ResultPool:
-    """Bases by their size in bytes."""
+    """Bases by their size in bytes, which is that of a class (:func:`size_class`)."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
-        """Return a base of ``size`` bytes: a free one, or a new one."""
+        """Return a base of at least ``size`` bytes: a free one, or a new one."""
+        size = size_class(size)
         with self.lock:
             bucket = self.buckets.get(size, ())
             free = _free(bucket)
+            if free is None:  # one of the next class, as the sizes of arrays may differ at the border of two
+                free = _free(self.buckets.get(size_class(size + 1), ()))
             if free is not None:
                 return free
             if self.idle_bytes() > IDLE_LIMIT:

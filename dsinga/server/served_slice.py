@@ -208,15 +208,15 @@ class ServedSlice:
                 accumulator.changes_seen = self.changes
             return accumulator.copy
 
-    def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value and of the updater's state after the same update."""
-        with self.lock:
-            return self.value.copy(), {name: array.copy() for name, array in self.state.items()}
+    def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the value, and the updater's state unless ``state`` is False: the arrays themselves."""
+        return self.value, self.state if state else {}
 
-    def copy_value(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return a copy of the value, and an empty state."""
+    def copy(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return copies of the value, and of the updater's state after the same update unless ``state`` is False."""
         with self.lock:
-            return self.value.copy(), {}
+            value, slots = self.contents(state)
+            return value.copy(), {name: array.copy() for name, array in slots.items()}
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 from dsinga.errors import RunError
 from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push
-from dsinga.server.pending_pulls import PendingPulls, Pull, StalenessBound
+from dsinga.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec
 from dsinga.server.staleness_meter import GroupStaleness, StalenessMeter
@@ -334,12 +334,14 @@ class Shard:
             collectives = self._collectives[group]
         return collectives.add(kind, key, worker, array, contributors)
 
-    def snapshot(self, version: int | None, timeout: float, state: bool = True) -> ShardCopy:
+    def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
         """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
 
-        Raises RunError if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
+        Unless ``copied`` it has the arrays of the shard themselves, which must not be updated any more. Raises RunError
+        if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
         """
-        pull = self._add_snapshot(version, state)
+        read = ServedSlice.copy if copied else ServedSlice.contents
+        pull = self._add_snapshot(version, partial(read, state=state))
         try:
             return _snapshot(self.wait(pull.future, timeout))
         except TimeoutError:
@@ -367,13 +369,12 @@ class Shard:
 
         snapshot.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
         try:
-            self._add_snapshot(version, state=True).future.add_done_callback(resolve)
+            self._add_snapshot(version, ServedSlice.copy).future.add_done_callback(resolve)
         except RunError as error:
             snapshot.set_exception(error)
         return snapshot
 
-    def _add_snapshot(self, version: int | None, state: bool) -> Pull:
-        read = ServedSlice.copy if state else ServedSlice.copy_value
+    def _add_snapshot(self, version: int | None, read: Read) -> Pull:
         if version is None:
             assert not self._executor.requires_single_group
             pull = Pull(None, 0, read, deferred=True)

@@ -13,6 +13,7 @@ from dsinga.errors import Diverged
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Context, Records
 from dsinga.net import NeuralNet
+from dsinga.ops.update import BLOCK
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
@@ -99,4 +100,7 @@ def _finite(value: Any) -> bool:
     dtype = getattr(value, "dtype", np.dtype(np.int64))
     if not (np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"):
         return True
-    return bool(np.isfinite(value).all())
+    if type(value) is not np.ndarray or value.size <= BLOCK or not value.flags.c_contiguous:
+        return bool(np.isfinite(value).all())
+    flat = value.reshape(-1)  # block by block, because the answers for a large array take a quarter of its memory
+    return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))

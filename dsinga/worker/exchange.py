@@ -11,6 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets
+from dsinga.server.slicing import MIN_BUCKET_BYTES
 from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions, Meter
@@ -53,7 +54,10 @@ class Exchange(Mapping[str, Array]):
         codec = options.codec()
         slices = {home.name: home.slices for home in homes}
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
-        for bucket in fill_buckets(slices, len(clients), options.bucket_bytes):
+        limit = options.bucket_bytes
+        if limit is None and not any(client.crosses_process for client in clients):
+            limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for those of other params
+        for bucket in fill_buckets(slices, len(clients), limit):
             exchange = BucketExchange(
                 bucket, self._homes, clients[bucket.server], options, codec, self._meter, self._wait,
                 min(places[slice_.param] for slice_ in bucket.slices),

@@ -36,6 +36,8 @@ from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
+SHARED_GRADIENT = 1 << 20  # bytes; larger gradients of a single worker are computed in the same memory
+
 
 class GroupWorker:
     """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
@@ -93,7 +95,8 @@ class GroupWorker:
     ) -> None:
         """Let servers that share memory with this process read gradients where they are computed.
 
-        For other hosts keep memory for gradients that are too large for the pool of result arrays.
+        For other hosts keep memory for gradients that are too large for the pool of result arrays. A single worker,
+        whose gradients change large params as soon as they are computed, computes all of them in the same memory.
         """
         send_buffer = open_send_buffer(transports, slices, shapes)
         if send_buffer is not None:
@@ -106,6 +109,11 @@ class GroupWorker:
             large = [size for size in sizes if size > buffers.LARGEST]
             for size in large:
                 self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
+        elif self._config.topology.workers == self._config.topology.groups == 1:
+            params = {slice_.param for slice_ in slices if not slice_.width}
+            sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in params]
+            large = [size for size in sizes if size > SHARED_GRADIENT]
+            self._gradient_memory = dict.fromkeys(large, [np.empty(max(large, default=0), np.uint8)])
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""

@@ -89,6 +89,12 @@ def test_one_size_keeps_a_bounded_number_of_arrays(monkeypatch):
     assert len({address(array) for array in arrays}) == len(arrays)
 
 
+def test_arrays_of_nearly_the_same_size_take_the_same_memory():
+    """As those of sequences, whose numbers of words differ from step to step."""
+    places = {address(buffers.empty((rows, 1000))) for rows in (300, 290, 310, 300, 317)}
+    assert len(places) == 1
+
+
 def test_idle_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(buffers, "IDLE_LIMIT", 2 * SIZE)
     arrays = [buffers.empty(LARGE) for _ in range(4)]

@@ -312,7 +312,7 @@ def test_a_snapshot_has_exactly_its_version_during_training():
 
 
 def test_a_copy_without_memory_fails_the_snapshot_only(monkeypatch):
-    def fail(served_slice):
+    def fail(served_slice, state):
         raise MemoryError("no memory")
 
     monkeypatch.setattr(ServedSlice, "copy", fail)

@@ -95,9 +95,11 @@ class ServerActor:
         """Set the values, and the updater's state where a run is resumed."""
         self._shard.put(values if self._arrays is None else self._arrays.fill(values), state)
 
-    def snapshot(self, version: int | None, state: bool) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return copies of values, and of the updater's ``state``, by slice id, at ``version``, or as they stand."""
-        return self._shard.snapshot(version, self._timeout, state)
+    def snapshot(
+        self, version: int | None, state: bool, copied: bool
+    ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return values, and the updater's ``state``, by slice id, at ``version``, or as they stand."""
+        return self._shard.snapshot(version, self._timeout, state, copied)
 
     async def request_snapshot(self, version: int | None) -> None:
         """Request a copy for :meth:`requested_snapshot`, as :meth:`Shard.request_snapshot` does."""

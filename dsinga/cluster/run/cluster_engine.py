@@ -139,6 +139,11 @@ class ClusterEngine(Engine):
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
+    def last_params(self) -> Arrays:
+        """Return the params of server group 0: its own arrays where these are in this process."""
+        step, copied = self._reached, not self._run.is_within
+        return self._run.do(lambda run: run.snapshot(step, False, copied)[0])
+
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return copies of the params and of the updater's state of server group 0."""
         step = self._reached

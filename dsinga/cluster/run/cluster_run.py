@@ -220,12 +220,13 @@ class ClusterRun:
             self._servers.flush()
             self._refresh([0], "settled")
 
-    def snapshot(self, step: int, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self, step: int, state: bool = True, copied: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
         """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
 
-        With one worker group they are those after exactly ``step`` steps, with several as they stand.
+        With one worker group they are those after exactly ``step`` steps, with several as they stand. Unless ``copied``
+        servers of this process give away their arrays: then no step may follow.
         """
-        copies = self._servers.call(0, "snapshot", None if self._several else step, state)
+        copies = self._servers.call(0, "snapshot", None if self._several else step, state, copied)
         replicas = self.send(tasks.replica_state, 0, self._moment(step)) if self.config.replicated else []
         return self.join_copies(copies, replicas)
 

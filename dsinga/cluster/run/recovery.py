@@ -57,6 +57,7 @@ class RecoverableRun:
 
     Attributes:
         cluster_run: the present generation of the run.
+        is_within: whether all of the run is on a single Dask worker in this process: then it keeps no snapshots.
         snapshots: the run's snapshots.
         restarts: those since the training loop has asked last.
     """
@@ -78,8 +79,8 @@ class RecoverableRun:
         self._start_seconds = self._next_check = 0.0
         self._generation = prepared.config.generation
         # What a single Dask worker in this process has is lost only with this process.
-        self._is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
-        self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
+        self.is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
+        self.snapshots = Snapshots(first, 0.0 if self.is_within else read_setting("snapshot_share"))
         self.cluster_run = ClusterRun(client, prepared.config, self._placement, self._check)
         self.restarts: list[Restart] = []
         self._groups: Callable[[], RestartedGroups | None] = NoGroups
@@ -116,11 +117,14 @@ class RecoverableRun:
         """Start a new generation from the last snapshot, on the Dask workers at hand.
 
         Where some worker groups have lost nothing, only the others start again, and not from the snapshot. Raises
-        RunError where the run has started again too often, and where the Dask workers do not suffice.
+        RunError where the run has started again too often, where the Dask workers do not suffice, and where the run was
+        within this process.
         """
         noticed = time.perf_counter()
         if self._recover_groups(loss, noticed):
             return
+        if self.is_within:
+            raise RunError(f"{loss}; a run within one process keeps no snapshot to go on from") from loss
         lost = self._lose(loss)
         while True:
             self._count_restart(lost)
@@ -142,7 +146,7 @@ class RecoverableRun:
         Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
         run is worth a new start.
         """
-        if self._is_within or time.monotonic() < self._next_check:
+        if self.is_within or time.monotonic() < self._next_check:
             return ""
         self._next_check = time.monotonic() + CHECK_SECONDS
         leaving = sorted(self._workers.leaving() & self._placement.addresses)
@@ -183,7 +187,8 @@ class RecoverableRun:
 
     def keep(self, snapshot: Snapshot) -> None:
         """Make ``snapshot``, which was made while the run stood, the newest one."""
-        self.snapshots.replace(snapshot)
+        if not self.is_within:
+            self.snapshots.replace(snapshot)
         self._note_snapshot()
 
     def _note_snapshot(self) -> None:
@@ -283,8 +288,12 @@ class RecoverableRun:
             self._generation += 1
             config = replace(self.cluster_run.config, generation=self._generation)
             self.cluster_run = ClusterRun(self._client, config, self._placement, self._check)
-        is_within = any(address.startswith("inproc://") for address in self._placement.addresses)
-        params, state = newest.copy() if is_within else (newest.params, newest.state)
+        if self.is_within:
+            params, state = newest.release()
+        elif any(process(address) == "inproc" for address in self._placement.addresses):
+            params, state = newest.copy()
+        else:
+            params, state = newest.params, newest.state
         warm = prepared.topology.common_start(newest.step, prepared.job.train_steps)
         began = time.monotonic()
         self.cluster_run.start(params, state, newest.step, warm)

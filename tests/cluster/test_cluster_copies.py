@@ -1,0 +1,54 @@
+"""How much memory a run within one process takes for its params, and what follows from it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import nn
+from dsinga.cluster import connect
+from dsinga.errors import RunError
+from dsinga.extensions import EverySteps, Extension
+from dsinga.ops import get_ops
+
+WIDTH, LAYERS = 1200, 4
+
+
+@pytest.mark.skipif(get_ops().name != "onednn", reason="numpy's gradients are no arrays of the pool")
+def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient() -> None:
+    images = np.ones((8, WIDTH), np.float32)
+    model = nn.Sequential([nn.Dense(WIDTH) for _ in range(LAYERS)])
+    model.compile(nn.SGD(0.001), "mse")
+    with connect(workers=1, separate_processes=False) as client:
+        tracemalloc.start(1)
+        try:
+            model.fit(images, images, epochs=3, batch_size=8, client=client, progress=False)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 2 * LAYERS * WIDTH**2 * 4
+
+
+class Closes(Extension):
+    """Closes the Dask workers of a cluster in this process."""
+
+    trigger = EverySteps(2)
+
+    def __init__(self, client: Client):
+        self.cluster: Any = client.cluster
+
+    def run(self, loop: Any) -> None:
+        for worker in [*self.cluster.workers.values()]:
+            self.cluster.sync(worker.close)
+
+
+def test_a_run_that_loses_the_only_dask_worker_of_its_process_ends_at_once() -> None:
+    images = np.ones((8, 4), np.float32)
+    model = nn.Sequential([nn.Dense(4)])
+    model.compile(nn.SGD(0.001), "mse")
+    with connect(workers=1, separate_processes=False) as client, pytest.raises(RunError, match="keeps no snapshot"):
+        model.fit(images, images, epochs=100, batch_size=8, client=client, progress=False, callbacks=[Closes(client)])
