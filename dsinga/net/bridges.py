@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 
+from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.declarations import Bfloat16
@@ -38,9 +39,13 @@ def features_rounded(nodes: Sequence[Node]) -> list[bool]:
     for position in reversed(range(len(nodes))):
         node, rounded[position] = nodes[position], bool(takers[position]) and all(takers[position])
         for index, source in enumerate(node.sources):
-            passes = isinstance(node.layer, PASSING)
-            takers[source].append(rounded[position] if passes else node.layer.rounds_source and index == 0)
+            takers[source].append(rounds_source(node.layer, index, rounded[position]))
     return rounded
+
+
+def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
+    """Whether a layer rounds a source to bfloat16 first, or passes it on to layers that all do (``rounded``)."""
+    return rounded if isinstance(layer, PASSING) else layer.rounds_source and index == 0
 
 
 def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:

@@ -170,7 +170,8 @@ class _IterationWriter:
             self.builder.await_values(names)
             self._compute(position, self.times[position].forward, "feature", self.times[position].sums_forward)
             for transfer in self.outgoing[position]:
-                self._send(transfer.key, transfer.holders, transfer.targets, transfer)
+                size = self.builder.wire.feature(transfer.bf16_feature) * transfer.numbers
+                self._send(transfer.key, transfer.holders, transfer.targets, transfer, size)
             for name in names:
                 first_use.setdefault(name, position)
         for position, names in reversed(self.share.params.items()):
@@ -181,7 +182,8 @@ class _IterationWriter:
                 self._compute(position, time.backward, "gradient", time.sums_backward)
             for transfer in self.incoming[position]:
                 if transfer.gradient:
-                    self._send(f"{transfer.key}/gradient", transfer.targets, transfer.holders, transfer)
+                    size = self.builder.wire.feature(transfer.bf16_gradient) * transfer.numbers
+                    self._send(f"{transfer.key}/gradient", transfer.targets, transfer.holders, transfer, size)
             self.builder.push(name for name in dict.fromkeys(names) if first_use[name] == position)
 
     def _compute(self, position: int, seconds: float, what: str, sums: int) -> None:
@@ -192,15 +194,17 @@ class _IterationWriter:
             key, size = f"{work.layer.name}.{what}.{number}", 16 * work.layer.shape[1]
             self.builder.all_reduce(key, size, len(self.group.worker_processes), self.group.server_work)
 
-    def _send(self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: FeatureTransfer) -> None:
+    def _send(
+        self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: FeatureTransfer, size: int
+    ) -> None:
         if self.share.worker not in senders:
             return
         if transfer.all_to_all:
-            self.builder.add(AllToAll(key, FLOAT_BYTES * transfer.numbers))
+            self.builder.add(AllToAll(key, size))
             return
         for receiver in receivers:
             if receiver != self.share.worker:
-                self.builder.add(Send(receiver, f"{key}@{self.share.worker}", FLOAT_BYTES * transfer.numbers))
+                self.builder.add(Send(receiver, f"{key}@{self.share.worker}", size))
 
     def _wait(self, key: str, senders: Sequence[int], transfer: FeatureTransfer) -> None:
         if transfer.all_to_all:

@@ -38,7 +38,7 @@ def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[Laye
         builder.await_values(stage.params)
         layer = stage.layer
         if isinstance(layer, BridgeSrc):
-            _send(builder, layer.location, layer.key, stage, time.forward, group)
+            _send(builder, layer, time.forward, group)
         elif isinstance(layer, BridgeDst):
             builder.add(Receive(layer.key))
         else:
@@ -49,18 +49,19 @@ def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[Laye
         if stage.backward and isinstance(layer, BridgeSrc):
             builder.add(Receive(layer.gradient_key))
         elif stage.backward and isinstance(layer, BridgeDst):
-            _send(builder, layer.location, layer.gradient_key, stage, time.backward, group)
+            _send(builder, layer, time.backward, group, back=True)
         elif stage.backward:
             builder.add(Compute(time.backward))
             _all_reduce(builder, stage, time.sums_backward, "gradient", group)
         builder.push(stage.completes)
 
 
-def _send(builder: ProgramBuilder, worker: int, key: str, stage: Stage, seconds: float, group: GroupProgram) -> None:
+def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: GroupProgram, back: bool = False) -> None:
     """Send the array of a bridge; for another process it is first made contiguous, which takes ``seconds``."""
-    if group.worker_processes[worker] != builder.process:
+    if group.worker_processes[bridge.location] != builder.process:
         builder.add(Compute(seconds))
-    builder.add(Send(worker, key, _bytes(stage)))
+    size = builder.wire.bridge(bridge, back) * math.prod(bridge.shape)
+    builder.add(Send(bridge.location, bridge.gradient_key if back else bridge.key, size))
 
 
 def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:

@@ -23,6 +23,7 @@ from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers
 from dsinga.planner.strategies import by_rows
+from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.processor import OF_CORES, PRECISIONS, cpu_ops
@@ -116,6 +117,7 @@ class CostModels:
         self.store = store
         self._net, self._updater, self._cores = net, create_updater(job.updater), cores
         self._ops = cpu_ops(PRECISIONS[precision])
+        self._wire = wire_bytes(job, self._ops.precision == "bf16")
 
     def barrier(self) -> BarrierCost:
         """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
@@ -133,7 +135,7 @@ class CostModels:
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
-            return processes(workers)._replace(whole=self._updater.conf.clips_norms)
+            return processes(workers)._replace(whole=self._updater.conf.clips_norms, wire=self._wire)
 
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dsinga.job import SlicingMethod
 from dsinga.layers.base import Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
+from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice, cut_into_pieces, slice_for_servers
 from dsinga.server.slicing import PIECE_BYTES
 
@@ -28,6 +29,7 @@ class ProcessMap(NamedTuple):
 
     ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
     ``several_hosts`` processes are not all on one host; if there are several processes, they exchange params in pieces.
+    ``wire`` says how many bytes numbers take in messages.
     """
 
     workers: tuple[int, ...]
@@ -35,6 +37,7 @@ class ProcessMap(NamedTuple):
     slicing: SlicingMethod = SlicingMethod.kSinga
     whole: bool = False
     several_hosts: bool = False
+    wire: WireBytes = WireBytes()
 
     def shares_updates(self, server: int) -> bool:
         """Whether all workers are threads of this server's process, where they share the work of its updates."""

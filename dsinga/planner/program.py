@@ -14,6 +14,7 @@ from dsinga.layers.base import Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.machine import Rates
 from dsinga.planner.processes import ProcessMap
+from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice, fill_buckets
 
 
@@ -66,13 +67,14 @@ Operation = Compute | Send | Receive | AllToAll | PushGradients | AwaitReply
 class Packet(NamedTuple):
     """A message from a worker to a server, with gradients of several slices or the part of a sum.
 
-    The server replies to all of ``keys`` together, with as many bytes. To join them into one array takes the worker
+    The server replies to all of ``keys`` together, with ``reply_bytes``. To join them into one array takes the worker
     ``join_seconds``.
     """
 
     server: int
     keys: tuple[Hashable, ...]
     bytes: int
+    reply_bytes: int
     join_seconds: float = 0.0
 
 
@@ -157,12 +159,12 @@ class ProgramBuilder:
         processes: ProcessMap,
         rates: Rates,
     ):
-        self._params, self._rates, self.process = params, rates, process
+        self._params, self._rates, self.process, self.wire = params, rates, process, processes.wire
         used_slices = {name: slices[name] for name in params}
         limit = processes.piece_bytes(sum(map(math.prod, params.values())))
         self._joins = limit is None  # pieces arrive where they are used
         buckets = fill_buckets(used_slices, len(processes.servers), limit) if used_slices else []
-        self.program = WorkerProgram(packets=[_packet(bucket.server, bucket.slices, rates) for bucket in buckets])
+        self.program = WorkerProgram(packets=[_packet(*bucket, rates, self.wire) for bucket in buckets])
         self._buckets_of: dict[str, list[int]] = {name: [] for name in used_slices}
         for number, bucket in enumerate(buckets):
             for slice_ in bucket.slices:
@@ -194,7 +196,7 @@ class ProgramBuilder:
     def all_reduce(self, key: str, size: int, workers: int, server_work: MutableMapping[Any, ServerWork]) -> None:
         """Ask the first server for a sum of ``size`` bytes over the workers' parts of a batch, and wait for it."""
         server_work[key] = ServerWork(workers, 0.0)
-        self.program.packets.append(Packet(0, (key,), size))
+        self.program.packets.append(Packet(0, (key,), size, size))
         number = len(self.program.packets) - 1
         self.add(PushGradients(number))
         self.add(AwaitReply(number))
@@ -230,6 +232,7 @@ def slices_by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, 
     return by_param
 
 
-def _packet(server: int, slices: Sequence[Slice], rates: Rates) -> Packet:
-    size = FLOAT_BYTES * sum(slice_.size for slice_ in slices)
-    return Packet(server, tuple(slice_.id for slice_ in slices), size, rates.copy * size if len(slices) > 1 else 0.0)
+def _packet(server: int, slices: Sequence[Slice], rates: Rates, wire: WireBytes) -> Packet:
+    numbers = sum(slice_.size for slice_ in slices)
+    join = rates.copy * FLOAT_BYTES * numbers if len(slices) > 1 else 0.0
+    return Packet(server, tuple(slice_.id for slice_ in slices), wire.gradient * numbers, wire.reply * numbers, join)

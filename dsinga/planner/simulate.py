@@ -247,7 +247,7 @@ class _Simulation:
                 self._reply(key, iteration, worker)
         else:
             self.sent[worker] += packet.bytes
-            self.received[worker] += packet.bytes
+            self.received[worker] += packet.reply_bytes
             if not self.links.shared_memory and packet.join_seconds:
                 yield from self._compute(worker, packet.join_seconds)
             late = self._barrier_seconds(worker, destination)
@@ -279,7 +279,7 @@ class _Simulation:
             else:
                 source = self.group.server_processes[reply.packet.server]
                 destination = self.group.worker_processes[reply.worker]
-                size = 0 if self.links.shared_memory else reply.packet.bytes
+                size = 0 if self.links.shared_memory else reply.packet.reply_bytes
                 late = (
                     self._barrier_seconds(updater, destination)
                     if updater is not None and source == destination

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dsinga.job import LayerType
 from dsinga.layers.declarations import Connection
 from dsinga.net import NeuralNet
+from dsinga.net.bridges import features_rounded, gradients_rounded, rounds_source
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
 
@@ -20,7 +21,8 @@ class FeatureTransfer(NamedTuple):
 
     It leads from the node ``source`` to the node ``destination``, the first one that needs the feature in this cut.
     ``sums_gradients`` means that every target gets the whole feature, so that their gradients are added up on the way
-    back, not joined. ``gradient`` says whether gradients are sent back at all.
+    back, not joined. ``gradient`` says whether gradients are sent back at all. ``bf16_feature`` and ``bf16_gradient``
+    say whether they are sent in bfloat16 in the precision kBF16.
     """
 
     key: str
@@ -31,6 +33,8 @@ class FeatureTransfer(NamedTuple):
     numbers: int
     sums_gradients: bool
     gradient: bool
+    bf16_feature: bool
+    bf16_gradient: bool
 
     @property
     def all_to_all(self) -> bool:
@@ -49,19 +53,24 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
     Labels are left out: they are one number a row.
     """
     transfers: dict[tuple, FeatureTransfer] = {}
+    rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)
     for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
         cut = cuts[node.layer.name]
         gathers = cut.dim == 1 and node.layer.cut.connection is Connection.kOneToAll
         needed_dim, targets = WHOLE_LAYER if gathers else cut.dim, locations(cut, workers)
-        for edge, gradient in zip(stage.edges, stage.needs, strict=True):
+        for index, (edge, gradient) in enumerate(zip(stage.edges, stage.needs, strict=True)):
             source = net.nodes[edge.node].layer
             dim, holders = cuts[source.name].dim, locations(cuts[source.name], workers)
             if edge.labels or (dim == needed_dim and (dim != WHOLE_LAYER or set(targets) <= set(holders))):
                 continue
             part = 0 if source.conf.type is LayerType.kSplit else edge.part
             key = (edge.node, part, needed_dim, targets)
+            rounds = rounds_source(node.layer, index, rounded[position])
             if key in transfers:
-                transfers[key] = transfers[key]._replace(gradient=transfers[key].gradient or gradient)
+                before = transfers[key]
+                transfers[key] = before._replace(
+                    gradient=before.gradient or gradient, bf16_feature=before.bf16_feature and rounds
+                )
                 continue
             shape = source.part_shapes[part] if source.part_shapes else source.shape
             whole = needed_dim == WHOLE_LAYER
@@ -69,6 +78,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
             name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"
             sums_gradients = whole and len(targets) > 1
             transfers[key] = FeatureTransfer(
-                name, edge.node, position, holders, targets, numbers, sums_gradients, gradient
-            )
+                name, edge.node, position, holders, targets, numbers, sums_gradients, gradient,
+                rounds or (len(shape) == 4 and gradients[edge.node]), gradients[edge.node],
+            )  # fmt: skip
     return list(transfers.values())

@@ -14,10 +14,12 @@ from dsinga.planner.machine import Rates
 from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, process_map
 from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send, ServerWork, update_work
 from dsinga.planner.simulate import simulate
+from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice
 from dsinga.server.slicing import PIECE_BYTES
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
 
+FLOAT32 = WireBytes()
 REQUESTED_DIMS: dict[str, dict[str, int]] = {
     "rows": {},
     "features": {"conv1": 1, "conv2": 1, "relu2": 1, "fc1": 1, "fc2": 1, "both": 1, "drop": 1, "fc3": 1},
@@ -28,10 +30,10 @@ REQUESTED_DIMS: dict[str, dict[str, int]] = {
 
 
 def groups_of(
-    net: NeuralNet, workers: int, dims: dict[str, int], per_process: int = 1
+    net: NeuralNet, workers: int, dims: dict[str, int], per_process: int = 1, wire: WireBytes = FLOAT32
 ) -> tuple[GroupProgram, GroupProgram]:
     cuts = choose_cuts(net, workers, dims)
-    processes = process_map(workers, per_process, -(-workers // per_process))
+    processes = process_map(workers, per_process, -(-workers // per_process))._replace(wire=wire)
     exact = exact_program(partition(net, workers, cuts=cuts), processes, MACHINE)
     return exact, approximate_program(NetParts(net, workers), cuts, processes, MACHINE)
 
@@ -48,10 +50,11 @@ def sent(group: GroupProgram) -> list[int]:
     ]
 
 
+@pytest.mark.parametrize("wire", [FLOAT32, WireBytes(2, 2, bf16=True)])
 @pytest.mark.parametrize("strategy", REQUESTED_DIMS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_sends_and_packets_match_the_partitioned_net(workers: int, strategy: str) -> None:
-    exact, approximate = groups_of(small_convnet(), workers, REQUESTED_DIMS[strategy])
+def test_sends_and_packets_match_the_partitioned_net(workers: int, strategy: str, wire: WireBytes) -> None:
+    exact, approximate = groups_of(small_convnet(), workers, REQUESTED_DIMS[strategy], wire=wire)
     labels = 8 * 24
     assert sent(exact) == pytest.approx(sent(approximate), rel=0.01, abs=2 * labels * workers)
     assert exact.server_work == approximate.server_work
@@ -147,3 +150,14 @@ def test_others_stay_whole(processes: ProcessMap) -> None:
 def test_a_simulation_has_a_limited_number_of_pieces() -> None:
     assert TWO_HOSTS.piece_bytes(1) == PIECE_BYTES
     assert TWO_HOSTS.piece_bytes(1 << 30) == (4 << 30) // MOST_PIECES
+
+
+def test_bfloat16_halves_what_is_sent() -> None:
+    net, dims = mlp(10, 100, 50, inputs=30), {"fc0": 1, "tanh0": 1, "out": 1}
+    exact, _ = groups_of(net, 3, dims)
+    rounded, _ = groups_of(net, 3, dims, wire=WireBytes(gradient=2, bf16=True))
+    assert all(0.5 <= small / large < 0.8 for small, large in zip(sent(rounded), sent(exact), strict=True))
+    for program, before in zip(rounded.programs, exact.programs, strict=True):
+        assert [(2 * packet.bytes, packet.reply_bytes) for packet in program.packets] == [
+            (packet.bytes, packet.reply_bytes) for packet in before.packets
+        ]

@@ -120,7 +120,7 @@ def test_receiving_in_shared_memory_takes_no_processor_time_for_the_bytes() -> N
     assert run([sender, receiver], links._replace(shared_memory=True)).seconds == 5.0
 
 
-PACKET = Packet(0, ("w",), 3)
+PACKET = Packet(0, ("w",), 3, 3)
 TRAINING = program(AwaitReply(0, before=1), Compute(2.0), PushGradients(0), Compute(4.0), packets=[PACKET])
 
 
@@ -167,7 +167,7 @@ def test_an_update_waits_for_all_contributors() -> None:
 
 def test_a_worker_waits_for_a_sum_over_the_batch_at_once() -> None:
     """Both send 2 bytes over links of their own; the server's link carries one after the other, and the replies too."""
-    packet = Packet(0, ("sum",), 2)
+    packet = Packet(0, ("sum",), 2, 2)
     workers = [program(Compute(1.0), PushGradients(0), AwaitReply(0), Compute(1.0), packets=[packet]) for _ in range(2)]
     assert run(workers, servers=[2], sum=ServerWork(2, 0.0)).seconds == pytest.approx((1 + 4 + 4 + 1), abs=2.0)
 

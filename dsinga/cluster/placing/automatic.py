@@ -24,7 +24,7 @@ from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError
-from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
+from dsinga.job import ClusterConf, Job, PartitionMethod, Precision, SlicingMethod
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
@@ -45,6 +45,7 @@ from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers
+from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.settings import read_setting
 from dsinga.training import Updater
 from dsinga.transport.endpoints import Endpoint, connect
@@ -77,7 +78,9 @@ def choose_cuts(
     workers = placement.workers[0]
     excluded = explicitly_cut_layers(job.neuralnet)
     one_worker = not needs_several_workers(job.neuralnet)
-    processes = process_map_of(placement, topology.slicing)._replace(whole=updater.conf.clips_norms)
+    processes = process_map_of(placement, topology.slicing)
+    wire = wire_bytes(job, job.precision is Precision.kBF16)
+    processes = processes._replace(whole=updater.conf.clips_norms, wire=wire)
     links = measure_links(client, workers)
     folder = read_setting("cache")
     precision, machines = PRECISIONS[job.precision], machines_of(client, workers)
