@@ -19,6 +19,9 @@ from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome,
 from dsinga.worker.replicated_params import ReplicatedParams
 from dsinga.worker.server_client import ServerClient
 
+# The number of the server that adds and joins arrays for the workers of a group.
+COLLECTIVES_SERVER = 0
+
 
 class Exchange(Mapping[str, Array]):
     """Values and gradients of one worker, exchanged with the servers bucket by bucket. Used by one thread at a time.
@@ -28,7 +31,7 @@ class Exchange(Mapping[str, Array]):
 
     Args:
         homes: where each param lives, in the order in which the forward pass needs them.
-        clients: the client of each server.
+        clients: the client of each server that has slices of these params, by its number.
         options: when values and gradients are exchanged, and how gradients are compressed.
         meter: counts seconds of waiting and bytes.
         replicas: the params that the worker updates itself.
@@ -37,7 +40,7 @@ class Exchange(Mapping[str, Array]):
     def __init__(
         self,
         homes: Sequence[ParamHome],
-        clients: Sequence[ServerClient],
+        clients: Mapping[int, ServerClient],
         options: ExchangeOptions,
         meter: Meter | None = None,
         replicas: ReplicatedParams | None = None,
@@ -173,7 +176,7 @@ class Exchange(Mapping[str, Array]):
 
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
         started = time.perf_counter()
-        client = self._clients[0]
+        client = self._clients[COLLECTIVES_SERVER]
         (result,) = self._wait(client.collective(kind, key, array), what)
         self._meter.count(client.crosses_process, array.nbytes + result.nbytes)
         self._meter.waited += time.perf_counter() - started
@@ -184,7 +187,7 @@ class Exchange(Mapping[str, Array]):
         self._wait.aborted = message
 
 
-def move_local_slices(homes: Sequence[ParamHome], clients: Sequence[ServerClient]) -> None:
+def move_local_slices(homes: Sequence[ParamHome], clients: Mapping[int, ServerClient]) -> None:
     """Let servers of this process keep their slices where the worker joins these with slices from other hosts."""
     memory: dict[int, dict[int, np.ndarray]] = {}
     for home in homes:
@@ -201,7 +204,7 @@ def move_local_slices(homes: Sequence[ParamHome], clients: Sequence[ServerClient
 def param_homes(
     shapes: Mapping[str, Shape],
     slices: Sequence[Slice],
-    clients: Sequence[ServerClient],
+    clients: Mapping[int, ServerClient],
     lasting: Mapping[str, float] | None = None,
     replicas: ReplicatedParams | None = None,
 ) -> list[ParamHome]:
@@ -210,7 +213,7 @@ def param_homes(
     Args:
         shapes: the shape of each param by name, in the order in which the forward pass needs them.
         slices: every slice of these params that servers have.
-        clients: the client of each server.
+        clients: the client of each server that has slices of these params, by its number.
         lasting: the params that are not trained, each with this worker's share of it.
         replicas: the params that the worker updates itself: those without slices, or all.
     """

@@ -29,7 +29,7 @@ from dsinga.worker.all_records import EvaluationPass, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
-from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
+from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.processor import Processor
@@ -69,9 +69,14 @@ class GroupWorker:
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
-        transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
-        self._transports = transports
-        clients = [ServerClient(transport, worker) for transport in transports]
+        # Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
+        needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
+        transports = self._transports = {
+            server.server: connect(server.name, connection, server.secret)
+            for server, connection in servers.items()
+            if server.server in needed
+        }
+        clients = {server: ServerClient(transport, worker) for server, transport in transports.items()}
         self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
             self._lend_memory(transports, clients, slices, shapes)
@@ -88,8 +93,8 @@ class GroupWorker:
 
     def _lend_memory(
         self,
-        transports: Sequence[Transport],
-        clients: Sequence[ServerClient],
+        transports: Mapping[int, Transport],
+        clients: Mapping[int, ServerClient],
         slices: Sequence[Slice],
         shapes: Mapping[str, Sequence[int]],
     ) -> None:
@@ -101,9 +106,9 @@ class GroupWorker:
         send_buffer = open_send_buffer(transports, slices, shapes)
         if send_buffer is not None:
             self._gradient_memory = send_buffer.bases
-            for client in clients:
+            for client in clients.values():
                 client.lend(send_buffer)
-        elif any(transport.crosses_host for transport in transports):
+        elif any(transport.crosses_host for transport in transports.values()):
             params = {slice_.param for slice_ in slices if not slice_.width}
             sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
             large = [size for size in sizes if size > buffers.LARGEST]
@@ -296,13 +301,13 @@ class GroupWorker:
 
     def _disconnect(self) -> None:
         """Close the connections to servers and other workers; replies that have not arrived would keep them."""
-        for transport in [*self._transports, *self.peers.transports]:
+        for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 
     def close(self) -> None:
         """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
         self._closed = True
-        for transport in (*self._transports, *self.peers.transports):
+        for transport in (*self._transports.values(), *self.peers.transports):
             if transport.crosses_host:
                 transport.close()
         if self._prefetch is not None:

@@ -41,21 +41,21 @@ class SendBuffer:
 
 
 def open_send_buffer(
-    transports: Sequence[Transport], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]
+    transports: Mapping[int, Transport], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]
 ) -> SendBuffer | None:
     """Allocate shared memory for gradients, for the servers that are reached through shared memory.
 
-    ``transports`` lead to the servers, in order. The buffer has memory for the whole gradient of each param of which
-    such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
+    ``transports`` lead to the servers, by their numbers. The buffer has memory for the whole gradient of each param of
+    which such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
     arrays of the pool, are always copied.
     """
-    shared = {server for server, transport in enumerate(transports) if isinstance(transport, SharedMemoryTransport)}
+    shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
     params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
     nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= buffers.SMALLEST]
     if not nbytes:
         return None
     send_buffer = SendBuffer(nbytes)
-    for transport in transports:
+    for transport in transports.values():
         if isinstance(transport, SharedMemoryTransport):
             transport.publish(send_buffer.buffer)
     send_buffer.buffer.close()

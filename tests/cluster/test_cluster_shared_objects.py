@@ -114,3 +114,14 @@ def test_a_shared_object_is_loaded_once_for_as_long_as_it_is_used(job: Job) -> N
     del first
     assert gone() is None
     assert packed.share().name == job.name
+
+
+def test_copies_that_arrived_at_several_dask_workers_of_a_process_are_unpacked_once() -> None:
+    pickled = pickle.dumps(Packed(Sizes([3, 4])))
+    first, second = (pickle.loads(pickled).share() for _ in range(2))
+    assert first is second
+    assert pickle.loads(pickle.dumps(Packed(first))).share() is not first
+
+
+class Sizes(list):  # a list has no weak references
+    """Something large."""

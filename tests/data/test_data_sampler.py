@@ -45,6 +45,16 @@ class TestOrder:
             assert rows.dtype == np.int64
             np.testing.assert_array_equal(rows, in_order[step])
 
+    @given(length=lengths, batchsize=batchsizes, chunk=chunks, shuffle=st.booleans(), data=st.data())
+    def test_a_part_of_a_batch_has_the_rows_of_the_batch(
+        self, length: int, batchsize: int, chunk: int, shuffle: bool, data: st.DataObject
+    ) -> None:
+        sampler = Sampler(length, batchsize, 2, chunk, shuffle)
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, batchsize)] * 2)))
+        rows = sampler.rows(3, start, stop)
+        assert rows.dtype == np.int64
+        np.testing.assert_array_equal(rows, sampler.rows(3)[start:stop])
+
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, skip=st.integers(0, 2000), shuffle=st.booleans())
     def test_skip_leaves_out_the_first_records(
         self, length: int, batchsize: int, chunk: int, skip: int, shuffle: bool

@@ -149,7 +149,7 @@ def exchange(
     """Return an exchange; ``homes`` are arguments of ``param_homes``."""
     options = options._replace(timeout=min(options.timeout, 20.0), bucket_bytes=16)
     transports = transports.of(partition) if isinstance(transports, Transports) else transports
-    clients = [client_of(transport, partition, partitions) for transport in transports]
+    clients = {server: client_of(transport, partition, partitions) for server, transport in enumerate(transports)}
     slices = homes.pop("slices", cut(len(clients)))
     all_homes = param_homes(SHAPES, slices, clients, homes.get("lasting"), homes.get("replicas"))
     return Exchange(all_homes, clients, options, meter, homes.get("replicas"))
@@ -509,14 +509,14 @@ class TestTwoHosts:
         close_endpoints(lambda name: name == "elsewhere", "the test is over")
 
     @pytest.fixture
-    def clients(self, shards: list[Shard]) -> Iterator[list[ServerClient]]:
+    def clients(self, shards: list[Shard]) -> Iterator[dict[int, ServerClient]]:
         here, there = socket_pair()
         Endpoint("elsewhere", ShardService(shards[1], {}), to_host=False).accept(there)
         transport = RemoteTransport(here)
-        yield [client_of(direct(shards[0])), client_of(transport)]
+        yield {0: client_of(direct(shards[0])), 1: client_of(transport)}
         transport.close()
 
-    def view(self, clients: list[ServerClient], **options: Any) -> Exchange:
+    def view(self, clients: dict[int, ServerClient], **options: Any) -> Exchange:
         slices = [Slice(server, "w", server * self.SIZE, (server + 1) * self.SIZE, server) for server in range(2)]
         homes = param_homes({"w": (2, self.SIZE)}, slices, clients)
         move_local_slices(homes, clients)

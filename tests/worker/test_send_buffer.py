@@ -48,7 +48,7 @@ class Server:
         transport = connect_to_host(self.name)
         assert transport is not None
         client = ServerClient(transport, WorkerId(0, 0, partition, 1))
-        send_buffer = open_send_buffer([transport], [self.slice], {"w": (self.slice.size,)})
+        send_buffer = open_send_buffer({0: transport}, [self.slice], {"w": (self.slice.size,)})
         assert send_buffer is not None
         client.lend(send_buffer)
         return client, send_buffer
@@ -164,12 +164,12 @@ def test_small_and_sparse_gradients_have_no_send_buffer(size: int, width: int) -
     server = Server(size, width)
     transport = connect_to_host(server.name)
     assert transport is not None
-    assert open_send_buffer([transport], [server.slice], {"w": (size,)}) is None
+    assert open_send_buffer({0: transport}, [server.slice], {"w": (size,)}) is None
     server.close()
 
 
 def test_a_worker_with_servers_in_its_process_has_no_send_buffer(server: Server) -> None:
-    assert open_send_buffer([connect(server.name, None)], [server.slice], {"w": (SIZE,)}) is None
+    assert open_send_buffer({0: connect(server.name, None)}, [server.slice], {"w": (SIZE,)}) is None
 
 
 def test_params_of_the_same_shape_have_separate_memory() -> None:
