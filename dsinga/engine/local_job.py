@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
-from dsinga.engine.memory_check import check_memory
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerType, Phase, Precision, check
 from dsinga.job.topology import topology as create_topology
+from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
 from dsinga.training import check_patterns
 from dsinga.worker.configure import OpenedJob, open_job

@@ -11,7 +11,7 @@ from dsinga.job.writer import lines, message_fields
 
 
 def job_signature(job: Job) -> str:
-    """Return a digest of a job's layers of training, updater and precision, without its stores, learning rate and number of steps.
+    """Return a digest of a job's layers of training, updater and precision, without stores, learning rate and steps.
 
     The layers count with their settings and sources, input layers with their batch size only.
     """

@@ -10,6 +10,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
+from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
@@ -68,6 +69,8 @@ def make_plan(
     batch = net.nodes[0].layer.shape[0]
     if not 1 <= count <= batch:
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
+    if memory:  # this machine times the whole net
+        check_memory([net], 1, memory)
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch]
     curve: list[Alternative] = []

@@ -13,7 +13,7 @@ from distributed import Client
 
 from dsinga.api import train, with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.placing.automatic import CALLS, LARGE, SMALL, link_of, measure_links
+from dsinga.cluster.placing.automatic import CALLS, LARGE, SMALL, link_of, machines_of, measure_links
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.net.cut import LayerCut
@@ -53,6 +53,12 @@ def test_latency_and_bandwidth_of_messages_are_measured(processes: Client) -> No
     assert 1e-5 < links.ends.latency < 1e-1
     assert 1e7 < links.ends.bandwidth < 1e12
     assert_sensible(links.barrier_between)
+
+
+@pytest.mark.process
+def test_workers_of_one_machine_are_known_by_its_running_system(processes: Client) -> None:
+    first, second = machines_of(processes, list(available_workers(processes))[:2])
+    assert first == second != ""
 
 
 def assert_sensible(cost: BarrierCost) -> None:

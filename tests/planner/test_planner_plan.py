@@ -92,6 +92,10 @@ def test_marks_strategies_that_need_more_memory_than_there_is(plan: Plan, monkey
     rows = {row["name"]: row["fits"] for row in json.loads(plan("--workers", "2", "--json")[1])["alternatives"]}
     assert rows["one worker"]
     assert not rows["data"]
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1000)
+    status, _, err = plan()
+    assert status == 2
+    assert "the net of phase kTrain needs at least 0.0 GiB of memory, but there are 0.0 GiB; most is for the" in err
 
 
 def test_compares_a_run_with_its_prediction(plan: Plan, tmp_path: Path) -> None:

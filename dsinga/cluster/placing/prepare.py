@@ -21,12 +21,11 @@ from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_g
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
-from dsinga.engine import memory_check
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, memory_check
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
 from dsinga.server import slicing

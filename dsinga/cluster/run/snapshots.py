@@ -15,8 +15,8 @@ from typing import Any
 
 from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
 from dsinga.engine.engine import Snapshot
-from dsinga.engine.memory_check import in_gib
 from dsinga.errors import RunError
+from dsinga.net.memory_check import in_gib
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from dsinga.errors import UserError
-from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES
+from dsinga.net.neuralnet import NeuralNet
 
 
 def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
