@@ -63,8 +63,9 @@ def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether a weight's gradient has such short sums that writing it takes longest; of one thread, x in the caches."""
-    return thread_state.team.size == 1 and 32 < rows < 128 and rows * inputs <= 1 << 18
+    """Whether one thread takes longest to write a weight's gradient: large, of short sums, from x in the caches."""
+    is_large = outputs * inputs > 1 << 20
+    return is_large and thread_state.team.size == 1 and 32 < rows < 128 and rows * inputs <= 1 << 18
 
 
 def is_small(size: int, *arguments: Any) -> bool:
@@ -161,7 +162,7 @@ TABLE = (
         "sgemm:avx512_core",
         writes_far_apart,
         "products.WeightGradientByBlocks",
-        "Xeon with AVX-512, 2026-11-24: MLP's weights, not in the caches, 0.43 to 0.67 of the kernel's time",
+        "Xeon with AVX-512, 2026-11-24: mnist-mlp 0.80 of an iteration, mnist-mlp-two 0.83",
     ),
     Choice(
         "lrn-by-shifted-sums",
