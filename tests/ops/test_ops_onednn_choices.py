@@ -13,7 +13,7 @@ from dsinga.errors import UserError
 from tests.support.cpu_instructions import AVX2
 
 try:
-    from dsinga.ops.onednn import choices, convolution, library
+    from dsinga.ops.onednn import choices, convolution, library, products
     from dsinga.ops.onednn.choices import ANY, NONE, TABLE, choose, choose_kernel, resolve, switched_off
     from dsinga.ops.onednn.library import Handle, dense, engine, free, image, strided
     from dsinga.ops.onednn.onednn_ops import OnednnOps
@@ -33,8 +33,9 @@ BY_NAME = {choice.name: choice for choice in TABLE}
 
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
-    """The table as it is without an environment variable, before the test and after it."""
+    """The table as it is for one thread and without an environment variable, before the test and after it."""
     monkeypatch.delenv(choices.VARIABLE, raising=False)
+    monkeypatch.setattr(thread_state.team, "size", 1)
     switched_off.cache_clear()
     yield
     switched_off.cache_clear()
@@ -61,6 +62,8 @@ def library_names(kernel: str) -> set[str]:
     if kernel == "inner_product":
         arguments = engine, dense((40, 30)), strided((30, 20), (1, 30)), None, dense((40, 20))
         return implementations("matmul", *arguments)
+    if kernel == "inner_product_grad_w":
+        return {"sgemm:avx512_core", "sgemm:avx2"}
     names = set()
     for x, w, stride, pad in GEOMETRIES:
         shapes = x, w, (stride, stride), (pad, pad)
@@ -127,6 +130,12 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("inner_product", "brg:avx512_core", (67, 140, 130), None),
         ("inner_product", "brg:avx512_core", (68, 140, 130), "inner-product-of-many-rows"),
         ("inner_product", "brg:avx512_core", (64, 65, 65), "inner-product-of-many-rows"),
+        ("inner_product_grad_w", "sgemm:avx512_core", (64, 2000, 2500), "weight-gradient-by-blocks"),
+        ("inner_product_grad_w", "sgemm:avx512_core", (32, 2000, 2500), None),
+        ("inner_product_grad_w", "sgemm:avx512_core", (128, 2000, 1000), None),
+        ("inner_product_grad_w", "sgemm:avx512_core", (64, 2000, 4097), None),
+        ("inner_product_grad_w", "sgemm:avx512_core", (64, 500, 800), None),
+        ("inner_product_grad_w", "sgemm:avx2", (64, 2000, 2500), None),
         ("tanh", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh"),
         ("tanh", "jit:avx2", (16_385, 1.0, 1.0), None),
         ("tanh_grad", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh-gradient"),
@@ -139,6 +148,17 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
 def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
     choice = choose(kernel, implementation, *arguments)
     assert (choice.name if choice else None) == row
+
+
+@pytest.mark.skipif(products.WeightGradient.implementation != "sgemm:avx512_core", reason="needs AVX-512")
+@pytest.mark.parametrize("shape", [(33, 31, 40), (64, 129, 784), (127, 500, 65), (50, 64, 1)])
+def test_a_gradient_of_a_weight_by_blocks_has_the_bits_of_one_product(shape):
+    rows, outputs, inputs = shape
+    rng = np.random.default_rng(0)
+    y, x = (rng.normal(size=(rows, columns)).astype(np.float32) for columns in (outputs, inputs))
+    blocks = products.WeightGradientByBlocks(*shape)(y, x)
+    np.testing.assert_array_equal(blocks, products.WeightGradient(*shape)(y, x))
+    np.testing.assert_allclose(blocks, y.astype(np.float64).T @ x, rtol=1e-4, atol=1e-4)
 
 
 def kernels_of_a_small_net() -> list[str]:

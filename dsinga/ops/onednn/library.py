@@ -44,7 +44,7 @@ DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
 
 # instruction sets
-AVX512_BF16 = 0xE7
+AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
 
 # queries
 IMPLEMENTATION, ARGUMENT = 8, 255

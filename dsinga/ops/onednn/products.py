@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -14,7 +15,19 @@ from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
-from dsinga.ops.onednn.library import DST, LINEAR, SRC, SUM, WEIGHTS, dense, engine, form_of, strided
+from dsinga.ops.onednn.library import (
+    AVX512_CORE,
+    DST,
+    LINEAR,
+    SRC,
+    SUM,
+    WEIGHTS,
+    dense,
+    engine,
+    form_of,
+    get_instructions,
+    strided,
+)
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel, sgemm
 from dsinga.ops.types import FLOAT32, Array, Shape
@@ -22,6 +35,7 @@ from dsinga.ops.types import FLOAT32, Array, Shape
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
 SMALL_PRODUCT = 1 << 19
+BLOCK_ROWS = 32  # of a weight's gradient
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
@@ -100,6 +114,37 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
     return product(x, w, y, add=b is not None)
 
 
+class WeightGradient:
+    """yᵀ x, (O, I), from y (n, O) and x (n, I), by ``sgemm``."""
+
+    implementation = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_CORE else 'avx2'}"
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        self.shape = (outputs, inputs)
+
+    def __call__(self, y: Array, x: Array) -> Array:
+        return product(y.T, x, buffers.empty(self.shape))
+
+
+class WeightGradientByBlocks(WeightGradient):
+    """yᵀ x with the bits of one product, by blocks of rows, each of which is contiguous in memory.
+
+    For few terms in a sum the library writes the whole result column of registers by column, in rows far apart: twice
+    the time of the sums where the memory of a large gradient is no longer in the caches.
+    """
+
+    def __init__(self, rows: int, outputs: int, inputs: int):
+        super().__init__(rows, outputs, inputs)
+        count = max(1, outputs // BLOCK_ROWS)  # of no fewer rows each: a product of a single row has other bits
+        self.bounds = [outputs * number // count for number in range(count + 1)]
+
+    def __call__(self, y: Array, x: Array) -> Array:
+        dw, columns = buffers.empty(self.shape), y.T
+        for start, stop in pairwise(self.bounds):
+            product(columns[start:stop], x, dw[start:stop])
+        return dw
+
+
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
     """Whether the call of a product by the library takes longer than numpy takes in all."""
     return 2 * rows * outputs * inputs <= SMALL_PRODUCT
@@ -137,7 +182,7 @@ class OnednnProducts(NumpyConvolution):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
         x, dy = np.ascontiguousarray(x), np.ascontiguousarray(dy)
         left, right = (x, dy) if transpose else (dy, x)
-        dw = product(left.T, right, buffers.empty(w.shape))
+        dw = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)(left, right)
         dx = self.inner_product(dy, w, None, not transpose) if need_dx else None
         return dx, dw, column_sums(dy) if need_db else None
 
