@@ -142,7 +142,7 @@ async def _wait_for_group(groups: Sequence[Sequence[Future]]) -> None:
     progress = asyncio.Event()
 
     async def watch(future: Future, pending: set[Future]) -> None:
-        await future._state.wait()
+        await future._state.wait()  # type: ignore[union-attr]
         pending.discard(future)
         if not pending or future.status != "finished":
             progress.set()
