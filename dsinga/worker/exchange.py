@@ -58,7 +58,7 @@ class Exchange(Mapping[str, Array]):
         slices = {home.name: home.slices for home in homes}
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         limit = options.bucket_bytes
-        if limit is None and not any(client.crosses_process for client in clients):
+        if limit is None and not any(client.crosses_process for client in clients.values()):
             limit = MIN_BUCKET_BYTES  # a message costs little; gradients need not wait for those of other params
         for bucket in fill_buckets(slices, len(clients), limit):
             exchange = BucketExchange(
