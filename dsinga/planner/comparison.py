@@ -127,7 +127,7 @@ def compare_run(
         count = len({*places.workers, *places.servers})
         where = f"{count} process{'es' if count > 1 else ''} of one host"
     model = models.create(processes.first, -(-workers // places.hosts), links, places.threads)
-    cuts = {name: LayerCut(*cut) for name, cut in run.cuts.items()} if workers > 1 else by_rows(net, 1)
+    cuts = {name: LayerCut(cut[0], cut[1]) for name, cut in run.cuts.items()} if workers > 1 else by_rows(net, 1)
     prediction = model.predict(cuts, workers)
     models.store.save()
     return compare(prediction, run, f"{count_workers(workers)} in {where}", models.store.warning)
