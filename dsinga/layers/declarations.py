@@ -40,7 +40,7 @@ class ParamSpec:
 class Bfloat16(Enum):
     """What a layer computes in bfloat16 on CPU cores, in a job with the precision kBF16."""
 
-    kNothing = 0  # it gets its sources in float32, and has no products of params
+    kNothing = 0  # it gets its sources in float32, and rounds no factors of products
     kProducts = 1  # its products round their factors; its sources and its feature are float32
     kFeatures = 2  # it takes features and gradients in bfloat16, too; the gradient for a source has its dtype
 

@@ -183,7 +183,6 @@ class SampledLoss(Layer):
     metric_names = ("loss",)
     source_kind = SourceKind.kSequences
     cut = Cut(gathered_because="scores words by whole rows")
-    bf16 = Bfloat16.kProducts
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

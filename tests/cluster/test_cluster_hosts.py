@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,9 +57,15 @@ def job(stores: Path) -> Job:
     return loads(JOB.replace("train_steps: 50", "train_steps: 8"), str(stores / "small.conf"))
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_hosts_give_the_bits_of_threads(job: Job, hosts: Client, threads: Client, servers: int) -> None:
-    job = with_topology(job, 2, servers)
+@pytest.mark.parametrize(
+    ("servers", "options"),
+    [(1, {}), (2, {}), (2, {"compression": "kBF16"}), (2, {"compression": "kBF16", "update": "kWorker"})],
+    ids=["a server", "two servers", "rounded gradients", "rounded sums"],
+)
+def test_hosts_give_the_bits_of_threads(
+    job: Job, hosts: Client, threads: Client, servers: int, options: dict[str, Any]
+) -> None:
+    job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=servers, **options))
     assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
     wait_until(lambda: hosts.run(open_connections) == dict.fromkeys(hosts.scheduler_info()["workers"], 0))
 
@@ -69,8 +76,9 @@ def test_features_cross_hosts(job: Job, hosts: Client, threads: Client) -> None:
     assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
 
 
-def test_groups_on_different_hosts_send_each_other_changes(job: Job, hosts: Client) -> None:
-    conf = ClusterConf(nworker_groups=2, nserver_groups=2, sync_topology="kStar", sync_freq=1)
+@pytest.mark.parametrize("compression", ["kNone", "kBF16"])
+def test_groups_on_different_hosts_send_each_other_changes(job: Job, hosts: Client, compression: str) -> None:
+    conf = ClusterConf(nworker_groups=2, nserver_groups=2, sync_topology="kStar", sync_freq=1, compression=compression)
     result = train(job.replace(cluster=conf, train_steps=40), hosts, progress=False)
     assert all(np.isfinite(value).all() for value in result.params.values())
     assert result.history[-1]["loss"] < result.history[0]["loss"]

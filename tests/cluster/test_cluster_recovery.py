@@ -24,13 +24,17 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("figures", "victim"),
     [
-        ({"nworkers_per_group": 2, "nservers_per_group": 2}, 0),
+        ({"nworkers_per_group": 2, "nservers_per_group": 2, "compression": "kBF16"}, 0),
         pytest.param({"nworkers_per_group": 2, "nservers_per_group": 2}, 2, marks=pytest.mark.slow),
         pytest.param({"nworkers_per_group": 2, "server_worker_separate": True}, 0, marks=pytest.mark.slow),
         pytest.param({"nworkers_per_group": 2, "server_worker_separate": True}, 2, marks=pytest.mark.slow),
         pytest.param({"nworkers_per_group": 3, "update": "kWorker"}, 0, marks=pytest.mark.slow),
+        pytest.param({"nworkers_per_group": 3, "update": "kWorker", "compression": "kBF16"}, 0, marks=pytest.mark.slow),
     ],
-    ids=["AllReduce", "AllReduce, an idle worker", "Sandblaster, a worker", "Sandblaster, the server", "own updates"],
+    ids=[
+        *("AllReduce of rounded gradients", "AllReduce, an idle worker", "Sandblaster, a worker"),
+        *("Sandblaster, the server", "own updates", "own updates, rounded sums"),
+    ],
 )
 def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)

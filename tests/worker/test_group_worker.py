@@ -80,6 +80,17 @@ def test_a_run_resumes_with_another_cut(stores: Path, threads: Client, single: R
     assert_close(resumed.params, single.params, 1e-5)
 
 
+@pytest.mark.parametrize("update", UpdatePlace)
+def test_a_run_that_rounds_its_gradients_resumes_with_the_same_bits(
+    stores: Path, processes: Client, tmp_path: Path, update: UpdatePlace
+) -> None:
+    job = small(stores, "batch", 2, 2, compression=Compression.kBF16, update=update)
+    unbroken = train(job, processes, progress=False)
+    train(job.replace(train_steps=10), processes, workspace=tmp_path, progress=False)
+    resumed = train(job, processes, workspace=tmp_path, resume=True, progress=False)
+    assert_same(resumed.params, unbroken.params)
+
+
 @pytest.fixture(scope="module")
 def expected(stores: Path, threads: Client) -> Result:
     """The small job, hybrid on two workers with two servers, with the default options of the exchange."""
