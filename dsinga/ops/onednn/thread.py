@@ -20,6 +20,7 @@ from dsinga.ops.onednn.library import (
     set_omp_threads,
 )
 from dsinga.ops.onednn.library import sgemm as full_sgemm
+from dsinga.ops.onednn.signal_stack import SignalStack
 from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
 
 KERNELS = 2048  # kept by one thread; the oldest is dropped first
@@ -60,6 +61,7 @@ class ThreadState(threading.local):
     """The library's objects and scratch memory of one thread."""
 
     def __init__(self) -> None:
+        self.signal_stack = SignalStack()
         self.team = Team()
         self.stream = Handle("stream", "stream_create", engine, 1)
         self.scratchpad = Arena()
