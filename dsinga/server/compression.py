@@ -35,7 +35,7 @@ class Codec(ABC):
         """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
 
 
-class Bfloat16(Codec):
+class Bfloat16Codec(Codec):
     """A codec that rounds each number to bfloat16, to the nearest, and keeps no residual.
 
     Its relative error is at most 2⁻⁸; numbers below float32's normal ones may have a larger one. PyTorch calls this
@@ -131,5 +131,5 @@ class TopK(FeedbackCodec):
 
 def create_codec(compression: Compression, share: float) -> Codec | None:
     """Return a new codec for the job's ``compression``, or None without compression; ``share`` is for kTopK."""
-    codecs = {Compression.kOneBit: OneBit, Compression.kTopK: lambda: TopK(share), Compression.kBF16: Bfloat16}
+    codecs = {Compression.kOneBit: OneBit, Compression.kTopK: lambda: TopK(share), Compression.kBF16: Bfloat16Codec}
     return None if compression is Compression.kNone else codecs[compression]()

@@ -71,7 +71,7 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
         raise conf.error(f"{name} must return an array of shape {shape}, not {filled!r}", "user_type")
     if np.shape(filled) != tuple(shape):
         raise conf.error(f"{name} returned the shape {np.shape(filled)}, not {shape}", "user_type")
-    values = np.ascontiguousarray(filled, np.float32)
+    values = np.array(filled, np.float32, order="C")
     if conf.user_type and not np.isfinite(values).all():
         raise conf.error(f"{name} returned numbers that are not finite", "user_type")
     return values

@@ -135,6 +135,7 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("inner_product_grad_w", "sgemm:avx512_core", (128, 2000, 1000), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 2000, 4097), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 500, 800), None),
+        ("inner_product_grad_w", "sgemm:avx512_core", (64, 32768, 64), None),
         ("inner_product_grad_w", "sgemm:avx2", (64, 2000, 2500), None),
         ("tanh", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh"),
         ("tanh", "jit:avx2", (16_385, 1.0, 1.0), None),

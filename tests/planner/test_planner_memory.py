@@ -45,6 +45,7 @@ def test_an_iteration_needs_the_predicted_memory(name: str, precision: str, monk
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers.ResultPool()
     monkeypatch.setattr(buffers, "pool", pool)
+    monkeypatch.setattr(buffers, "size_class", lambda size: size)  # what a base has beyond its arrays takes no pages
     values = initial_values(net.params, 1)
     data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
     records = Records(data.astype(np.int32 if info.codes else np.uint8), np.zeros(info.batchsize, np.int64))

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dsinga.job import Compression
-from dsinga.server.compression import Bfloat16, OneBit, TopK, create_codec
+from dsinga.server.compression import Bfloat16Codec, OneBit, TopK, create_codec
 
 CODECS = {"one bit": OneBit, "a third": lambda: TopK(1 / 3), "one in a thousand": lambda: TopK(0.001)}
-ALL = CODECS | {"bfloat16": Bfloat16}
+ALL = CODECS | {"bfloat16": Bfloat16Codec}
 numbers = st.integers(-1000, 1000).map(lambda n: n / 8)
 gradients = st.integers(1, 40).flatmap(lambda size: st.lists(arrays(np.float32, size, elements=numbers), min_size=1))
 
@@ -89,7 +89,7 @@ def test_slices_have_separate_residuals_and_payloads_are_deterministic(name):
 
 
 def test_bfloat16_rounds_to_the_nearest_and_keeps_nothing():
-    codec = Bfloat16()
+    codec = Bfloat16Codec()
     gradient = np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, -(2.0**-126), 0, 3.1])
     payload = codec.encode(0, gradient)
     assert payload.nbytes == 2 * gradient.size
@@ -115,5 +115,5 @@ def test_a_gradient_that_is_not_finite_stays_so(name):
 def test_the_codec_is_that_of_the_job():
     assert create_codec(Compression.kNone, 0.5) is None
     assert isinstance(create_codec(Compression.kOneBit, 0.5), OneBit)
-    assert isinstance(create_codec(Compression.kBF16, 0.5), Bfloat16)
+    assert isinstance(create_codec(Compression.kBF16, 0.5), Bfloat16Codec)
     assert create_codec(Compression.kTopK, 0.5).encode(0, np.ones(4, np.float32)).nbytes == 16
