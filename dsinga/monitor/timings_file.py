@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,8 +84,23 @@ def read_timings(folder: Path) -> RunTimings:
         content: dict[str, Any] = json.loads(read_regular_text(path))
         seconds = {part: float(content["seconds"][part]) for part in PARTS}
         places = Places(**content["places"])
-        if not min(seconds.values()) >= 0 < seconds["total"] or not places.workers or not places.servers:
-            raise ValueError("times are missing or negative")
+        if not min(seconds.values()) >= 0 < seconds["total"] or not all(map(math.isfinite, seconds.values())):
+            raise ValueError("times are missing, negative or not finite")
+        _check_places(places)
+        if not all(_are_counts(cut, -1) and len(cut) == 2 for cut in content["cuts"].values()):
+            raise ValueError("a cut is not a dimension and a location")
         return RunTimings(**{**content, "seconds": seconds, "places": places})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); train the job again") from None
+
+
+def _check_places(places: Places) -> None:
+    """Raise ValueError where the places are not those of workers and servers."""
+    numbers = [*map(_are_counts, (places.workers, places.servers), (0, 0))]
+    if not all(numbers) or not _are_counts([places.hosts, places.threads, places.groups], 1):
+        raise ValueError("the places of workers and servers are missing or no numbers")
+
+
+def _are_counts(numbers: object, least: int) -> bool:
+    """Whether these are a list of at least one whole number, none below ``least``."""
+    return isinstance(numbers, list) and bool(numbers) and all(type(n) is int and n >= least for n in numbers)

@@ -127,6 +127,10 @@ def compare_run(
         count = len({*places.workers, *places.servers})
         where = f"{count} process{'es' if count > 1 else ''} of one host"
     model = models.create(processes.first, -(-workers // places.hosts), links, places.threads)
+    names = {node.layer.name for node in net.nodes}
+    fits = all(dim < 2 and 0 <= location < workers for dim, location in run.cuts.values())
+    if workers > 1 and not (fits and run.cuts.keys() == names):
+        raise UserError(f"the cuts in {workspace} are not those of this job's layers; train the job again")
     cuts = {name: LayerCut(cut[0], cut[1]) for name, cut in run.cuts.items()} if workers > 1 else by_rows(net, 1)
     prediction = model.predict(cuts, workers)
     models.store.save()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,29 @@ def test_workspaces_without_timings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "timings.json").write_text(json.dumps({**content, "seconds": {**content["seconds"], "total": -1}}))
     with pytest.raises(UserError, match="is damaged"):
         dsinga.compare_with_plan(job(), tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": dict.fromkeys(PARTS, math.inf)},
+        {"seconds": dict.fromkeys(PARTS, math.nan)},
+        {"cuts": [1]},
+        {"cuts": {"fc": [0]}},
+        {"cuts": {"fc": ["0", 0]}},
+        {"places": {"hosts": 0}},
+        {"places": {"workers": 3}},
+        {"places": {"workers": []}},
+        {"places": {"groups": "2"}},
+    ],
+)
+def test_damaged_timings_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    write_timings(tmp_path, "job", "", Places(), {"fc": (0, 0)}, [dict.fromkeys(PARTS, 0.1)])
+    assert read_timings(tmp_path).cuts == {"fc": [0, 0]}
+    content = json.loads((tmp_path / "timings.json").read_text())
+    (tmp_path / "timings.json").write_text(json.dumps(content | changes))
+    with pytest.raises(UserError, match=r"timings\.json is damaged"):
+        read_timings(tmp_path)
 
 
 def test_warm_up_iterations_are_left_out(tmp_path: Path) -> None:
