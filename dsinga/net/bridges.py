@@ -11,6 +11,7 @@ from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.declarations import Bfloat16
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.node import Node
+from dsinga.ops.types import Shape
 
 PASSING = (Split, SliceLayer, Concate, Bridge, BridgeEnd)  # layers that compute nothing
 
@@ -46,6 +47,14 @@ def features_rounded(nodes: Sequence[Node]) -> list[bool]:
 def rounds_source(layer: Layer, index: int, rounded: bool) -> bool:
     """Whether a layer rounds a source to bfloat16 first, or passes it on to layers that all do (``rounded``)."""
     return rounded if isinstance(layer, PASSING) else layer.rounds_source and index == 0
+
+
+def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
+    """Whether a feature is bfloat16 itself in kBF16: convolutions, and layers like them, make such images.
+
+    Their gradients are bfloat16, too.
+    """
+    return len(shape) == 4 and bf16_gradient
 
 
 def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:

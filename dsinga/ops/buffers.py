@@ -40,8 +40,8 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 def size_class(size: int) -> int:
     """Return ``size``, or the next larger of four sizes between two powers of two.
 
-    Arrays whose size differs from step to step, such as those of sequences, then use the same bases. The end of a base
-    that no array has used takes no memory: its pages are not mapped.
+    Arrays whose size differs from step to step, such as those of sequences, then use the same bases. A base is
+    at most a quarter larger than its array; an end that no array has used takes no memory, as its pages are not mapped.
     """
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step

@@ -27,7 +27,7 @@ from dsinga.planner.strategies import by_rows
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.processor import OF_CORES, PRECISIONS, cpu_ops
+from dsinga.worker.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
 
@@ -95,7 +95,7 @@ def make_plan(
     fastest = choices["auto" if count > 1 else "one worker"]
     precisions: dict[str, float] = {}
     if not cpu_ops("float32").lacks_bf16():
-        for precision in OF_CORES:
+        for precision in CPU_PRECISIONS:
             prediction = create_models(precision).create(*layout).predict(fastest.cuts, fastest.workers)
             precisions[precision.name] = prediction.seconds
     model = models.create(*remote)

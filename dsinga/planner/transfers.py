@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dsinga.job import LayerType
 from dsinga.layers.declarations import Connection
 from dsinga.net import NeuralNet
-from dsinga.net.bridges import features_rounded, gradients_rounded, rounds_source
+from dsinga.net.bridges import features_rounded, gradients_rounded, is_bf16_image, rounds_source
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
 
@@ -65,20 +65,20 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
                 continue
             part = 0 if source.conf.type is LayerType.kSplit else edge.part
             key = (edge.node, part, needed_dim, targets)
-            rounds = rounds_source(node.layer, index, rounded[position])
+            shape = source.part_shapes[part] if source.part_shapes else source.shape
+            bf16_gradient = gradients[edge.node]
+            rounds = rounds_source(node.layer, index, rounded[position]) or is_bf16_image(shape, bf16_gradient)
             if key in transfers:
                 before = transfers[key]
                 transfers[key] = before._replace(
                     gradient=before.gradient or gradient, bf16_feature=before.bf16_feature and rounds
                 )
                 continue
-            shape = source.part_shapes[part] if source.part_shapes else source.shape
             whole = needed_dim == WHOLE_LAYER
             numbers = math.prod(shape) // len(holders) // (1 if whole else len(targets))
             name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"
             sums_gradients = whole and len(targets) > 1
             transfers[key] = FeatureTransfer(
-                name, edge.node, position, holders, targets, numbers, sums_gradients, gradient,
-                rounds or (len(shape) == 4 and gradients[edge.node]), gradients[edge.node],
-            )  # fmt: skip
+                name, edge.node, position, holders, targets, numbers, sums_gradients, gradient, rounds, bf16_gradient
+            )
     return list(transfers.values())

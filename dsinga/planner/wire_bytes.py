@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dsinga.job import ClusterConf, Compression, Job, UpdatePlace
 from dsinga.layers.base import FLOAT_BYTES
 from dsinga.layers.bridge import BridgeEnd
+from dsinga.net.bridges import is_bf16_image
 
 BF16_BYTES = 2
 
@@ -23,12 +24,9 @@ class WireBytes(NamedTuple):
         return BF16_BYTES if self.bf16 and rounded else FLOAT_BYTES
 
     def bridge(self, bridge: BridgeEnd, back: bool) -> int:
-        """Return the bytes of a number that a bridge sends, ``back`` for those of gradients.
-
-        Images whose gradients are bfloat16 are so themselves: convolutions, and layers like them, made them.
-        """
-        is_bf16_image = len(bridge.shape) == 4 and bridge.bf16_gradient
-        return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_bf16_image)
+        """Return the bytes of a number that a bridge sends, ``back`` for those of gradients."""
+        is_image = is_bf16_image(bridge.shape, bridge.bf16_gradient)
+        return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_image)
 
 
 def wire_bytes(job: Job, bf16: bool) -> WireBytes:

@@ -31,7 +31,7 @@ class Exchange(Mapping[str, Array]):
 
     Args:
         homes: where each param lives, in the order in which the forward pass needs them.
-        clients: the client of each server that has slices of these params, by its number.
+        clients: the client of each server that has slices of these params, and of COLLECTIVES_SERVER, by its number.
         options: when values and gradients are exchanged, and how gradients are compressed.
         meter: counts seconds of waiting and bytes.
         replicas: the params that the worker updates itself.
@@ -213,7 +213,7 @@ def param_homes(
     Args:
         shapes: the shape of each param by name, in the order in which the forward pass needs them.
         slices: every slice of these params that servers have.
-        clients: the client of each server that has slices of these params, by its number.
+        clients: the client of each server that has slices of these params, and of COLLECTIVES_SERVER, by its number.
         lasting: the params that are not trained, each with this worker's share of it.
         replicas: the params that the worker updates itself: those without slices, or all.
     """

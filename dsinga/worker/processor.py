@@ -11,7 +11,7 @@ from dsinga.job import Precision
 from dsinga.ops import Ops, get_ops
 
 PRECISIONS = {Precision.kFloat32: "float32", Precision.kTF32: "tf32", Precision.kBF16: "bf16"}
-OF_CORES = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
+CPU_PRECISIONS = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
 GPU_BACKEND = "cupy"
 
 

@@ -6,7 +6,10 @@ import math
 
 import pytest
 
-from dsinga.net import NeuralNet, choose_cuts, partition
+from dsinga import models
+from dsinga.job import Phase
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, choose_cuts, create_net, partition
 from dsinga.planner.approximate_program import NetParts, approximate_program
 from dsinga.planner.exact_program import exact_program
 from dsinga.planner.link import Links
@@ -14,6 +17,7 @@ from dsinga.planner.machine import Rates
 from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, process_map
 from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send, ServerWork, update_work
 from dsinga.planner.simulate import simulate
+from dsinga.planner.strategies import by_layer
 from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice
 from dsinga.server.slicing import PIECE_BYTES
@@ -60,6 +64,14 @@ def test_sends_and_packets_match_the_partitioned_net(workers: int, strategy: str
     assert exact.server_work == approximate.server_work
     for exact_worker, approximate_worker in zip(exact.programs, approximate.programs, strict=True):
         assert exact_worker.packets == approximate_worker.packets
+
+
+def test_an_image_that_a_skip_takes_too_is_sent_in_bfloat16() -> None:
+    net = create_net(models.resnet(batchsize=16).neuralnet, Phase.kTrain, {"data": RecordInfo((3, 32, 32), 16)})
+    processes, cuts = process_map(4, 1, 4)._replace(wire=WireBytes(bf16=True)), by_layer(net, 4)
+    exact = exact_program(partition(net, 4, cuts=cuts), processes, MACHINE)
+    approximate = approximate_program(NetParts(net, 4), cuts, processes, MACHINE)
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.01, abs=2 * 8 * 16)
 
 
 @pytest.mark.parametrize("strategy", REQUESTED_DIMS)

@@ -8,7 +8,7 @@ import statistics
 import time
 import uuid
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.error_frames import cleared_frames
 from dsinga.errors import RunError
-from dsinga.job import ClusterConf, Job, PartitionMethod, Precision, SlicingMethod
+from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
@@ -76,15 +76,9 @@ def choose_cuts(
     machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
     """
     workers = placement.workers[0]
-    excluded = explicitly_cut_layers(job.neuralnet)
-    one_worker = not needs_several_workers(job.neuralnet)
-    processes = process_map_of(placement, topology.slicing)
-    wire = wire_bytes(job, job.precision is Precision.kBF16)
-    processes = processes._replace(whole=updater.conf.clips_norms, wire=wire)
-    links = measure_links(client, workers)
-    folder = read_setting("cache")
-    precision, machines = PRECISIONS[job.precision], machines_of(client, workers)
-    arguments = (Packed((net, updater)), precision, processes, links, excluded, one_worker, placement, machines, folder)
+    links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)
+    machines, folder = machines_of(client, workers), read_setting("cache")
+    arguments = Packed((job, net, updater)), processes, links, placement, machines, folder
     search = submit_to(client, workers[0], _search, *arguments)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
@@ -135,21 +129,22 @@ def machine_of(
 
 @cleared_frames()
 def _search(
-    net_and_updater: Packed[tuple[NeuralNet, Updater]],
-    precision: str,
+    job_net_updater: Packed[tuple[Job, NeuralNet, Updater]],
     processes: ProcessMap,
     links: Links,
-    excluded: Collection[str],
-    one_worker: bool,
     placement: Placement,
     machines: Sequence[str],
     folder: str | None,
 ) -> tuple[dict[str, LayerCut] | None, str, str]:
     """Task: return the cuts of layers by name, None for one worker, a description of them, and a warning or ""."""
-    net, updater = net_and_updater.unpack()
-    store = RateStore(rates_file(folder))
-    machine = partial(machine_of, net, updater, cpu_ops(precision), placement, machines, store)
+    job, net, updater = job_net_updater.unpack()
+    ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
+    wire = wire_bytes(job, ops.precision == "bf16")
+    processes = processes._replace(whole=updater.conf.clips_norms, wire=wire)
+    machine = partial(machine_of, net, updater, ops, placement, machines, store)
     cost_model = CostModel(net, machine, links, processes.first)
+    excluded = explicitly_cut_layers(job.neuralnet)
+    one_worker = not needs_several_workers(job.neuralnet)
     choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
     store.save()
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}

@@ -22,7 +22,7 @@ from dsinga.layers.text import CharRNNConf
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
 from dsinga.planner.profile import profile
-from dsinga.worker.processor import OF_CORES
+from dsinga.worker.processor import CPU_PRECISIONS
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def measure(
             raise UserError(f"there is no kBF16 here to compare with: {lack}; leave --precision out")
         if precisions:
             figures["precisions"] = {
-                precision.name: profile(job.replace(precision=precision), steps, roots) for precision in OF_CORES
+                precision.name: profile(job.replace(precision=precision), steps, roots) for precision in CPU_PRECISIONS
             }
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
