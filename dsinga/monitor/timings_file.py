@@ -27,6 +27,7 @@ class Places(NamedTuple):
         hosts: the number of hosts.
         threads: the number of kernel threads of a worker.
         groups: the number of worker groups of the run.
+        unpredicted: why a plan does not predict such a run, in a few words; "" if it does.
     """
 
     workers: Sequence[int] = (0,)
@@ -34,6 +35,7 @@ class Places(NamedTuple):
     hosts: int = 1
     threads: int = 1
     groups: int = 1
+    unpredicted: str = ""
 
 
 class RunTimings(NamedTuple):
@@ -99,6 +101,8 @@ def _check_places(places: Places) -> None:
     numbers = [*map(_are_counts, (places.workers, places.servers), (0, 0))]
     if not all(numbers) or not _are_counts([places.hosts, places.threads, places.groups], 1):
         raise ValueError("the places of workers and servers are missing or no numbers")
+    if not isinstance(places.unpredicted, str):
+        raise ValueError("'unpredicted' is no text")
 
 
 def _are_counts(numbers: object, least: int) -> bool:

@@ -138,15 +138,17 @@ def compare_run(
 
 
 def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
-    """Raise UserError where the run in a workspace is of another job, or of several worker groups."""
+    """Raise UserError where the run in a workspace is of another job, or is one that no plan predicts."""
     if run.signature != job_signature(job):
         name = "another job" if run.job == job.name else f"the job {run.job!r}"
         raise UserError(
-            f"the run in {workspace} is of {name}: its layers, batch size, updater or precision differ; give the "
-            "workspace of this job"
+            f"the run in {workspace} is of {name}: its layers, batch size, updater, exchange or precision differ; give "
+            "the workspace of this job"
         )
     if run.places.groups > 1:
         raise UserError(f"the run in {workspace} has {run.places.groups} worker groups; a plan predicts those of one")
+    if run.places.unpredicted:
+        raise UserError(f"the run in {workspace} {run.places.unpredicted}, which no plan predicts; train without it")
 
 
 def print_comparison(figures: Mapping[str, Any], console: rich.console.Console) -> None:

@@ -65,7 +65,7 @@ class Plan:
         warning: a text that says why times may be too long, or "".
         precisions: the seconds of an iteration in kFloat32 and in kBF16, by name, with the cuts of "auto"; empty where
             this processor has no bfloat16.
-        together: the number of workers on one machine.
+        together: the number of workers on one machine, which are threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if they are not known.
     """
 
@@ -97,5 +97,6 @@ class Plan:
         } | ({"warning": self.warning} if self.warning else {})
 
     def _fits(self, row: Alternative) -> bool:
-        """Whether the workers of a machine like this one have enough memory there."""
-        return not self.memory or row.memory_bytes * min(row.workers, self.together) <= self.memory
+        """Whether the workers of a machine like this one have enough memory there; they share the libraries."""
+        own = row.memory_bytes - FIXED
+        return not self.memory or FIXED + own * min(row.workers, self.together) <= self.memory

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dsinga.api import roots, train
 from dsinga.cluster import connect
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
+from dsinga.monitor.timings_file import read_timings
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.process
         *("Sandblaster, the server", "own updates", "own updates, rounded sums"),
     ],
 )
-def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int) -> None:
+def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int, tmp_path: Path) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
     with connect(workers=3) as client:
         recorder = Recorder()
@@ -44,13 +46,14 @@ def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any]
     with connect(workers=3, separate_processes=True) as client:
         pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
         broken = Recorder(150, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, roots=roots(job, None))
+        outcome = cluster.train(job, client, broken, roots=roots(job, None), workspace=tmp_path)
     assert broken.acted
     assert_same(outcome.params, unbroken.params)
     for phase in ("train", "test"):
         assert of_phase(broken.rows, phase) == of_phase(recorder.rows, phase)
     is_used = victim < 2 or figures["nworkers_per_group"] == 3 or "server_worker_separate" in figures
     assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == ([1] if is_used else [])
+    assert read_timings(tmp_path).places.unpredicted == ("was started again on other Dask workers" if is_used else "")
 
 
 @pytest.mark.slow

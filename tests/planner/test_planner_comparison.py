@@ -12,7 +12,7 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.errors import UserError
-from dsinga.job import Job
+from dsinga.job import ClusterConf, Job
 from dsinga.monitor.timings_file import PARTS, Places, RunTimings, read_timings, write_timings
 from dsinga.planner import pricing
 from dsinga.planner.barrier import FREE_BARRIER
@@ -33,12 +33,13 @@ def job(**changes: object) -> Job:
     return models.mlp([16], 8, 3, batchsize=4).replace(train_steps=6, **changes)
 
 
-def trained(workspace: Path, workers: int = 1, **changes: object) -> None:
+def trained(workspace: Path, workers: int = 1, grain: str = "round", **changes: object) -> None:
     random = np.random.default_rng(0)
     data = random.normal(size=(16, 8)).astype(np.float32), random.integers(3, size=16)
     dsinga.train(
-        job(**changes), data={"train": data, "test": data}, workers=workers, workspace=workspace, progress=False
-    )
+        job(**changes), data={"train": data, "test": data}, workers=workers, workspace=workspace, grain=grain,
+        progress=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -72,7 +73,8 @@ def test_the_sentence_names_the_part_with_the_largest_miss() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "kBF16"}, "is of another job: its layers, batch size, updater or precision differ"),
+        ({"precision": "kBF16"}, "is of another job: its layers, batch size, updater, exchange or precision differ"),
+        ({"cluster": ClusterConf(compression="kBF16")}, "is of another job"),
         ({"name": "elsewhere", "precision": "kBF16"}, "is of the job 'mlp'"),
     ],
 )
@@ -80,6 +82,12 @@ def test_a_run_of_another_job_is_refused(tmp_path: Path, changes: dict[str, obje
     trained(tmp_path)
     with pytest.raises(UserError, match=message):
         dsinga.compare_with_plan(job(**changes), tmp_path, progress=False)
+
+
+def test_a_run_as_task_graphs_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path, 2, "graph")
+    with pytest.raises(UserError, match="sent iterations as task graphs, which no plan predicts; train without it"):
+        dsinga.compare_with_plan(job(), tmp_path, progress=False)
 
 
 def test_workspaces_without_timings_are_refused(tmp_path: Path) -> None:
@@ -109,6 +117,7 @@ def test_workspaces_without_timings_are_refused(tmp_path: Path) -> None:
         {"places": {"workers": 3}},
         {"places": {"workers": []}},
         {"places": {"groups": "2"}},
+        {"places": {"unpredicted": 1}},
     ],
 )
 def test_damaged_timings_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:

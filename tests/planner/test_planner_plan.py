@@ -21,7 +21,9 @@ from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.ops import get_ops
 from dsinga.planner import cost_model, net_timing, pricing
 from dsinga.planner.barrier import FREE_BARRIER
+from dsinga.planner.memory import FIXED
 from dsinga.planner.plan_picture import draw_plan
+from dsinga.planner.plan_table import format_bytes
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE
 
@@ -86,9 +88,15 @@ def test_prices_both_precisions_where_the_processor_has_them(plan: Plan) -> None
 
 def test_marks_strategies_that_need_more_memory_than_there_is(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(!)" not in plan("--workers", "2")[1]
-    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 200 << 20)  # one worker has enough, two have not
-    out = plan("--workers", "2")[1]
-    assert "(!) needs more memory than a machine like this has, 210 MB: use a smaller batch" in out
+    rows = json.loads(plan("--workers", "2", "--json")[1])["alternatives"]
+    most = max(row["memory_bytes"] for row in rows if row["workers"] == 2)
+    both = 2 * most - FIXED  # two threads of a process share its libraries
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", both)
+    assert "(!)" not in plan("--workers", "2")[1]
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", both - 1000)
+    limit = format_bytes(both - 1000)
+    assert f"(!) needs more memory than a machine like this has, {limit}: use a smaller" in plan("--workers", "2")[1]
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 2 * min(row["memory_bytes"] for row in rows) - FIXED - 1000)
     rows = {row["name"]: row["fits"] for row in json.loads(plan("--workers", "2", "--json")[1])["alternatives"]}
     assert rows["one worker"]
     assert not rows["data"]

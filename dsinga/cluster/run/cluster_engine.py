@@ -10,7 +10,7 @@ from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import output_layers, write_outputs
 from dsinga.cluster.placing.prepare import PreparedRun
-from dsinga.cluster.run.group_rounds import ROUNDS_AHEAD, Grain
+from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
@@ -40,7 +40,9 @@ class ClusterEngine(Engine):
         self.cuts = prepared.config.nets[Phase.kTrain].cuts
         placement = prepared.placement
         hosts = len({host(address) for address in placement.workers[0]})
-        self.places = Places(*placement.processes, hosts, placement.threads[0][0], self.groups)
+        used_gpus = any(device is not None for group in placement.devices for device in group)
+        unpredicted = "sent iterations as task graphs" if grain is not ROUNDS else "used GPUs" if used_gpus else ""
+        self.places = Places(*placement.processes, hosts, placement.threads[0][0], self.groups, unpredicted)
         self._rows = prepared.config.readers[Phase.kTrain].batchsize
         self.batchsize = self._rows * self.groups
         self._prepared, self._run, self._grain, self._events = prepared, run, grain, events
@@ -113,6 +115,7 @@ class ClusterEngine(Engine):
         """Show the restarts that have brought a group, ``since`` seconds ago, beyond the step where it stood."""
         for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
             self._run.restarts.remove(restart)
+            self.places = self.places._replace(unpredicted="was started again on other Dask workers")
             if self._loop is not None:
                 self._loop.show_restart(restart, time.perf_counter() - since - restart.noticed_at)
 
