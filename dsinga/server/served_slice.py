@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import Array, SparseRows, Update, buffers
-from dsinga.ops.update import BLOCK  # so large that computing a block takes much longer than taking it from a queue
+from dsinga.ops.update import BLOCK, blocks
 from dsinga.server.gradient_accumulator import GradientAccumulator
 from dsinga.server.slicing import Slice
 from dsinga.server.staleness_meter import StalenessMeter
@@ -28,7 +28,8 @@ class UpdateBlock(NamedTuple):
 def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock]:
     """Return the blocks of an update by the sum of ``gradients``, which are added in their order.
 
-    ``update.gradient`` is not used. The blocks write to the value and the state only.
+    ``update.gradient`` is not used. The blocks write to the value and the state only. They are so large that computing
+    one takes much longer than taking it from a queue.
     """
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
@@ -37,12 +38,15 @@ def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock
 
 
 def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
-    block = slice(start, stop)
-    change, spare = buffers.empty((2, BLOCK))[:, : stop - start]  # shorter blocks reuse the buffer of full ones
-    total = gradients[0][block]
-    for gradient in gradients[1:]:
-        total = np.add(total, gradient[block], out=change)
-    update.formula(update.value[block], total, [array[block] for array in update.state], change, spare)
+    value, *others = (array[start:stop] for array in (update.value, *update.state, *gradients))
+    state, pushed = others[: len(update.state)], others[len(update.state) :]
+    scratch = buffers.empty((2, BLOCK))
+    for block in blocks(stop - start):
+        change, spare = scratch[:, : block.stop - block.start]
+        total = pushed[0][block]
+        for gradient in pushed[1:]:
+            total = np.add(total, gradient[block], out=change)
+        update.formula(value[block], total, [array[block] for array in state], change, spare)
 
 
 # The number of steps for which a slice remembers the rows that they changed.
