@@ -42,6 +42,7 @@ def Adadelta(
     rho: float = 0.95,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
@@ -56,6 +57,7 @@ def Adagrad(
     learning_rate: Rate = 0.001,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
@@ -71,11 +73,30 @@ def Adam(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+
+def AdamW(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.004,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -88,6 +109,7 @@ def Adamax(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
@@ -1037,6 +1059,7 @@ def Lion(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
@@ -1493,6 +1516,7 @@ def RMSprop(
     rho: float = 0.9,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
@@ -1631,6 +1655,7 @@ def SGD(
     momentum: Momentum = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),

@@ -2,8 +2,10 @@
 
 The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
 ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
-times ``lr_scale``. With ``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in
-only four of its updaters, and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
+times ``lr_scale``. A decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the
+formula, as of Loshchilov and Hutter (2019), with the rate of the step, as in PyTorch, Keras and optax. With
+``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in only four of its updaters,
+and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
 """
 
 from __future__ import annotations
@@ -122,6 +124,7 @@ class Updater(Configured, ABC):
 
     conf: UpdaterConf
     slots: tuple[str, ...] = ()
+    decoupled: bool = False  # whether weight decay is no part of the gradient, also unless the job says so
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
@@ -129,6 +132,7 @@ class Updater(Configured, ABC):
         super().__init__(conf)
         self.rate = schedule(conf.learning_rate)
         self.clips = conf.clip_high > conf.clip_low
+        self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the schedule's rate by ``factors[s]`` from step s on, up to the next step of the table.
@@ -241,12 +245,14 @@ class Formula:
     decay: float
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Clip the gradient, add the weight decay, and change the block."""
+        """Clip the gradient, apply the weight decay, and change the block."""
         conf = self.updater.conf
         if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
-        if self.decay:
+        if self.decay and self.updater.decoupled:
+            w -= np.multiply(w, self.lr * self.decay, out=s)
+        elif self.decay:
             g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
         self.change(self.lr, w, g, slots, t, s)
