@@ -44,6 +44,7 @@ def Adadelta(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -59,6 +60,7 @@ def Adagrad(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -75,6 +77,7 @@ def Adam(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -93,6 +96,7 @@ def AdamW(
     weight_decay: float = 0.004,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -111,6 +115,7 @@ def Adamax(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -1061,6 +1066,7 @@ def Lion(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -1518,6 +1524,7 @@ def RMSprop(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
     *,
@@ -1657,6 +1664,7 @@ def SGD(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:

@@ -22,18 +22,20 @@ def common(
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> dict[str, Any]:
     """Return the fields that every optimizer sets.
 
     These are a weight decay, which is added to gradients, or decoupled, which is subtracted from the param times the
-    learning rate; bounds of the norm of each gradient and of its numbers; and
+    learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number; and
     settings of some params (:func:`ParamSettings`).
     """
-    bounds = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
+    bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
     decay = {"decoupled_weight_decay": True} if decoupled_weight_decay else {}
     fields = {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings)}
+    bounds |= {"clip_global_norm": clip_global_norm} if clip_global_norm else {}
     return {**fields, **decay, **bounds}
 
 

@@ -90,8 +90,12 @@ def _create(conf: UpdaterConf) -> Updater:
     """Return the updater without those of its param_settings."""
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
-    if conf.clip_norm and conf.nan_to_zero:
-        raise conf.error("nan_to_zero goes with clip_low and clip_high, not with clip_norm", "nan_to_zero")
+    if (conf.clip_norm or conf.clip_global_norm) and conf.nan_to_zero:
+        name = "clip_norm" if conf.clip_norm else "clip_global_norm"
+        raise conf.error(f"nan_to_zero goes with clip_low and clip_high, not with {name}", "nan_to_zero")
+    if conf.clip_global_norm and (conf.clip_norm or conf.clip_high > conf.clip_low):
+        text = "clips twice: give clip_global_norm, or clip_norm, clip_low and clip_high, also in param_settings"
+        raise conf.error(text, "clip_global_norm")
     if conf.momentum_conf and conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
         raise conf.error(f"{conf.type.name} has no momentum; leave momentum_conf out", "momentum_conf")
     if conf.momentum_conf and conf.momentum:
@@ -209,7 +213,8 @@ class Updater(Configured, ABC):
     ) -> Update:
         """Return the formula of :meth:`update` with its arrays: ``Ops.update`` applies those of many params at once.
 
-        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``.
+        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
+        bounds the norm of all gradients, the caller has scaled this one.
         """
         lr = self.rate_at(step) * lr_scale
         formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
