@@ -14,7 +14,9 @@ from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.net import Param
 from dsinga.ops import SparseRows
+from dsinga.ops.sparse import scaled, values_of
 from dsinga.ops.types import is_plain
+from dsinga.ops.update import norm_factor, sum_of_squares
 from dsinga.training import check_patterns, create_updater
 from dsinga.training.updater import Updater
 from dsinga.worker.param_homes import check_gradient
@@ -116,7 +118,8 @@ class LocalUpdater:
 
         Params without a gradient stay as they are. An array that cannot be changed in place is replaced by a new one.
         The norm of ``clip_norm`` is that of the whole param. With ``max_norm`` above 0, all gradients are scaled down
-        so that their norm together is at most this. Raises UserError for a gradient of a wrong name or shape.
+        so that their norm together is at most this; ``clip_global_norm`` of the updater bounds it, too. Raises
+        UserError for a gradient of a wrong name or shape.
         """
         small: dict[Updater, list[Param]] = {}
         single: list[tuple[Updater, Param, np.ndarray, np.ndarray | SparseRows]] = []
@@ -134,9 +137,16 @@ class LocalUpdater:
                 single.append((updater, param, value, gradient))
         groups = [self._group(updater, group) for updater, group in small.items()]
         joined = [group.join(gradients) for group in groups]
+        factor = 1.0
+        trained = [gradient for _, param, _, gradient in single if param.trainable]
         if max_norm:
-            trained = [gradient for _, param, _, gradient in single if param.trainable]
             factor = min(1.0, max_norm / max(norm_of([*joined, *trained]), max_norm))
+        if self._conf.clip_global_norm:
+            names = [param.name for params_of in small.values() for param in params_of]
+            squares = [sum_of_squares(values_of(gradients[name]).reshape(-1)) for name in names]
+            squares += [sum_of_squares(values_of(gradient).reshape(-1)) for gradient in trained]
+            factor *= norm_factor(math.sqrt(math.fsum(squares)) * factor, self._conf.clip_global_norm)
+        if factor != 1.0:
             joined = [gradient * np.float32(factor) for gradient in joined]
             single = [
                 (updater, param, value, scaled(gradient, factor) if param.trainable else gradient)
@@ -153,7 +163,7 @@ class LocalUpdater:
 
         :meth:`step` then takes the small ones, which it applies together. The param is changed in place.
         """
-        if self._joinable[name] and type(gradient) is np.ndarray:
+        if self._conf.clip_global_norm or (self._joinable[name] and type(gradient) is np.ndarray):
             return False
         check_gradient(name, gradient, self._shapes, (), self.steps)
         self._apply(self._updaters[name], self._params[name], params[name], gradient)
@@ -180,13 +190,6 @@ def norm_of(gradients: Sequence[np.ndarray | SparseRows]) -> float:
     """Return the Euclidean norm of several gradients together."""
     values = [gradient.values if isinstance(gradient, SparseRows) else gradient for gradient in gradients]
     return math.sqrt(sum(float(np.dot(array.reshape(-1), array.reshape(-1))) for array in values))
-
-
-def scaled(gradient: np.ndarray | SparseRows, factor: float) -> np.ndarray | SparseRows:
-    """Return a gradient times ``factor``."""
-    if isinstance(gradient, SparseRows):
-        return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
-    return gradient * np.float32(factor)
 
 
 def _check_value(name: str, params: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:

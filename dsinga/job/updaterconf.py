@@ -56,7 +56,9 @@ class ParamSettingsConf(Message):
 class UpdaterConf(Component):
     """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
 
-    Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it.
+    Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it,
+    and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger.
+    ``decoupled_weight_decay`` subtracts lr·weight_decay·w from the param, and adds no decay to the gradient.
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
     the place of ``momentum``. Of ``param_settings``, the first that matches a param's name holds for it.
     """
@@ -69,10 +71,12 @@ class UpdaterConf(Component):
     momentum: Share = 0.0
     momentum_conf: MomentumConf | None = None
     weight_decay: NonNegative = 0.0
+    decoupled_weight_decay: bool = False
     delta: NonNegative = 1e-8
     clip_low: Bound = 0.0
     clip_high: Bound = 0.0
     clip_norm: NonNegative = 0.0
+    clip_global_norm: NonNegative = 0.0
     nan_to_zero: bool = False
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)

@@ -42,7 +42,9 @@ def Adadelta(
     rho: float = 0.95,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -56,7 +58,9 @@ def Adagrad(
     learning_rate: Rate = 0.001,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -71,11 +75,32 @@ def Adam(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+
+def AdamW(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.004,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -88,7 +113,9 @@ def Adamax(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -1037,7 +1064,9 @@ def Lion(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:
@@ -1493,7 +1522,9 @@ def RMSprop(
     rho: float = 0.9,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
     *,
@@ -1631,7 +1662,9 @@ def SGD(
     momentum: Momentum = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> UpdaterConf:

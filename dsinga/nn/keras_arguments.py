@@ -71,7 +71,7 @@ ARGUMENTS = {
     "lr": "use learning_rate",
     "warmup_target": "it is initial_learning_rate; the warm-up begins with 0",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
-    "global_clipnorm": "use clip_norm, which is for each param",
+    "global_clipnorm": "use clip_global_norm",
     "initial_accumulator_value": "it is 0",
     "loss_scale_factor": "params are float32, and the loss needs no scale",
     "gradient_accumulation_steps": "use a larger batch_size, or workers=",

@@ -20,25 +20,36 @@ from dsinga.registry import registered
 
 def common(
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
 ) -> dict[str, Any]:
     """Return the fields that every optimizer sets.
 
-    These are a weight decay, which is added to gradients; bounds of the norm of each gradient and of its numbers; and
+    These are a weight decay, which is added to gradients, or decoupled, which is subtracted from the param times the
+    learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number; and
     settings of some params (:func:`ParamSettings`).
     """
-    bounds = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
-    return {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings), **bounds}
+    bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
+    decay = {"decoupled_weight_decay": True} if decoupled_weight_decay else {}
+    fields = {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings)}
+    bounds |= {"clip_global_norm": clip_global_norm} if clip_global_norm else {}
+    return {**fields, **decay, **bounds}
 
 
 COMMON = inspect.signature(common).parameters
 
 
-def optimizer(function: Callable[..., dict[str, Any]]) -> Callable[..., UpdaterConf]:
-    """Return a function of the fields of an updater as one that makes it: it takes ``COMMON`` arguments, too."""
-    return extended(function, COMMON, UpdaterConf, common)
+def optimizer(function: Callable[..., dict[str, Any]], defaults: Mapping[str, Any] = {}) -> Callable[..., UpdaterConf]:
+    """Return a function of the fields of an updater as one that makes it: it takes ``COMMON`` arguments, too.
+
+    ``defaults`` are those of some of these arguments, by name, where they differ.
+    """
+    defaults = {name: value for name, value in defaults.items() if name in COMMON}
+    parameters = {name: known.replace(default=defaults.get(name, known.default)) for name, known in COMMON.items()}
+    return extended(function, parameters, UpdaterConf, lambda **given: common(**{**defaults, **given}))
 
 
 @optimizer
@@ -81,6 +92,12 @@ FORMS = {
     "Adam": Form(
         "kAdam", BETAS, fixed={"bias_correction": True}, doc="Adam as published, with bias correction (kAdam)."
     ),
+    "AdamW": Form(
+        "kAdamW",
+        BETAS,
+        {"weight_decay": 0.004},
+        doc="AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).",
+    ),
     "Adamax": Form("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
     "RMSprop": Form(
         "kRMSProp",
@@ -103,7 +120,7 @@ def optimizer_function(name: str, form: Form, cls: Any) -> Callable[..., Updater
         return {**type_fields(UpdaterType, form.type), "learning_rate": learning_rate_conf(learning_rate), **fields}
 
     first = inspect.signature(function).parameters["learning_rate"]
-    return optimizer(named(function, name, form, cls, [first]))
+    return optimizer(named(function, name, form, cls, [first]), form.defaults)
 
 
 # Those of updaters beside SGD: nn.Lion of a class that is registered as kLion.

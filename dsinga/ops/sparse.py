@@ -47,6 +47,18 @@ class SparseRows:
         return SparseRows(self.rows[first:last] - start, self.values[first:last], (stop - start, *self.shape[1:]))
 
 
+def values_of(gradient: Array | SparseRows) -> Array:
+    """Return the numbers of a gradient: an array itself, or the values of sparse rows."""
+    return gradient.values if isinstance(gradient, SparseRows) else gradient
+
+
+def scaled(gradient: Array | SparseRows, factor: float) -> Array | SparseRows:
+    """Return a new gradient: this one times ``factor``, in float32."""
+    if isinstance(gradient, SparseRows):
+        return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
+    return gradient * np.float32(factor)
+
+
 def no_rows(shape: tuple[int, ...]) -> SparseRows:
     """Return a sparse float32 array of this shape without rows: zeros."""
     return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)

@@ -93,8 +93,21 @@ def clip_factor(gradient: Array, max_norm: float) -> float:
 
     It is 1 for a gradient that is not finite, so that NaN and infinity stay visible.
     """
-    squares, length = 0.0, block_length(gradient)
-    for start in range(0, gradient.size, length):
-        squares += float(np.square(gradient[start : start + length], dtype=np.float64).sum())
-    norm = math.sqrt(squares)
+    return norm_factor(math.sqrt(sum_of_squares(gradient)), max_norm)
+
+
+def sum_of_squares(array: Array) -> float:
+    """Return the sum of the squares of an array in float64, block by block, with the same bits in every run."""
+    array = array.reshape(-1)
+    squares, length = 0.0, block_length(array)
+    for start in range(0, array.size, length):
+        squares += float(np.square(array[start : start + length], dtype=np.float64).sum())
+    return squares
+
+
+def norm_factor(norm: float, max_norm: float) -> float:
+    """Return the factor, at most 1, that scales numbers of this Euclidean norm down to ``max_norm``.
+
+    It is max_norm / norm, as in Keras, where PyTorch adds 1e-6 to the norm; 1 for a norm that is not finite.
+    """
     return max_norm / norm if max_norm < norm < math.inf else 1.0

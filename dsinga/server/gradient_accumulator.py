@@ -12,7 +12,8 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.ops import SparseRows, buffers
-from dsinga.ops.sparse import add_up
+from dsinga.ops.sparse import add_up, scaled, values_of
+from dsinga.ops.update import sum_of_squares
 
 
 class Push(NamedTuple):
@@ -44,10 +45,14 @@ class Generations:
         """Accept messages of this generation of a group only."""
         self._generations[group] = generation
 
+    def is_current(self, group: int, generation: int) -> bool:
+        """Whether messages of this generation of a group are accepted."""
+        return generation == self._generations.get(group, self._first)
+
     def check(self, group: int, generation: int, message: str) -> None:
         """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
-        current = self._generations.get(group, self._first)
-        if generation != current:
+        if not self.is_current(group, generation):
+            current = self._generations.get(group, self._first)
             raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
 
 
@@ -66,6 +71,8 @@ class GradientAccumulator:
         self.changes_seen = 0  # how often the value had changed before ``copy`` was made
         self._contributors, self._members = contributors, frozenset(contributors)
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
+        self._sum: np.ndarray | SparseRows | None = None  # in place of the parts, see reduce
+        self.factor = 1.0  # by which the sum is multiplied
 
     def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
         """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
@@ -91,10 +98,12 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in the order of the workers; an empty list if the step is skipped.
+        """The gradients in the order of the workers, or their sum alone; an empty list if the step is skipped.
 
         Asserts that either all workers skip the step or none.
         """
+        if self._sum is not None:
+            return [self._sum]
         parts = [part for worker in self._contributors if (part := self._parts[worker]) is not None]
         assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
         return parts
@@ -102,8 +111,19 @@ class GradientAccumulator:
     def total(self) -> np.ndarray | SparseRows | None:
         """Return the sum of the gradients, added in their order, or None if the step is skipped; read-only.
 
-        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients.
+        The sum of sparse rows only is sparse. The sum may be written into one of the first two gradients. It is
+        multiplied by :attr:`factor`.
         """
+        total = self._total()
+        return total if total is None or self.factor == 1.0 else scaled(total, self.factor)
+
+    def reduce(self) -> float | None:
+        """Put the sum in place of the gradients; return the sum of its squares, or None if the step is skipped."""
+        self._sum = self._total()
+        self._parts = dict.fromkeys(self._parts)
+        return None if self._sum is None else sum_of_squares(values_of(self._sum))
+
+    def _total(self) -> np.ndarray | SparseRows | None:
         parts = self.parts
         if not parts:
             return None
@@ -121,8 +141,12 @@ class GradientAccumulator:
     def advance(self) -> None:
         """Advance to the next version and drop the gradients of this one."""
         self.version, self._next_version = self._next_version, self._next_version + 1
-        self._parts = {}
+        self.drop()
         self.copy = None
+
+    def drop(self) -> None:
+        """Drop the gradients of this version."""
+        self._parts, self._sum, self.factor = {}, None, 1.0
 
     @property
     def next_step(self) -> int:

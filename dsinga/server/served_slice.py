@@ -25,19 +25,20 @@ class UpdateBlock(NamedTuple):
     do: Callable[[], None]
 
 
-def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock]:
-    """Return the blocks of an update by the sum of ``gradients``, which are added in their order.
+def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0) -> list[UpdateBlock]:
+    """Return the blocks of an update by ``factor`` times the sum of ``gradients``, which are added in their order.
 
     ``update.gradient`` is not used. The blocks write to the value and the state only. They are so large that computing
     one takes much longer than taking it from a queue.
     """
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
-        UpdateBlock(stop - start, functools.partial(_change, update, gradients, start, stop)) for start, stop in bounds
+        UpdateBlock(stop - start, functools.partial(_change, update, gradients, factor, start, stop))
+        for start, stop in bounds
     ]
 
 
-def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
+def _change(update: Update, gradients: Sequence[Array], factor: float, start: int, stop: int) -> None:
     value, *others = (array[start:stop] for array in (update.value, *update.state, *gradients))
     state, pushed = others[: len(update.state)], others[len(update.state) :]
     scratch = buffers.empty((2, BLOCK))
@@ -46,6 +47,8 @@ def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -
         total = pushed[0][block]
         for gradient in pushed[1:]:
             total = np.add(total, gradient[block], out=change)
+        if factor != 1.0:
+            total = np.multiply(total, np.float32(factor), out=change)
         update.formula(value[block], total, [array[block] for array in state], change, spare)
 
 
@@ -138,6 +141,11 @@ class ServedSlice:
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.accumulators[group].add(step, worker, gradient)
 
+    @property
+    def is_clipped(self) -> bool:
+        """Whether what workers push are gradients, which count for the norm of all gradients."""
+        return self.spec.trainable or self.spec.is_gradient
+
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
 
@@ -160,7 +168,7 @@ class ServedSlice:
         gradients = accumulator.parts
         if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:
             update = updater.create_update(accumulator.version, self.value, gradients[0], self.state, *scales)
-            return split_update(update, gradients)
+            return split_update(update, gradients, accumulator.factor)
         total = accumulator.total()
         if self.spec.slice.width:
             self._note_change(accumulator.version, total)

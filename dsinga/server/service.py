@@ -16,7 +16,7 @@ from dsinga.server.shard import Shard
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
 # The methods that may be called: each is the method of ShardService with an underscore before its name.
-METHODS = frozenset({"pull", "push", "push_pull", "collective", "receive", "move"})
+METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective", "receive", "move"})
 
 
 class PendingAnswer:
@@ -50,6 +50,9 @@ class ShardService:
         changed rows only.
         ``push`` (push, ids): add gradients of slices; see :class:`Push`. A skipped step has no gradients.
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
+        ``squares`` (push): return the sums of squares of the summed gradients of a step, in the order of the slices;
+        ``clip`` (push, factor): update the slices by these gradients times ``factor``. Both where ``clip_global_norm``
+            bounds the norm of all gradients.
         ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of
         a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
         ``receive`` (route, ids, sender, generation): add the changes of slices that the server group ``sender`` sends.
@@ -112,6 +115,12 @@ class ShardService:
         identity = Push(*push)
         self._add(identity, items, ids)
         return self._pull((), ids, identity.step + 1, identity.group, since)
+
+    def _squares(self, items: Any, push: Sequence[Any]) -> PendingAnswer:
+        return PendingAnswer(self.shard, self.shard.squares(Push(*push)), lambda array: [array])
+
+    def _clip(self, items: Any, push: Sequence[Any], factor: float) -> None:
+        self.shard.clip(Push(*push), factor)
 
     def _collective(
         self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, worker: int,

@@ -23,6 +23,7 @@ import numpy as np
 from dsinga.errors import RunError
 from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push
+from dsinga.server.gradient_norms import GradientNorms
 from dsinga.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec
@@ -71,6 +72,8 @@ class Shard:
         self._synchronisation: Synchronisation | None = None
         assert not (executor.requires_single_group and self._copies), groups
         self._executor = executor()
+        clipped = [id for id, served_slice in self._slices.items() if served_slice.is_clipped]
+        self._norms = GradientNorms(clipped) if updater.conf.clip_global_norm else None
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0) -> None:
@@ -146,10 +149,60 @@ class Shard:
                 for id, gradient in gradients.items()
                 if self._slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
             ]
-        updates = [self._create_update(served_slice, push.group) for served_slice in complete]
-        self._executor.add(updates, [self._slices[id] for id in gradients])
+        if self._norms is not None:
+            complete = self._add_squares(self._norms, complete, push)
+        self._update(complete, push.group, [self._slices[id] for id in gradients])
+
+    def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
+        """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
+        updates = [self._create_update(served_slice, group) for served_slice in complete]
+        self._executor.add(updates, pushed)
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
+
+    def _add_squares(self, norms: GradientNorms, complete: Sequence[ServedSlice], push: Push) -> list[ServedSlice]:
+        """Add up the gradients of slices and their squares; return the slices whose update needs no norm."""
+        squares = {
+            served_slice.spec.slice.id: served_slice.accumulators[push.group].reduce()
+            for served_slice in complete
+            if served_slice.is_clipped
+        }
+        counted = {id: value for id, value in squares.items() if value is not None}
+        with self._lock:
+            if self._generations.is_current(push.group, push.generation):
+                request = norms.add(push.group, push.step, counted)
+            else:  # the group has begun anew meanwhile, and lets this update end
+                request = None
+                for id in counted:
+                    self._slices[id].accumulators[push.group].advance()
+        if request is not None:
+            request.resolve()
+        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in counted]
+
+    def squares(self, push: Push) -> Future[np.ndarray]:
+        """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
+
+        Where the norm of all gradients is clipped, slices of which all workers have pushed wait for :meth:`clip`.
+        """
+        assert self._norms is not None
+        with self._lock:
+            self._check_open()
+            self._generations.check(push.group, push.generation, f"a request of worker {push.worker}")
+            return self._norms.request(push.group, push.step).future
+
+    def clip(self, push: Push, factor: float) -> None:
+        """Update the slices by their gradients of a step times ``factor``, which makes the norm of all small enough.
+
+        :meth:`squares` must have resolved. A repeated call is dropped.
+        """
+        assert self._norms is not None
+        with self._lock:
+            self._check_open()
+            self._generations.check(push.group, push.generation, f"a factor of worker {push.worker}")
+            complete = [self._slices[id] for id in self._norms.take(push.group, push.step)]
+        for served_slice in complete:
+            served_slice.accumulators[push.group].factor = factor
+        self._update(complete, push.group)
 
     def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
         end, fail = partial(self._advance, served_slice, group), partial(self._fail, served_slice, group)
@@ -257,14 +310,21 @@ class Shard:
             self._check_open()
             self._generations.set(group, generation)
             accumulators = [served_slice.accumulators[group] for served_slice in self._slices.values()]
+            requests = self._norms.clear(group) if self._norms is not None else []
+            for id in {id for request in requests for id in request.squares}:
+                self._slices[id].accumulators[group].drop()
             step = max([step, *(accumulator.next_step for accumulator in accumulators)])
             for accumulator in accumulators:
                 accumulator.restart(step)
+            if self._norms is not None:
+                self._norms.restart(group, step)
             self._staleness_bound.join(group)
             failed = self._pulls.clear(group)
             collectives, self._collectives[group] = self._collectives[group], Collectives()
             complete = [pull for served_slice in self._slices.values() for pull in self._pulls.serve(served_slice)]
         collectives.close(error)
+        for request in requests:
+            request.fail(error)
         for pull in failed:
             pull.future.set_exception(error)
         for pull in complete:
@@ -391,11 +451,14 @@ class Shard:
                 return
             self._error = error
             pulls = self._pulls.clear()
+            requests = self._norms.clear() if self._norms is not None else []
         self._executor.close(str(error))
         for collectives in self._collectives.values():
             collectives.close(error)
         if self._synchronisation is not None:
             self._synchronisation.close(error)
+        for request in requests:
+            request.fail(error)
         for pull in pulls:
             pull.future.set_exception(error)
 
@@ -403,6 +466,7 @@ class Shard:
         """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
             lines = self._pulls.pending()
+            lines += self._norms.pending() if self._norms is not None else []
         for group, collectives in self._collectives.items():
             of = f" of group {group}" if len(self._groups) > 1 else ""
             lines += [f"collective{of} {line}" for line in collectives.pending()]

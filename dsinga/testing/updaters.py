@@ -30,7 +30,8 @@ class UpdaterContract:
     rows of a sparse gradient as a param of their own.
 
     :meth:`formula`, where a subclass defines it, is the update again in plain numpy: the updater must agree with it
-    over 6 steps. Clipping and weight decay are in the gradient already, and ``lr_scale`` in the rate.
+    over 6 steps. Clipping and weight decay are in the gradient already (a decoupled decay in the param), and
+    ``lr_scale`` in the rate.
 
     >>> import numpy as np
     >>> from dsinga.job import UpdaterConf
@@ -70,7 +71,12 @@ class UpdaterContract:
         for step in range(STEPS):
             gradient = numbers(step + 1)
             lr = float(updater.rate(step)) * LR_SCALE
-            w, slots = self.formula(conf, step, lr, w, prepared(conf, gradient, w), dict(slots))
+            g = clipped(conf, gradient)
+            if updater.decoupled:
+                w = w - lr * conf.weight_decay * WD_SCALE * w
+            else:
+                g = g + w * conf.weight_decay * WD_SCALE
+            w, slots = self.formula(conf, step, lr, w, g, dict(slots))
             updater.update(step, value, gradient, state, LR_SCALE, WD_SCALE)
             np.testing.assert_allclose(value, w, self.rtol, self.atol, err_msg=f"param after step {step}")
             for slot, array in slots.items():
@@ -157,14 +163,14 @@ def numbers(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
 
 
-def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the gradient in float64 as ``change`` gets it: clipped, then with weight decay."""
+def clipped(conf: UpdaterConf, gradient: np.ndarray) -> np.ndarray:
+    """Return the gradient in float64, clipped."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))
     if conf.clip_high > conf.clip_low:
         g = np.clip(g, conf.clip_low, conf.clip_high)
-    return g + w * conf.weight_decay * WD_SCALE
+    return g
 
 
 def assert_same(actual: Arrays, expected: Arrays) -> None:

@@ -2,8 +2,10 @@
 
 The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
 ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
-times ``lr_scale``. With ``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in
-only four of its updaters, and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
+times ``lr_scale``. A decoupled decay is no part of the gradient: w -= lr·weight_decay·wd_scale·w comes before the
+formula, as of Loshchilov and Hutter (2019), with the rate of the step, as in PyTorch, Keras and optax. With
+``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in only four of its updaters,
+and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
 """
 
 from __future__ import annotations
@@ -88,8 +90,12 @@ def _create(conf: UpdaterConf) -> Updater:
     """Return the updater without those of its param_settings."""
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
-    if conf.clip_norm and conf.nan_to_zero:
-        raise conf.error("nan_to_zero goes with clip_low and clip_high, not with clip_norm", "nan_to_zero")
+    if (conf.clip_norm or conf.clip_global_norm) and conf.nan_to_zero:
+        name = "clip_norm" if conf.clip_norm else "clip_global_norm"
+        raise conf.error(f"nan_to_zero goes with clip_low and clip_high, not with {name}", "nan_to_zero")
+    if conf.clip_global_norm and (conf.clip_norm or conf.clip_high > conf.clip_low):
+        text = "clips twice: give clip_global_norm, or clip_norm, clip_low and clip_high, also in param_settings"
+        raise conf.error(text, "clip_global_norm")
     if conf.momentum_conf and conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
         raise conf.error(f"{conf.type.name} has no momentum; leave momentum_conf out", "momentum_conf")
     if conf.momentum_conf and conf.momentum:
@@ -122,6 +128,7 @@ class Updater(Configured, ABC):
 
     conf: UpdaterConf
     slots: tuple[str, ...] = ()
+    decoupled: bool = False  # whether weight decay is no part of the gradient, also unless the job says so
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
@@ -129,6 +136,7 @@ class Updater(Configured, ABC):
         super().__init__(conf)
         self.rate = schedule(conf.learning_rate)
         self.clips = conf.clip_high > conf.clip_low
+        self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the schedule's rate by ``factors[s]`` from step s on, up to the next step of the table.
@@ -205,7 +213,8 @@ class Updater(Configured, ABC):
     ) -> Update:
         """Return the formula of :meth:`update` with its arrays: ``Ops.update`` applies those of many params at once.
 
-        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``.
+        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
+        bounds the norm of all gradients, the caller has scaled this one.
         """
         lr = self.rate_at(step) * lr_scale
         formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
@@ -241,12 +250,14 @@ class Formula:
     decay: float
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Clip the gradient, add the weight decay, and change the block."""
+        """Clip the gradient, apply the weight decay, and change the block."""
         conf = self.updater.conf
         if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
-        if self.decay:
+        if self.decay and self.updater.decoupled:
+            w -= np.multiply(w, self.lr * self.decay, out=s)
+        elif self.decay:
             g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
         self.change(self.lr, w, g, slots, t, s)

@@ -1,4 +1,4 @@
-"""The formulas of SINGA's seven updaters, and of Lion."""
+"""The formulas of SINGA's seven updaters, of AdamW and of Lion."""
 
 from __future__ import annotations
 
@@ -202,6 +202,24 @@ class Adam(Updater):
         w -= t
 
 
+@register("updater", kAdamW=9)
+class AdamW(Adam):
+    """AdamW of Loshchilov and Hutter (2019): Adam with bias correction and decoupled ``weight_decay``."""
+
+    class Conf(Settings):
+        """Settings of kAdamW."""
+
+        beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
+        beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
+
+    settings: Conf  # type: ignore[assignment]
+    decoupled = True
+
+    def change_at(self, step: int) -> Change:
+        """Return :meth:`Adam.change_corrected` after ``step`` + 1 updates."""
+        return functools.partial(self.change_corrected, step + 1)
+
+
 @register("updater", kAdamMax=7)
 class AdamMax(Updater):
     """AdaMax of Kingma and Ba (2015); as in SINGA, without their bias correction."""
@@ -235,7 +253,7 @@ class AdamMax(Updater):
 class Lion(Updater):
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down.
 
-    ``weight_decay`` is a part of the gradient, as of all updaters, where Chen et al. subtract it apart from that.
+    ``weight_decay`` is a part of the gradient, as of most updaters; that of Chen et al. is ``decoupled_weight_decay``.
     """
 
     class Conf(Settings):

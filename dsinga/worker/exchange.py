@@ -15,6 +15,7 @@ from dsinga.server.slicing import MIN_BUCKET_BYTES
 from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions, Meter
+from dsinga.worker.global_clipping import GlobalClipping
 from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape, check_gradient
 from dsinga.worker.replicated_params import ReplicatedParams
 from dsinga.worker.server_client import ServerClient
@@ -35,6 +36,7 @@ class Exchange(Mapping[str, Array]):
         options: when values and gradients are exchanged, and how gradients are compressed.
         meter: counts seconds of waiting and bytes.
         replicas: the params that the worker updates itself.
+        clipping: bounds the norm of all gradients; None where the job does not.
     """
 
     def __init__(
@@ -44,13 +46,14 @@ class Exchange(Mapping[str, Array]):
         options: ExchangeOptions,
         meter: Meter | None = None,
         replicas: ReplicatedParams | None = None,
+        clipping: GlobalClipping | None = None,
     ):
         self._homes = {home.name: home for home in homes}
         self._shapes = {home.name: home.shape for home in homes}
         self._clients = clients
         self._options = options
         self._meter = meter or Meter()
-        self._replicas = replicas
+        self._replicas, self._clipping = replicas, clipping
         self._buckets: list[BucketExchange] = []
         self._bucket_of: dict[int, BucketExchange] = {}
         self._wait = Wait(options.timeout)
@@ -151,10 +154,19 @@ class Exchange(Mapping[str, Array]):
         for bucket in self._buckets:
             if bucket.has_gradients:
                 bucket.send(self._step)
+        factor = 1.0 if self._clipping is None else self._clip(self._clipping)
         if self._replicas is not None:
-            self._replicas.finish()
+            self._replicas.finish(factor)
         self._pushed.clear()
         self._step += 1
+
+    def _clip(self, clipping: GlobalClipping) -> float:
+        """Let servers update by clipped gradients; return the factor that clips those of replicated params."""
+        started = time.perf_counter()
+        local = self._replicas.squares if self._replicas is not None else {}
+        factor = clipping.clip(self._step, local, self._clients, self._wait, self.all_reduce)
+        self._meter.waited += time.perf_counter() - started
+        return factor
 
     def skip(self) -> None:
         """End the present step without a change of any param; nothing may have been pushed.

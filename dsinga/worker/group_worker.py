@@ -31,6 +31,7 @@ from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, W
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import Meter
+from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
@@ -65,7 +66,9 @@ class GroupWorker:
         nets = [net.locals[key.worker] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
-        self._replicated = ReplicatedParams(replicated, config.updater, self._ops) if replicated else None
+        clipping = global_clipping(config, key.worker)
+        whole = clipping is not None
+        self._replicated = ReplicatedParams(replicated, config.updater, self._ops, whole) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
@@ -83,7 +86,7 @@ class GroupWorker:
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         homes = param_homes(shapes, slices, clients, lasting, self._replicated)
         move_local_slices(homes, clients)
-        exchange = Exchange(homes, clients, config.options, inner, self._replicated)
+        exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
         self.exchange: Exchange | DeviceParams = exchange
         if self._on_device:
             ahead = config.options.pull is PullTime.kAtOnce
@@ -114,6 +117,8 @@ class GroupWorker:
             large = [size for size in sizes if size > buffers.LARGEST]
             for size in large:
                 self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
+        elif self._config.updater.conf.clip_global_norm:
+            return  # all gradients wait for the last one
         elif self._config.topology.workers == self._config.topology.groups == 1:
             params = {slice_.param for slice_ in slices if not slice_.width}
             sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in params]

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.update import sum_of_squares
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.served_slice import ServedSlice
 from dsinga.training import Updater
@@ -32,14 +33,18 @@ class ReplicatedParams(Mapping[str, Array]):
         params: the params by name.
         updater: applies gradients.
         ops: the backend; None for numpy in host memory.
+        whole: whether :meth:`finish` scales the gradients of params that are pushed, so that none is applied before.
 
     Attributes:
         static: the names of the params that keep their values; they get no gradient.
+        squares: with ``whole``, the sum of squares of each gradient that was pushed since the last step.
     """
 
-    def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
+    def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None, whole: bool = False):
         self._updater = updater
         self._ops = ops or NumpyOps()
+        self._whole = whole
+        self.squares: dict[str, float] = {}
         self._updates: list[tuple[float, Update]] = []  # each with its clip_norm
         self.static = frozenset(name for name, param in params.items() if param.static)
         self._params = {
@@ -83,17 +88,23 @@ class ReplicatedParams(Mapping[str, Array]):
         In host memory it is applied at once, while it is in the caches; on a device, one launch applies all gradients.
         """
         param = self._params[name]
-        if type(param.value) is np.ndarray:
+        if type(param.value) is np.ndarray and not (self._whole and param.spec.trainable):
             self.update(step, name, 0, gradient)
         elif not param.spec.trainable and not isinstance(gradient, SparseRows):
             param.value = self._move(gradient, param)  # not a copy, which would be a launch
         else:
             update = self._create_update(step, param, param.value, self._move(gradient, param), param.state)
             self._updates.append((self._updater_of(param).conf.clip_norm, update))
+            if self._whole:
+                self.squares[name] = sum_of_squares(update.gradient)
 
-    def finish(self) -> None:
-        """Apply the gradients that were pushed."""
+    def finish(self, factor: float = 1.0) -> None:
+        """Apply the gradients that were pushed, times ``factor``."""
         updates, self._updates = self._updates, []
+        self.squares = {}
+        if factor != 1.0:
+            scale = np.float32(factor)
+            updates = [(norm, update._replace(gradient=update.gradient * scale)) for norm, update in updates]
         for clip_norm in dict.fromkeys(norm for norm, _ in updates):
             self._ops.update([update for norm, update in updates if norm == clip_norm], clip_norm)
 

@@ -127,6 +127,20 @@ class ServerClient:
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
         return ValuesReply(reply, list(gradients), self._unreleased)
 
+    def squares(self, step: int) -> Reply:
+        """Request the sums of squares of the summed gradients of ``step``, float64, in the order of the slices."""
+        return self.transport.call("squares", [list(self._header(step))])
+
+    def clip(self, step: int, factor: float) -> None:
+        """Let the server update its slices by their gradients of ``step`` times ``factor``.
+
+        If this fails, the next pull raises its error.
+        """
+        self.transport.call("clip", [list(self._header(step)), factor])
+
+    def _header(self, step: int, skip: bool = False) -> Push:
+        return Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
+
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
         worker = self._worker
@@ -136,8 +150,7 @@ class ServerClient:
     def _send(
         self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any
     ) -> Reply:
-        push = Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
-        fields = list(push), list(gradients), *fields
+        fields = list(self._header(step, skip)), list(gradients), *fields
         if skip:
             return self.transport.call(method, fields, **options)
         if self._send_buffer is not None:

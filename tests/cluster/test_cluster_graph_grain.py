@@ -62,6 +62,12 @@ def test_the_iterations_of_a_round_are_one_message_to_the_scheduler(job: Job) ->
     assert counts["update-graph"] < others
 
 
+def test_clipping_all_gradients_together_is_refused(job: Job, threads: Client) -> None:
+    job.updater.clip_global_norm = 1.0
+    with pytest.raises(UserError, match="graph grain cannot clip the norm of all gradients; train with grain round"):
+        train(job, threads, grain="graph", progress=False)
+
+
 def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
     job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="custom"))
     with pytest.raises(UserError, match="graph grain"):

@@ -99,3 +99,29 @@ def test_all_gradients_are_scaled_to_a_norm_together() -> None:
         updater.step(params, {name: np.ones_like(value) for name, value in params.items()}, max_norm)
         np.testing.assert_allclose(before["w1"] - params["w1"], 0.01 * factor, rtol=1e-4)
         np.testing.assert_allclose(before["b1"] - params["b1"], 0.02 * factor, rtol=1e-4)  # has an lr_scale of 2
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.3])
+def test_the_norm_of_all_gradients_is_clipped_as_by_pytorch(max_norm: float) -> None:
+    """torch divides by the norm + 1e-6."""
+    torch = pytest.importorskip("torch")
+    net = net_of("momentum")
+    net.job.updater.clip_global_norm = 0.5
+    params, updater = net.initial_params(), net.updater()
+    tensors = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in params.items()}
+    rates = {"w1": 0.01, "b1": 0.02, "w2": 0.1, "b2": 0.01}
+    peer = torch.optim.SGD([{"params": [tensors[name]], "lr": lr} for name, lr in rates.items()], momentum=0.9)
+    rng = np.random.default_rng(1)
+    for step in range(4):
+        gradients = {
+            name: rng.normal(0, 0.01 if step == 2 else 1, value.shape).astype(np.float32)
+            for name, value in params.items()
+        }
+        for name, tensor in tensors.items():
+            tensor.grad = torch.tensor(gradients[name])
+        torch.nn.utils.clip_grad_norm_(tensors.values(), max_norm or 0.5)
+        peer.step()
+        assert not any(updater.apply_large(params, name, gradient) for name, gradient in gradients.items())
+        updater.step(params, gradients, max_norm)
+        for name, tensor in tensors.items():
+            np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -73,6 +73,11 @@ KINDS = {
     "gathered activations": Kind(GATHERED, {**TWO, "fullc_gather": True}),
     "graphs": Kind(figures=TWO, options={"grain": "graph"}),
     "moving rates": Kind(MOVING, TWO),
+    "gradients clipped together": Kind(
+        JOB.replace("weight_decay: 0.001", "weight_decay: 0.1 decoupled_weight_decay: true clip_global_norm: 0.2"),
+        {"nworkers_per_group": 3, "nservers_per_group": 2},
+        client="processes",
+    ),
     "moving rates on workers": Kind(MOVING, {"nworkers_per_group": 2, "update": "kWorker"}),
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
     "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),

@@ -83,6 +83,10 @@ PAIRS = {
         nn.Adam(0.1, 0.8, 0.95, epsilon=0.01, weight_decay=0.1),
         lambda o, p: o.Adam(p, 0.1, betas=(0.8, 0.95), eps=0.01, weight_decay=0.1),
     ),
+    "adamw": (
+        nn.AdamW(0.1, 0.8, 0.95, epsilon=0.01, weight_decay=0.1),
+        lambda o, p: o.AdamW(p, 0.1, betas=(0.8, 0.95), eps=0.01, weight_decay=0.1),
+    ),
 }
 
 
@@ -101,11 +105,20 @@ def test_updates_are_those_of_pytorch(name):
         np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "Adam", "adamax", "rmsprop", "adagrad", "adadelta", "lion", "kNesterov"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "Adam", "AdamW", "adamax", "rmsprop", "adagrad", "adadelta", "lion", "kNesterov"]
+)
 def test_an_optimizer_by_name_has_the_defaults(name):
     conf = updater_conf(name)
     create_updater(conf)
-    functions = {"sgd": nn.SGD, "adam": nn.Adam, "adamax": nn.Adamax, "rmsprop": nn.RMSprop, "lion": nn.Lion}
+    functions = {
+        "sgd": nn.SGD,
+        "adam": nn.Adam,
+        "adamw": nn.AdamW,
+        "adamax": nn.Adamax,
+        "rmsprop": nn.RMSprop,
+        "lion": nn.Lion,
+    }
     if name.lower() in functions:
         assert conf == functions[name.lower()]()
 

@@ -22,6 +22,7 @@ OPTIONS = {
     "kRMSProp": {"rmsprop_conf": {"rho": 0.8}},
     "kAdaDelta": {"adadelta_conf": {"rho": 0.7}},
     "kAdam": {"adam_conf": BETAS},
+    "kAdamW": {"adamw_conf": BETAS},
     "kAdamMax": {"adammax_conf": BETAS},
     "kLion": {"lion_conf": BETAS},
 }
@@ -47,12 +48,18 @@ class TestBuiltInUpdaters(UpdaterContract):
         for clip in ({}, {"clip_low": -0.5, "clip_high": 0.7})
         for decay, momentum in ((0.0, 0.0), (0.02, 0.9))
     ] + [conf_of(kind, momentum_conf=MOVING, weight_decay=0.02) for kind in ("kSGD", "kNesterov")]
+    confs += [
+        conf_of(kind, decoupled_weight_decay=True, weight_decay=0.02, momentum=0.9, delta=1e-3)
+        for kind in ("kSGD", "kNesterov", "kRMSProp", "kLion")
+    ]
     confs.append(conf_of("kRMSProp", rmsprop_conf={"rho": 0.8, "centered": True}, weight_decay=0.02, delta=1e-3))
 
     def formula(self, conf, step, lr, w, g, slots):
         assert lr == 0.1 * 0.5 ** (step // 2) * LR_SCALE
         if conf.momentum_conf:  # 0.3 at step 0, 0.8 from step 4 on
             conf = conf.replace(momentum=min(0.3 + 0.5 / 4 * step, 0.8))
+        if conf.type.name == "kAdamW":
+            return self.kAdamW(step + 1, conf, lr, w, g, **slots)
         return getattr(self, conf.type.name)(conf, lr, w, g, **slots)
 
     def kSGD(self, conf, lr, w, g, history=0.0):
@@ -85,6 +92,12 @@ class TestBuiltInUpdaters(UpdaterContract):
         mean = 0.8 * mean + (1 - 0.8) * g
         squares = 0.95 * squares + (1 - 0.95) * g**2
         return w - lr * mean / np.sqrt(squares + conf.delta), {"mean": mean, "squares": squares}
+
+    def kAdamW(self, count, conf, lr, w, g, mean, squares):
+        mean = 0.8 * mean + (1 - 0.8) * g
+        squares = 0.95 * squares + (1 - 0.95) * g**2
+        first, second = mean / (1 - 0.8**count), squares / (1 - 0.95**count)
+        return w - lr * first / (np.sqrt(second) + conf.delta), {"mean": mean, "squares": squares}
 
     def kAdamMax(self, conf, lr, w, g, mean, norm):
         mean = 0.8 * mean + (1 - 0.8) * g

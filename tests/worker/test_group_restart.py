@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dsinga.api import roots
 from dsinga.job import ClusterConf, Job
@@ -10,7 +11,9 @@ from dsinga.job.topology import topology
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train
 
 
-def test_steps_whose_reports_were_lost_are_computed_again_without_a_change(job: Job) -> None:
+@pytest.mark.parametrize("clip_global_norm", [0.0, 0.1])
+def test_steps_whose_reports_were_lost_are_computed_again_without_a_change(job: Job, clip_global_norm: float) -> None:
+    job.updater.clip_global_norm = clip_global_norm
     shape = ClusterConf(nworker_groups=2, nworkers_per_group=2, nservers_per_group=2)
     job = job.replace(cluster=shape, train_steps=12)
     config, values = prepare(job, topology(job, 4, 1), roots(job, None))

@@ -41,6 +41,10 @@ def _check(job: Job) -> None:
     """Raise JobError for a job that graph grain cannot run."""
     if job.skip_bad_batches:
         raise job.error("graph grain cannot skip batches; train with grain round", "skip_bad_batches")
+    if job.updater.clip_global_norm:
+        raise job.updater.error(
+            "graph grain cannot clip the norm of all gradients; train with grain round", "clip_global_norm"
+        )
     if job.train_one_batch.alg is not AlgType.kBP:
         raise job.train_one_batch.error("graph grain runs kBP only; train other algorithms with grain round", "alg")
 
