@@ -15,7 +15,8 @@ class LRGenConf(Component):
     """The learning rate and its schedule.
 
     Beyond SINGA, as in cxxnet: the rate is ``base_lr`` before ``start_step``, then the schedule's at that step, and
-    nowhere from there on less than ``minimum_lr``.
+    nowhere from there on less than ``minimum_lr``. In the first ``warmup_steps`` steps the rate rises in a line from
+    ``warmup_lr`` to the schedule's first rate; the schedule counts its steps from there.
     """
 
     kind: ClassVar = "schedule"
@@ -25,15 +26,22 @@ class LRGenConf(Component):
     base_lr: NonNegative = 0.01
     minimum_lr: NonNegative | None = None
     start_step: Natural = 0
+    warmup_steps: Natural = 0
+    warmup_lr: NonNegative = 0.0
     extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class MomentumConf(Message):
-    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``."""
+    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``.
+
+    With ``one_cycle``, in place of ``saturation_step``, it moves against the learning rate of kOneCycle: it is
+    ``base_momentum`` where that is lowest, and ``final_momentum`` where it is highest.
+    """
 
     base_momentum: Share = 0.5
     final_momentum: Share = 0.9
-    saturation_step: Count
+    saturation_step: Count | None = None
+    one_cycle: bool = False
 
 
 class ParamSettingsConf(Message):

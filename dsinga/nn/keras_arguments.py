@@ -69,7 +69,7 @@ ARGUMENTS = {
     "call of MultiHeadAttention.use_causal_mask": "give it to nn.MultiHeadAttention itself",
     "call of Attention.use_causal_mask": "give it to nn.Attention itself",
     "lr": "use learning_rate",
-    "warmup_target": "it is initial_learning_rate; the warm-up begins with 0",
+    "warmup_target": "it is initial_learning_rate; the warm-up begins with warmup_lr",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
     "global_clipnorm": "use clip_norm, which is for each param",
     "initial_accumulator_value": "it is 0",

@@ -64,9 +64,7 @@ OPTIMIZERS = {
     "AdamW": "write nn.Adam(weight_decay=...), which adds the decay to gradients",
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
-    "CosineDecayRestarts": "write nn.CosineDecay, or register a schedule (docs/extending.md)",
     "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
-    "PolynomialDecay": 'write nn.Schedule("kLinear", ...) for power 1',
 }
 
 LOSSES = {

@@ -24,6 +24,7 @@ from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
 from dsinga.registry import nearest
+from dsinga.training.composed_schedules import momentum_share
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
@@ -128,6 +129,7 @@ class Updater(Configured, ABC):
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         self.rate = schedule(conf.learning_rate)
+        self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -145,14 +147,10 @@ class Updater(Configured, ABC):
         return next((variant for pattern, variant in self.variants if fnmatchcase(param, pattern)), self)
 
     def momentum_at(self, step: int) -> float:
-        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·step / saturation_step, up to final.
-
-        That is cxxnet's schedule, which takes the smaller of this and final_momentum.
-        """
-        if (conf := self.conf.momentum_conf) is None:
+        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (:func:`momentum_share`)."""
+        if (conf := self.conf.momentum_conf) is None or self._momentum_share is None:
             return self.conf.momentum
-        share = min(step / conf.saturation_step, 1.0)
-        return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * share
+        return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
