@@ -132,6 +132,8 @@ def check_reinforcement(job: Job) -> None:
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
+    if job.updater.ema_conf:
+        raise job.updater.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
     if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
         raise conf.error(
             "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "

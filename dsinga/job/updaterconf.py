@@ -44,6 +44,18 @@ class MomentumConf(Message):
     one_cycle: bool = False
 
 
+class EMAConf(Message):
+    """An exponential moving average of the params (EMA): a = decay·a + (1 - decay)·w after every ``every`` updates.
+
+    The first of these copies the params. With ``warmup`` the decay of the t-th one, counted from 0, is at most
+    1 - (1 + t)^(-2/3).
+    """
+
+    decay: Share = 0.999
+    warmup: bool = False
+    every: Count = 1
+
+
 class ParamSettingsConf(Message):
     """Settings of the updater for the params whose name ``match``, a pattern such as ``*_bias``, fits.
 
@@ -66,7 +78,8 @@ class UpdaterConf(Component):
 
     Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it.
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
-    the place of ``momentum``. Of ``param_settings``, the first that matches a param's name holds for it.
+    the place of ``momentum``. With ``ema_conf`` params are averaged: tests and results use the averages. Of
+    ``param_settings``, the first that matches a param's name holds for it.
     """
 
     kind: ClassVar = "updater"
@@ -82,6 +95,7 @@ class UpdaterConf(Component):
     clip_high: Bound = 0.0
     clip_norm: NonNegative = 0.0
     nan_to_zero: bool = False
+    ema_conf: EMAConf | None = None
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
 

@@ -46,6 +46,10 @@ def Adadelta(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaDelta of Zeiler (2012) (kAdaDelta).
 
@@ -60,6 +64,10 @@ def Adagrad(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
@@ -75,6 +83,10 @@ def Adam(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
 
@@ -92,6 +104,10 @@ def Adamax(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaMax without bias correction (kAdamMax).
 
@@ -1064,6 +1080,10 @@ def Lion(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
 
@@ -1559,6 +1579,10 @@ def RMSprop(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
     *,
     centered: bool = False,
 ) -> UpdaterConf:
@@ -1697,6 +1721,10 @@ def SGD(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 

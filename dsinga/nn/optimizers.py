@@ -23,14 +23,22 @@ def common(
     clip_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> dict[str, Any]:
     """Return the fields that every optimizer sets.
 
-    These are a weight decay, which is added to gradients; bounds of the norm of each gradient and of its numbers; and
-    settings of some params (:func:`ParamSettings`).
+    These are a weight decay, which is added to gradients; bounds of the norm of each gradient and of its numbers;
+    settings of some params (:func:`ParamSettings`); and the exponential moving average of the params (docs/ema.md).
     """
-    bounds = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
-    return {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings), **bounds}
+    if not use_ema and (ema_warmup, ema_every) != (False, 1):
+        raise UserError("ema_warmup and ema_every have no effect without use_ema=True")
+    ema = {"ema_conf": {"decay": ema_momentum, "warmup": ema_warmup, "every": ema_every}} if use_ema else {}
+    bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
+    fields = {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings)}
+    return {**fields, **bounds, **ema}
 
 
 COMMON = inspect.signature(common).parameters

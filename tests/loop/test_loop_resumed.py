@@ -49,6 +49,8 @@ CYCLE = JOB.replace(
     schedule { type: kPolynomial base_lr: 0.02 polynomial_conf { change_freq: 4 } }
     schedule { type: kCosineRestarts base_lr: 0.01 restarts_conf { change_freq: 2 t_mul: 2 } } boundary: 3 } } } }""",
 )
+EMA = "ema_conf { decay: 0.8 warmup: true every: 2 }"
+AVERAGED = HYBRID.replace("updater {", f"updater {{ {EMA}")
 CHAINS = f"{CD} neuralnet {{ {DATA} {machine(1, 'data', 24, 'persistent: true')} }}"
 WORDS = """
 updater { type: kSGD momentum: 0.9 weight_decay: 0.01 learning_rate { type: kFixed base_lr: 0.1 }
@@ -85,6 +87,10 @@ KINDS = {
     "moving rates": Kind(MOVING, TWO),
     "moving rates on workers": Kind(MOVING, {"nworkers_per_group": 2, "update": "kWorker"}),
     "one cycle": Kind(CYCLE, TWO),
+    "averages here": Kind(AVERAGED, client=""),
+    "averages": Kind(AVERAGED, TWO, client="processes"),
+    "averages on workers": Kind(AVERAGED, {**TWO, "update": "kWorker"}),
+    "averages of sparse rows": Kind(WORDS.replace("updater {", f"updater {{ {EMA}"), {"nworkers_per_group": 3}),
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
     "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),
     "persistent chains": Kind(CHAINS, {"nworkers_per_group": 2}),
