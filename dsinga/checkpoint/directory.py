@@ -44,6 +44,8 @@ from dsinga.checkpoint.tensors import (
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.training.divergence import first_not_finite
+from dsinga.training.ema import SLOT as EMA_SLOT
+from dsinga.training.ema import averaged
 
 
 class Checkpoint(NamedTuple):
@@ -168,9 +170,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def read_checkpoint_params(path: Path) -> Arrays:
-    """Read only the params of the checkpoint directory ``path``; raises UserError as :func:`read_checkpoint` does."""
+    """Return the params of the checkpoint directory ``path``, or the averages of a run that has kept them.
+
+    Raises UserError as :func:`read_checkpoint` does.
+    """
     try:
-        return _read_arrays(path / PARAMS, read_metadata(path).files[PARAMS])
+        metadata = read_metadata(path)
+        params = _read_arrays(path / PARAMS, metadata.files[PARAMS])
+        if not any(name.endswith(f"/{EMA_SLOT}") for name in metadata.state):
+            return params
+        return averaged(params, _by_param(_read_arrays(path / STATE, metadata.files[STATE])))
     except DamagedFile as error:
         raise UserError(f"{error}; {_another(path)}") from None
 
@@ -196,15 +205,21 @@ def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoi
 def _read(path: Path) -> Checkpoint:
     metadata = read_metadata(path)
     arrays = {name: _read_arrays(path / name, expected) for name, expected in metadata.files.items()}
-    state: dict[str, Arrays] = {}
-    for name, array in arrays[STATE].items():
-        param, _, slot = name.rpartition("/")
-        state.setdefault(param, {})[slot] = array
+    state = _by_param(arrays[STATE])
     try:
         loop = insert_arrays(metadata.loop, arrays.get(LOOP, {}))
     except (AttributeError, KeyError, TypeError) as error:
         raise DamagedFile(f"{path / METADATA} is damaged: {error!r} in loop") from None
     return Checkpoint(metadata.step, arrays[PARAMS], state, metadata.meta, loop)
+
+
+def _by_param(arrays: Arrays) -> dict[str, Arrays]:
+    """Return the updater's arrays, named "param/slot", by param and slot."""
+    state: dict[str, Arrays] = {}
+    for name, array in arrays.items():
+        param, _, slot = name.rpartition("/")
+        state.setdefault(param, {})[slot] = array
+    return state
 
 
 def _read_arrays(file: Path, expected: Fingerprint) -> Arrays:

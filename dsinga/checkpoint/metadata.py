@@ -33,12 +33,16 @@ class DamagedFile(UserError):
 
 
 class Metadata(NamedTuple):
-    """The contents of ``checkpoint.json``: ``files`` has the fingerprints of the other files by name."""
+    """The contents of ``checkpoint.json``.
+
+    ``files`` has the fingerprints of the other files by name, ``state`` are the names of the updater's arrays.
+    """
 
     step: int
     meta: dict[str, Any]
     loop: dict[str, Any]
     files: dict[str, Fingerprint]
+    state: tuple[str, ...]
 
 
 def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
@@ -101,7 +105,7 @@ def _checked(path: Path, fields: Any) -> Metadata:
     if not 0 <= step < 1 << 63 or not isinstance(loop, dict):
         raise ValueError(f"its step is {str(step)[:40]}, or its loop is not an object")
     files = {name: _fingerprint(name, fields["files"][name]) for name in (PARAMS, STATE, *fields["files"])}
-    return Metadata(step, fields["meta"], loop, files)
+    return Metadata(step, fields["meta"], loop, files, tuple(fields["state"]))
 
 
 def _fingerprint(name: str, fields: Any) -> Fingerprint:

@@ -53,7 +53,7 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         return []
     locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
     try:
-        slots = len(create_updater(job.updater).slots)
+        slots = len(create_updater(job.updater).state_slots)
         feed = open_batch_reader(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
     except UserError:
         return []

@@ -181,7 +181,7 @@ class Engine(ABC):
 
     @abstractmethod
     def params(self) -> Arrays:
-        """Return copies of the params, float32 by name."""
+        """Return copies of the params, float32 by name: those that tests use, averages where the job asks for them."""
 
     def last_params(self) -> Arrays:
         """Return the params of a run that is not trained any further: they may be the arrays that were trained."""
@@ -189,7 +189,7 @@ class Engine(ABC):
 
     @abstractmethod
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return copies of the params, and of the updater's state by param and slot."""
+        """Return copies of the params that are trained, and of the updater's state by param and slot."""
 
     def state(self) -> Mapping[str, Any]:
         """Return what else a resumed run must know: plain values and arrays, nested in dicts with string keys."""

@@ -22,6 +22,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
+from dsinga.training.ema import averaged
 from dsinga.worker.all_records import count_batches, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
@@ -79,7 +80,7 @@ class LocalEngine(Engine):
                 updater.resume(state)
         else:
             updater = updater.copy()
-        updater.create_state()
+        updater.create_state(self._params)
         self.updater = updater
         self._earlier_steps = updater.steps - begin.step
         self._batches: Iterator[dict[str, Records]] | None = None
@@ -190,16 +191,23 @@ class LocalEngine(Engine):
             pairs = self._opened.complete[phase]
             counts = count_batches([reader for reader, _ in pairs])
             passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
-        values = {name: self._ops.asarray(value) for name, value in self._params.items()}
+        values = {name: self._ops.asarray(value) for name, value in self._averages().items()}
 
         def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
             return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, batch))[1]
 
         return add_metrics(evaluate_batches(passes, _read_function, evaluate))
 
+    def _averages(self) -> Arrays:
+        """Return what tests use: the params, or their averages where the job asks for these."""
+        if self.job.updater.ema_conf is None:
+            return self._params
+        params = averaged({name: value.reshape(-1) for name, value in self._params.items()}, self.updater.state)
+        return {name: params[name].reshape(value.shape) for name, value in self._params.items()}
+
     def params(self) -> Arrays:
-        """Return copies of the params."""
-        return {name: value.copy() for name, value in self._params.items()}
+        """Return copies of the params, or of their averages."""
+        return {name: value.copy() for name, value in self._averages().items()}
 
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return copies of the params and of the updater's state."""
@@ -207,7 +215,7 @@ class LocalEngine(Engine):
             name: {slot: array.reshape(self._params[name].shape).copy() for slot, array in slots.items()}
             for name, slots in self.updater.state.items()
         }
-        return self.params(), state
+        return {name: value.copy() for name, value in self._params.items()}, state
 
     @property
     def newest(self) -> Snapshot | None:

@@ -95,18 +95,19 @@ class LocalUpdater:
 
         Raises UserError for the state of another updater.
         """
-        self.create_state()
         copies = {
             name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()
         }
-        self.resume({**self.state, **copies})
+        fresh = {name: updater.create_state(self._params[name].size) for name, updater in self._updaters.items()}
+        trained = {name: slots for name, slots in fresh.items() if self._params[name].trainable}
+        self.resume({**trained, **self.state, **copies})
         self.steps = steps
 
-    def create_state(self) -> None:
+    def create_state(self, params: Mapping[str, np.ndarray]) -> None:
         """Create the state of all params that are updated, which otherwise comes with their first gradient."""
         for name, param in self._params.items():
             if param.trainable and name not in self.state:
-                self.state[name] = self._updaters[name].create_state(param.size)
+                self.state[name] = self._updaters[name].initial_state(params[name].reshape(-1))
 
     def step(
         self,
@@ -180,7 +181,7 @@ class LocalUpdater:
             value[...] = gradient
             return
         if param.name not in self.state:
-            self.state[param.name] = updater.create_state(param.size)
+            self.state[param.name] = updater.initial_state(value.reshape(-1))
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         state = self.state[param.name]
         updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale)
@@ -213,7 +214,7 @@ class JoinedParams:
         self._updater, self._names = updater, [param.name for param in params]
         bounds = np.cumsum([0, *(param.size for param in params)]).tolist()
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
-        self._state = updater.create_state(bounds[-1])
+        self._state = updater.initial_state(np.zeros(bounds[-1], np.float32))
         self._views = [{slot: array[part] for slot, array in self._state.items()} for part in self._slices]
 
     def join(self, arrays: Mapping[str, Any]) -> np.ndarray:
@@ -231,9 +232,10 @@ class JoinedParams:
         for name, views in zip(self._names, self._views, strict=True):
             slots = state.get(name)
             if slots is not views:
-                if slots is not None:  # as after a restore
-                    for slot, view in views.items():
-                        view[:] = slots[slot]
+                if slots is None:
+                    slots = self._updater.initial_state(params[name].reshape(-1))
+                for slot, view in views.items():  # also after a restore
+                    view[:] = slots[slot]
                 state[name] = views
         value = self.join(params)
         self._updater.update(step, value, gradient, self._state)

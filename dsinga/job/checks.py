@@ -83,13 +83,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
         check_numbers(layer, message)
         check_type(layer, message)
         check_settings(layer, message)
-        if isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
-            raise error_in(
-                layer,
-                message,
-                f"start_step: {message.start_step} is after the {job.train_steps} train_steps",
-                "start_step",
-            )
+        if isinstance(message, LRGenConf):
+            check_schedule(message, job.train_steps)
         elif isinstance(message, ParamGenConf) and message.low > message.high:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
@@ -108,6 +103,22 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     check_net(job.neuralnet, phases)
 
 
+def check_schedules(job: Job) -> None:
+    """Raise JobError for a schedule of the learning rate that does not fit into the ``train_steps`` of a job."""
+    for _, message in iterate_messages(job.updater):
+        if isinstance(message, LRGenConf):
+            check_schedule(message, job.train_steps)
+
+
+def check_schedule(conf: LRGenConf, train_steps: int) -> None:
+    """Raise JobError for a schedule that begins or warms up beyond the ``train_steps`` of a job; 0: not known yet."""
+    if 0 < train_steps <= conf.start_step:
+        raise conf.error(f"start_step: {conf.start_step} is after the {train_steps} train_steps", "start_step")
+    if 0 < train_steps < conf.warmup_steps:
+        text = f"warmup_steps: {conf.warmup_steps} is more than the {train_steps} steps of the run"
+        raise conf.error(f"{text}, so that the rate would not reach base_lr; give fewer", "warmup_steps")
+
+
 def check_reinforcement(job: Job) -> None:
     """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
     conf = job.reinforcement
@@ -121,6 +132,8 @@ def check_reinforcement(job: Job) -> None:
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
+    if job.updater.ema_conf:
+        raise job.updater.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
     if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
         raise conf.error(
             "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "

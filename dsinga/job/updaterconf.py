@@ -15,7 +15,8 @@ class LRGenConf(Component):
     """The learning rate and its schedule.
 
     Beyond SINGA, as in cxxnet: the rate is ``base_lr`` before ``start_step``, then the schedule's at that step, and
-    nowhere from there on less than ``minimum_lr``.
+    nowhere from there on less than ``minimum_lr``. In the first ``warmup_steps`` steps the rate rises in a line from
+    ``warmup_lr`` to the schedule's first rate; the schedule counts its steps from there.
     """
 
     kind: ClassVar = "schedule"
@@ -25,15 +26,34 @@ class LRGenConf(Component):
     base_lr: NonNegative = 0.01
     minimum_lr: NonNegative | None = None
     start_step: Natural = 0
+    warmup_steps: Natural = 0
+    warmup_lr: NonNegative = 0.0
     extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class MomentumConf(Message):
-    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``."""
+    """A momentum that moves from ``base_momentum`` at step 0 in a line to ``final_momentum`` at ``saturation_step``.
+
+    With ``one_cycle``, in place of ``saturation_step``, it moves against the learning rate of kOneCycle: it is
+    ``base_momentum`` where that is lowest, and ``final_momentum`` where it is highest.
+    """
 
     base_momentum: Share = 0.5
     final_momentum: Share = 0.9
-    saturation_step: Count
+    saturation_step: Count | None = None
+    one_cycle: bool = False
+
+
+class EMAConf(Message):
+    """An exponential moving average of the params (EMA): a = decay·a + (1 - decay)·w after every ``every`` updates.
+
+    The first of these copies the params. With ``warmup`` the decay of the t-th one, counted from 0, is at most
+    1 - (1 + t)^(-2/3).
+    """
+
+    decay: Share = 0.999
+    warmup: bool = False
+    every: Count = 1
 
 
 class ParamSettingsConf(Message):
@@ -60,7 +80,8 @@ class UpdaterConf(Component):
     and if ``clip_global_norm`` is not 0, all gradients are, where their norm together is larger.
     ``decoupled_weight_decay`` subtracts lr·weight_decay·w from the param, and adds no decay to the gradient.
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
-    the place of ``momentum``. Of ``param_settings``, the first that matches a param's name holds for it.
+    the place of ``momentum``. With ``ema_conf`` params are averaged: tests and results use the averages. Of
+    ``param_settings``, the first that matches a param's name holds for it.
     """
 
     kind: ClassVar = "updater"
@@ -78,6 +99,7 @@ class UpdaterConf(Component):
     clip_norm: NonNegative = 0.0
     clip_global_norm: NonNegative = 0.0
     nan_to_zero: bool = False
+    ema_conf: EMAConf | None = None
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.monitor.panels import Point, thin
 from dsinga.monitor.rows import NAMES, lines_by_phase, metric_names
 from dsinga.registry import listed, nearest
 
@@ -60,6 +61,21 @@ def plot_history(
     for name, axis in zip(names, axes, strict=True):
         _plot_metric(axis, rows, name, x, label, line)
     return axes[0] if isinstance(metrics, str) else axes
+
+
+def plot_curves(curves: Mapping[str, Sequence[Point]], x: str, y: str, ax: Any = None) -> Any:
+    """Draw lines through (x, y), by their names for the legend, which is left out for the name ""; return the axes.
+
+    ``x`` and ``y`` are the labels of the axes, ``ax`` are the Matplotlib axes to draw on. Of a line with more points
+    than can be seen, some are left out.
+    """
+    ax = single_axes(ax, 6.0, HEIGHT)
+    for name, points in curves.items():
+        ax.plot(*zip(*thin(points), strict=True), label=name)
+    ax.set(xlabel=x, ylabel=y)
+    if any(curves):
+        ax.legend()
+    return ax
 
 
 def plot_returns(results: Any, *, highest: float | None = None, ax: Any = None) -> Any:

@@ -31,8 +31,11 @@ from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
     LinearMomentum,
+    OneCycle,
+    OneCycleMomentum,
     PiecewiseConstantDecay,
     Schedule,
+    SequentialSchedule,
     schedule_functions,
 )
 
@@ -43,11 +46,11 @@ __all__ = [
     "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
     "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet", "LocalResponseNormalization", "MaxPooling1D",
-    "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneHot", "Param", "ParamSettings",
-    "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal",
-    "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule", "SequenceLength", "Sequential",
-    "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
-    "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
+    "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneCycle", "OneCycleMomentum",
+    "OneHot", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop",
+    "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule", "SequenceLength",
+    "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss",
+    "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.

@@ -17,6 +17,7 @@ from dsinga.nn.model import Model as Model
 from dsinga.nn.model import Sequential as Sequential
 from dsinga.nn.optimizers import Momentum
 from dsinga.nn.optimizers import Rate
+from dsinga.nn.schedules import Rate
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.symbol import Symbol
 from typing import Any
@@ -47,6 +48,10 @@ def Adadelta(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaDelta of Zeiler (2012) (kAdaDelta).
 
@@ -63,6 +68,10 @@ def Adagrad(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
@@ -80,6 +89,10 @@ def Adam(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
 
@@ -118,6 +131,10 @@ def Adamax(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaMax without bias correction (kAdamMax).
 
@@ -452,16 +469,35 @@ def CosineDecay(
     initial_learning_rate: float,
     decay_steps: int,
     alpha: float = 0.0,
-    warmup_steps: int = 0,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
-        alpha: the last rate, as a share of base_lr.
-        warmup_steps: the number of steps before, in which the rate rises from 0 to base_lr."""
+        alpha: the last rate, as a share of base_lr."""
+
+def CosineDecayRestarts(
+    initial_learning_rate: float,
+    first_decay_steps: int,
+    t_mul: float = 2.0,
+    m_mul: float = 1.0,
+    alpha: float = 0.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Half a cosine from base to alpha·base in first_decay_steps steps, again and again (kCosineRestarts).
+
+    Args:
+        first_decay_steps: the number of steps of the first period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: what the height of the cosine is multiplied by in each period.
+        alpha: the lowest rate, as a share of base_lr."""
 
 def CosineSimilarity(
     scale: float = 1.0,
@@ -637,6 +673,8 @@ def ExponentialDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
 
@@ -893,6 +931,8 @@ def InverseTimeDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
@@ -1069,6 +1109,10 @@ def Lion(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
 
@@ -1255,6 +1299,28 @@ def Normalization(
 
     ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
 
+def OneCycle(
+    max_lr: float,
+    total_steps: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 10000.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
+
+    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
+    it rises. :func:`OneCycleMomentum` moves the momentum the other way."""
+
+def OneCycleMomentum(
+    highest: float = 0.95,
+    lowest: float = 0.85,
+) -> MomentumConf:
+    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
+
 def OneHot(
     num_tokens: int | None,
     *,
@@ -1366,6 +1432,23 @@ def PolicyGradientLoss(
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
+
+def PolynomialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0,
+    power: float = 1.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """(base - end_learning_rate)·(1 - r)^power + end_learning_rate, r = step / decay_steps, at most 1 (kPolynomial).
+
+    Args:
+        decay_steps: the number of steps from base_lr to end_learning_rate.
+        end_learning_rate: the rate after decay_steps steps, and from there on.
+        power: the exponent: 1 for a line."""
 
 def Pooling(
     kernel: int | None = None,
@@ -1527,6 +1610,10 @@ def RMSprop(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
     *,
     centered: bool = False,
 ) -> UpdaterConf:
@@ -1667,6 +1754,10 @@ def SGD(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
@@ -1733,6 +1824,18 @@ def SequenceLength(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
+
+def SequentialSchedule(
+    schedules: Sequence[Rate],
+    boundaries: Sequence[int],
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
+
+    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
 
 def Sigmoid(
     *,

@@ -25,8 +25,7 @@ ARGUMENTS = {
         {
             _NONE: "dilation_rate groups lora_rank lora_alpha quantization_config recurrent_dropout return_state "
             "noise_shape max_value threshold invert keepdims optional attention_axes interpolation fill_mode "
-            "fill_value backward_layer rms_scaling use_scale return_attention_scores amsgrad use_ema ema_momentum "
-            "ema_overwrite_frequency",
+            "fill_value backward_layer rms_scaling use_scale return_attention_scores amsgrad",
             _LEAVE_OUT: "unroll implementation use_cudnn time_major zero_output_for_mask fused virtual_batch_size "
             "renorm flash_attention reset_after cudnn_layers supports_masking autocast SGD.name Adam.name "
             "Adamax.name RMSprop.name Adagrad.name Adadelta.name run_eagerly jit_compile steps_per_execution "
@@ -69,8 +68,9 @@ ARGUMENTS = {
     "call of MultiHeadAttention.use_causal_mask": "give it to nn.MultiHeadAttention itself",
     "call of Attention.use_causal_mask": "give it to nn.Attention itself",
     "lr": "use learning_rate",
-    "warmup_target": "it is initial_learning_rate; the warm-up begins with 0",
+    "warmup_target": "it is initial_learning_rate; the warm-up begins with warmup_lr",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
+    "ema_overwrite_frequency": "tests and the result use the averages; training goes on with the params",
     "global_clipnorm": "use clip_global_norm",
     "initial_accumulator_value": "it is 0",
     "loss_scale_factor": "params are float32, and the loss needs no scale",

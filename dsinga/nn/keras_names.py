@@ -63,9 +63,7 @@ OPTIMIZERS = {
     **dict.fromkeys("Adafactor Ftrl Lamb Muon Nadam".split(), _NO_OPTIMIZER),
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
-    "CosineDecayRestarts": "write nn.CosineDecay, or register a schedule (docs/extending.md)",
     "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
-    "PolynomialDecay": 'write nn.Schedule("kLinear", ...) for power 1',
 }
 
 LOSSES = {

@@ -25,18 +25,25 @@ def common(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> dict[str, Any]:
     """Return the fields that every optimizer sets.
 
     These are a weight decay, which is added to gradients, or decoupled, which is subtracted from the param times the
-    learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number; and
-    settings of some params (:func:`ParamSettings`).
+    learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number;
+    settings of some params (:func:`ParamSettings`); and the exponential moving average of the params (docs/ema.md).
     """
+    if not use_ema and (ema_warmup, ema_every) != (False, 1):
+        raise UserError("ema_warmup and ema_every have no effect without use_ema=True")
+    ema = {"ema_conf": {"decay": ema_momentum, "warmup": ema_warmup, "every": ema_every}} if use_ema else {}
     bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
     decay = {"decoupled_weight_decay": True} if decoupled_weight_decay else {}
     fields = {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings)}
     bounds |= {"clip_global_norm": clip_global_norm} if clip_global_norm else {}
-    return {**fields, **decay, **bounds}
+    return {**fields, **decay, **bounds, **ema}
 
 
 COMMON = inspect.signature(common).parameters

@@ -1,6 +1,7 @@
 """Schedules of the learning rate by the names of Keras, and a momentum that moves.
 
-Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` the rate is the initial one.
+Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` the rate is the initial one. In the first
+``warmup_steps`` steps the rate rises in a line from ``warmup_lr`` to the initial one; the schedule begins after them.
 """
 
 from __future__ import annotations
@@ -31,9 +32,20 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
     return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
 
 
-def bounds(minimum_lr: float | None = None, start_step: int = 0) -> dict[str, Any]:
-    """Return the fields that every schedule sets: the least rate, and the step before which the rate is the first."""
-    return {"minimum_lr": minimum_lr, "start_step": start_step}
+def bounds(
+    minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0
+) -> dict[str, Any]:
+    """Return the fields that every schedule sets.
+
+    These are the least rate, the step before which the rate is the first, and the number of steps of the warm-up with
+    the rate at its beginning.
+    """
+    return {
+        "minimum_lr": minimum_lr,
+        "start_step": start_step,
+        "warmup_steps": warmup_steps,
+        "warmup_lr": warmup_lr,
+    }
 
 
 BOUNDS = inspect.signature(bounds).parameters
@@ -76,10 +88,44 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
     return LRGenConf(type=ChangeMethod.kFixedStep, **fields)
 
 
+@schedule
+def OneCycle(
+    max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
+) -> dict[str, Any]:
+    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
+
+    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
+    it rises. :func:`OneCycleMomentum` moves the momentum the other way.
+    """
+    settings = {
+        "change_freq": total_steps,
+        "pct_start": pct_start,
+        "div_factor": div_factor,
+        "final_div_factor": final_div_factor,
+    }
+    return {"type": "kOneCycle", "base_lr": max_lr, "onecycle_conf": settings}
+
+
+@schedule
+def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int]) -> dict[str, Any]:
+    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
+
+    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0].
+    """
+    parts = [learning_rate_conf(rate) for rate in schedules]
+    return {"type": "kSequential", "sequential_conf": {"schedule": parts, "boundary": boundaries}}
+
+
 @checked
 def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
     """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
     return MomentumConf(base_momentum=base_momentum, final_momentum=final_momentum, saturation_step=saturation_step)
+
+
+@checked
+def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
+    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
+    return MomentumConf(base_momentum=highest, final_momentum=lowest, one_cycle=True)
 
 
 def momentum_fields(momentum: Momentum) -> dict[str, Any]:
@@ -105,13 +151,23 @@ def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenCon
     return schedule(named(function, name, form, cls, [first]))
 
 
+FORMS = {
+    "CosineDecayRestarts": Form(
+        "kCosineRestarts", "first_decay_steps=change_freq t_mul m_mul alpha", defaults={"t_mul": 2.0}
+    ),
+}
 # Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.
 schedule_functions = Derived(
     "schedule",
     schedule_function,
-    otherwise=("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep"),
+    FORMS,
+    otherwise=(
+        *("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep", "kOneCycle"),
+        "kSequential",
+        *(form.type for form in FORMS.values()),
+    ),
     suffix="Decay",
-    renamed={"change_freq": "decay_steps"},
+    renamed={"change_freq": "decay_steps", "final_lr": "end_learning_rate"},
 )
 
 __getattr__ = missing_names(__name__, derived=lambda: schedule_functions)

@@ -122,7 +122,7 @@ class TimedNet:
             if param.trainable and not param.spec.sparse:
                 first, last = (param.size * k // count for k in (number, number + 1))
                 part = slice(first, last) if name in values else slice(0, param.size)
-                self._updates[name] = part, updater.create_state(part.stop - part.start)
+                self._updates[name] = part, updater.initial_state(np.zeros(part.stop - part.start, np.float32))
         self._records = {
             stage.layer.name: _records(net, position, rng)
             for position, stage in enumerate(net.stages)

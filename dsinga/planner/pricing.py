@@ -105,7 +105,7 @@ def make_plan(
     models.store.save()
     machines = f"machines of {count_workers(per_process)}, joined by {describe_link(link)}"
     where = "threads of one process" if in_one_process else machines
-    snapshots = snapshot_memory(net, len(create_updater(job.updater).slots))
+    snapshots = snapshot_memory(net, len(create_updater(job.updater).state_slots))
     together = count if in_one_process else min(count, per_process)
     return Plan(
         job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning, precisions,
@@ -200,7 +200,7 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
-    slots = len(create_updater(job.updater).slots)
+    slots = len(create_updater(job.updater).state_slots)
     locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     memories = [worker_memory(local, slots, choice.workers, bf16=bf16) for local in locals_]

@@ -120,7 +120,7 @@ def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, ste
     replica.put(ReplicaState(initial_values(net.params, job.seed), None))
     rows = Rows(0, reader.batchsize, reader.batchsize)
     input_rows = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
-    touched = 3 + 2 * len(updater.slots)  # arrays: reads the gradient, reads and writes the value and the state
+    touched = 3 + 2 * len(updater.state_slots)  # arrays: reads the gradient, reads and writes the value and the state
 
     for step in range(steps):
         values: Mapping[str, Array] = {name: replica[name].reshape(p.shape) for name, p in net.params.items()}

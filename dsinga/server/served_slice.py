@@ -110,9 +110,9 @@ class ServedSlice:
         if self.filled:
             return
         size, updater = self.spec.slice.size, updater.of(self.spec.whole_param)
-        if self.spec.trainable:
-            self.state = updater.create_state(size) if state is None else self._resumed(state, updater)
         self.value = _owned(value, size)
+        if self.spec.trainable:
+            self.state = updater.initial_state(self.value) if state is None else self._resumed(state, updater)
         self.filled = True
 
     def move(self, memory: np.ndarray) -> None:

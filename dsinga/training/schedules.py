@@ -34,7 +34,9 @@ def schedule(conf: LRGenConf) -> Rate:
         if is_user_code(rate):
             rate = _checked(rate, conf)
             rate(0)
-    return _bounded(rate, conf) if conf.start_step or conf.minimum_lr is not None else rate
+    if conf.start_step or conf.minimum_lr is not None:
+        rate = _bounded(rate, conf)
+    return _warmed_up(rate, conf) if conf.warmup_steps else rate
 
 
 def _checked(rate: Rate, conf: LRGenConf) -> Rate:
@@ -55,6 +57,20 @@ def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
     """Return base_lr before start_step, and then ``rate``, but no less than minimum_lr (cxxnet's UpdaterParam)."""
     start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
     return lambda step: base if step < start else max(rate(step), least)
+
+
+def half_cosine(share: float) -> float:
+    """Return half a cosine from 1 to 0 at this share of its way: (1 + cos(pi·share)) / 2."""
+    return (1.0 + math.cos(math.pi * share)) / 2.0
+
+
+def _warmed_up(rate: Rate, conf: LRGenConf) -> Rate:
+    """Return a line from warmup_lr to the first rate of ``rate`` in warmup_steps, and then ``rate`` from its step 0 on.
+
+    At step t of the warm-up of n steps it is warmup_lr + (rate(0) - warmup_lr)·t / n.
+    """
+    count, low, high = conf.warmup_steps, conf.warmup_lr, rate(0)
+    return lambda step: low + (high - low) * step / count if step < count else rate(step - count)
 
 
 class Schedule(Configured, ABC):
@@ -194,8 +210,8 @@ class FixedStep(Schedule):
 class Cosine(Schedule):
     """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / change_freq.
 
-    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without restarts: r stays 1. It
-    begins after ``warmup_steps``, in which the rate rises in a line from 0.
+    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without restarts: r stays 1,
+    as in Keras. PyTorch's CosineAnnealingLR rises again after that.
     """
 
     class Conf(Settings):
@@ -203,13 +219,9 @@ class Cosine(Schedule):
 
         change_freq: Count = required("the number of steps from base_lr to the last rate")
         alpha: Unit = setting(0.0, "the last rate, as a share of base_lr")
-        warmup_steps: Natural = setting(0, "the number of steps before, in which the rate rises from 0 to base_lr")
 
     settings: Conf
 
     def __call__(self, step: int) -> float:
-        alpha, warmup = self.settings.alpha, self.settings.warmup_steps
-        if step < warmup:
-            return self.base * step / warmup
-        share = min((step - warmup) / self.settings.change_freq, 1.0)
-        return self.base * (alpha + (1.0 - alpha) * (1.0 + math.cos(math.pi * share)) / 2.0)
+        alpha, share = self.settings.alpha, min(step / self.settings.change_freq, 1.0)
+        return self.base * (alpha + (1.0 - alpha) * half_cosine(share))

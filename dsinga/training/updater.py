@@ -26,6 +26,9 @@ from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
 from dsinga.registry import nearest
+from dsinga.training.composed_schedules import momentum_share
+from dsinga.training.ema import SLOT as EMA_SLOT
+from dsinga.training.ema import decay_at
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
@@ -104,13 +107,17 @@ def _create(conf: UpdaterConf) -> Updater:
     name = conf.user_type or conf.type.name
     if not (isinstance(cls, type) and issubclass(cls, Updater)):
         raise conf.error(f"updater {name!r} must be a subclass of dsinga.training.Updater, not {cls!r}", "user_type")
+    if conf.ema_conf and cls.update is not Updater.update:
+        raise conf.error(
+            f"ema_conf averages params in Updater.update, which {name!r} replaces; leave it out", "ema_conf"
+        )
     if isinstance(cls.slots, str):
         raise conf.error(f"slots of updater {name!r} must be a tuple, as in ({cls.slots!r},)", "user_type")
     with error_note(f"in updater {name!r}, tried before training"):
         updater = cls(conf)
         if not hasattr(updater, "rate"):
             raise conf.error(f"{cls.__name__}.__init__ must begin with super().__init__(conf)", "user_type")
-        updater.update(0, np.ones(3, np.float32), np.ones(3, np.float32), updater.create_state(3))
+        updater.update(0, value := np.ones(3, np.float32), np.ones(3, np.float32), updater.initial_state(value))
     return updater
 
 
@@ -135,6 +142,7 @@ class Updater(Configured, ABC):
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         self.rate = schedule(conf.learning_rate)
+        self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
         self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
@@ -153,14 +161,10 @@ class Updater(Configured, ABC):
         return next((variant for pattern, variant in self.variants if fnmatchcase(param, pattern)), self)
 
     def momentum_at(self, step: int) -> float:
-        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·step / saturation_step, up to final.
-
-        That is cxxnet's schedule, which takes the smaller of this and final_momentum.
-        """
-        if (conf := self.conf.momentum_conf) is None:
+        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (:func:`momentum_share`)."""
+        if (conf := self.conf.momentum_conf) is None or self._momentum_share is None:
             return self.conf.momentum
-        share = min(step / conf.saturation_step, 1.0)
-        return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * share
+        return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
@@ -171,9 +175,19 @@ class Updater(Configured, ABC):
         """Return the initial state for ``size`` elements: float32 zeros, by slot."""
         return {slot: np.zeros(size, np.float32) for slot in self.slots}
 
+    @property
+    def state_slots(self) -> tuple[str, ...]:
+        """The names of all state arrays: ``slots``, and the average of the param where the job asks for it."""
+        return (*self.slots, EMA_SLOT) if self.conf.ema_conf else self.slots
+
+    def initial_state(self, value: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the initial state of a param of this value, (size,): zeros, and the average, which is the value."""
+        state = self.create_state(value.size)
+        return state | {EMA_SLOT: np.array(value, np.float32)} if self.conf.ema_conf else state
+
     def check_state(self, param: str, state: Collection[str]) -> None:
         """Raise UserError if the slots of a param in a checkpoint are not those of this updater."""
-        expected = self.create_state(1).keys()
+        expected = self.initial_state(np.zeros(1, np.float32)).keys()
         if set(state) != expected:
             raise UserError(
                 f"param {param!r}: the checkpoint has the updater state {_names(state)}, but the job's updater needs "
@@ -217,8 +231,9 @@ class Updater(Configured, ABC):
         bounds the norm of all gradients, the caller has scaled this one.
         """
         lr = self.rate_at(step) * lr_scale
-        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
-        slots = [state[slot] for slot in self.slots]
+        ema_decay = decay_at(self.conf.ema_conf, step)
+        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale, ema_decay)
+        slots = [state[slot] for slot in self.state_slots]
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
             return Update(formula, value, values, slots, gradient.rows)
@@ -248,10 +263,12 @@ class Formula:
     change: Change
     lr: float
     decay: float
+    ema_decay: float | None = None  # of the average of the param, the last slot, if this update goes into it
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Clip the gradient, apply the weight decay, and change the block."""
+        """Clip the gradient, apply the weight decay, change the block, and update its average."""
         conf = self.updater.conf
+        slots, averages = (slots[:-1], slots[-1:]) if conf.ema_conf else (slots, ())
         if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
@@ -261,3 +278,7 @@ class Formula:
         elif self.decay:
             g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
         self.change(self.lr, w, g, slots, t, s)
+        if (decay := self.ema_decay) is not None:
+            for a in averages:
+                a *= decay
+                a += np.multiply(w, 1.0 - decay, out=s)

@@ -17,6 +17,7 @@ from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
+from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
@@ -259,7 +260,9 @@ def resolve_epochs(job: Job, roots: Sequence[str] = ()) -> Job:
             "records; give one of the two",
             "epochs",
         )
-    return job.replace(train_steps=steps)
+    job = job.replace(train_steps=steps)
+    check_schedules(job)
+    return job
 
 
 def steps_per_epoch(reader: BatchReader) -> Fraction:

@@ -65,6 +65,7 @@ class GroupWorker:
         self.peers = GroupPeers(config.options.timeout, self._meter)
         nets = [net.locals[key.worker] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
+        self._names = tuple(shapes)
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         clipping = global_clipping(config, key.worker)
         whole = clipping is not None
@@ -218,19 +219,27 @@ class GroupWorker:
         self.exchange.finish()
         return metrics
 
-    def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
-        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records."""
+    def evaluate(
+        self, phase: Phase, batches: int, version: int, params: Mapping[str, np.ndarray] | None = None
+    ) -> list[Metrics]:
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
+
+        The values are its own at ``version``, or ``params``, which are those of the workers' partitions by name.
+        """
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         self.exchange.begin(version)
         first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
         passes = [first] if batches else self._config.passes[phase]
+        values: Mapping[str, Array] = self.exchange
+        if params is not None:
+            values = {name: self._ops.asarray(params[name]) for name in self._names}
 
         def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
             iteration = f"batch {batch} of {phase.name} at step {version}"
             self.peers.begin(iteration)
             ctx = self._context(phase, reader.parts[self._key.worker], batch, iteration, self.peers)
-            metrics = forward(net, self.exchange, records, ctx)[1]
+            metrics = forward(net, values, records, ctx)[1]
             self.peers.finish()
             return metrics
 

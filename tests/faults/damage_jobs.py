@@ -172,12 +172,12 @@ def added_field(random: random_module.Random) -> str:
     return f"{name}: {random.choice((random.choice(NASTY_STRINGS), 'true', 'false'))}"
 
 
-def _messages(cls: type[Message]) -> Iterator[type[Message]]:
+def _messages(cls: type[Message], above: tuple[type[Message], ...] = ()) -> Iterator[type[Message]]:
     yield cls
     for hint in field_types(cls).values():
         kind, _ = item_type(hint)
-        if is_message(kind):
-            yield from _messages(kind)
+        if is_message(kind) and kind not in above:  # a schedule may be made of schedules
+            yield from _messages(kind, (*above, cls))
 
 
 MESSAGES = tuple(dict.fromkeys(_messages(Job)))

@@ -11,12 +11,12 @@ from dsinga.job.limits import NUMBER, out_of_range, ranges
 from dsinga.job.message import Message, field_types, is_message, item_type
 
 
-def messages(cls: type[Message] = Job) -> Iterator[type[Message]]:
+def messages(cls: type[Message] = Job, above: tuple[type[Message], ...] = ()) -> Iterator[type[Message]]:
     yield cls
     for hint in field_types(cls).values():
         kind, _ = item_type(hint)
-        if is_message(kind):
-            yield from messages(kind)
+        if is_message(kind) and kind not in above:  # a schedule may be made of schedules
+            yield from messages(kind, (*above, cls))
 
 
 FIELDS = [

@@ -30,15 +30,27 @@ GATHERED = JOB.replace('srclayers: "drop"', 'srclayers: "sharp"').replace(
   layer { name: "sharp" type: kReLU srclayers: "fc" }
   layer { name: "ip\"""",
 )
+UPDATER = "updater { type: kSGD momentum: 0.9 weight_decay: 0.001 learning_rate { type: kFixed base_lr: 0.01 } }"
 # The rate of the net falls to a floor, that of a weight in stairs; the momentum grows to step 8; a bias stays.
 MOVING = JOB.replace(
-    "updater { type: kSGD momentum: 0.9 weight_decay: 0.001 learning_rate { type: kFixed base_lr: 0.01 } }",
+    UPDATER,
     """updater { type: kSGD momentum_conf { saturation_step: 8 }
   learning_rate { type: kExponential base_lr: 0.02 start_step: 3 minimum_lr: 0.002
     exponential_conf { change_freq: 2 gamma: 0.7 } }
   param_settings { match: "w2" learning_rate { type: kStep base_lr: 0.01 step_conf { change_freq: 4 gamma: 0.5 } } }
   param_settings { match: "b1" base_lr: 0 } }""",
 )
+# One cycle of the rate and of the momentum; that of a weight warms up before two schedules in a row.
+CYCLE = JOB.replace(
+    UPDATER,
+    """updater { type: kSGD momentum_conf { one_cycle: true base_momentum: 0.95 final_momentum: 0.85 }
+  learning_rate { type: kOneCycle base_lr: 0.03 onecycle_conf { change_freq: 12 } }
+  param_settings { match: "w2" momentum: 0.9 learning_rate { type: kSequential warmup_steps: 3 sequential_conf {
+    schedule { type: kPolynomial base_lr: 0.02 polynomial_conf { change_freq: 4 } }
+    schedule { type: kCosineRestarts base_lr: 0.01 restarts_conf { change_freq: 2 t_mul: 2 } } boundary: 3 } } } }""",
+)
+EMA = "ema_conf { decay: 0.8 warmup: true every: 2 }"
+AVERAGED = HYBRID.replace("updater {", f"updater {{ {EMA}")
 CHAINS = f"{CD} neuralnet {{ {DATA} {machine(1, 'data', 24, 'persistent: true')} }}"
 WORDS = """
 updater { type: kSGD momentum: 0.9 weight_decay: 0.01 learning_rate { type: kFixed base_lr: 0.1 }
@@ -79,6 +91,11 @@ KINDS = {
         client="processes",
     ),
     "moving rates on workers": Kind(MOVING, {"nworkers_per_group": 2, "update": "kWorker"}),
+    "one cycle": Kind(CYCLE, TWO),
+    "averages here": Kind(AVERAGED, client=""),
+    "averages": Kind(AVERAGED, TWO, client="processes"),
+    "averages on workers": Kind(AVERAGED, {**TWO, "update": "kWorker"}),
+    "averages of sparse rows": Kind(WORDS.replace("updater {", f"updater {{ {EMA}"), {"nworkers_per_group": 3}),
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
     "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),
     "persistent chains": Kind(CHAINS, {"nworkers_per_group": 2}),

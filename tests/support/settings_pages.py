@@ -110,7 +110,7 @@ PAGES = {
     "settings-schedules.md": Page(
         "Settings of learning rates",
         "How the learning rate follows from the step. [updaters.md](updaters.md#learning-rates) has the settings "
-        "that all of them share.",
+        "that all of them share, [schedules.md](schedules.md) draws them.",
         (Section("schedule", "", "learning_rate { type: ... }"),),
     ),
     "settings-extensions.md": Page(

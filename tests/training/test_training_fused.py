@@ -34,7 +34,8 @@ class Params:
 
     def __init__(self, updater: Updater, ops: Any):
         self._updater, self._ops, self._rng = updater, ops, np.random.default_rng(4)
-        self.host = [(self._numbers(size), updater.create_state(size)) for size in SIZES]
+        values = [self._numbers(size) for size in SIZES]
+        self.host = [(value, updater.initial_state(value)) for value in values]
         self.device = [(ops.asarray(v), {k: ops.asarray(a) for k, a in s.items()}) for v, s in self.host]
 
     def _numbers(self, size: int) -> np.ndarray:
@@ -73,6 +74,15 @@ def test_all_params_are_changed_by_one_launch_with_the_bits_of_numpy(ops: Any, k
     for step in range(3):
         emulated_cupy.log.clear()
         params.step(step, scales)
+        assert launches() == ["update"]
+    params.compare(np.testing.assert_array_equal)
+
+
+def test_averages_of_params_are_changed_by_the_same_launch(ops: Any):
+    params = Params(updater_of("kAdam", ema_conf={"decay": 0.9, "warmup": True, "every": 2}), ops)
+    for step in range(6):
+        emulated_cupy.log.clear()
+        params.step(step, [(1.0, 1.0)] * len(SIZES))
         assert launches() == ["update"]
     params.compare(np.testing.assert_array_equal)
 

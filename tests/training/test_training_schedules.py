@@ -41,7 +41,7 @@ from dsinga.training.schedules import Schedule
             {0: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 6: 0, 10**6: 0},
         ),
         (
-            {"type": "kCosine", "cosine_conf": {"change_freq": 6, "alpha": 0.25, "warmup_steps": 4}},
+            {"type": "kCosine", "cosine_conf": {"change_freq": 6, "alpha": 0.25}, "warmup_steps": 4},
             {0: 0, 1: 0.1, 3: 0.3, 4: 0.4, 7: 0.25, 10: 0.1, 11: 0.1},
         ),
         # cxxnet's: expdecay, polydecay and factor, each with its floor; and their start

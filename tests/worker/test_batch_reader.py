@@ -71,6 +71,13 @@ def test_steps_of_epochs(job: Job, stores: Path, epochs: int, groups: int, steps
     assert resolve_epochs(resolved, [str(stores)]).train_steps == steps, "both given, but they agree"
 
 
+def test_a_warm_up_longer_than_the_epochs_is_refused(job: Job, stores: Path):
+    rate = job.updater.learning_rate.replace(warmup_steps=11)
+    counted = job.replace(train_steps=0, epochs=1, updater=job.updater.replace(learning_rate=rate))
+    with pytest.raises(UserError, match="warmup_steps: 11 is more than the 10 steps of the run"):
+        resolve_epochs(counted, [str(stores)])
+
+
 def test_steps_of_uneven_batches(job: Job, stores: Path):
     net = loads(to_text(job).replace("batchsize: 100", "batchsize: [50, 30, 17]")).neuralnet
     assert resolve_epochs(job.replace(train_steps=0, epochs=1, neuralnet=net), [str(stores)]).train_steps == 11

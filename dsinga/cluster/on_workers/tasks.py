@@ -15,6 +15,7 @@ from dsinga.job import Phase
 from dsinga.training import Metrics
 from dsinga.transport.endpoints import connect
 from dsinga.worker.config import RoundReport, WorkerKey
+from dsinga.worker.param_slices import Arrays
 from dsinga.worker.replicated_params import ReplicaState
 
 P = ParamSpec("P")
@@ -69,13 +70,16 @@ def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundRepor
 
 
 @ends_quietly
-def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
+def evaluate(
+    key: WorkerKey, phase: Phase, batches: int, version: int, params: Arrays | None, token: Any
+) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
-    With 0 ``batches`` it is all records, each once. It runs after the task ``token``.
+    With 0 ``batches`` it is all records, each once. ``params`` are used in place of the worker's own, if they are
+    given. It runs after the task ``token``.
     """
     worker = find_worker(key)
-    return worker.thread.run(worker.evaluate, phase, batches, version)
+    return worker.thread.run(worker.evaluate, phase, batches, version, params)
 
 
 @ends_quietly

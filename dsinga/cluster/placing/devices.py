@@ -157,7 +157,7 @@ def choose_run_devices(
 
     Raises JobError where the job's ``precision`` is kTF32 and some worker computes on CPU cores.
     """
-    slots = len(updater.slots) if _updates_on_gpu(job, topology) else 0
+    slots = len(updater.state_slots) if _updates_on_gpu(job, topology) else 0
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:

@@ -17,6 +17,7 @@ from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.monitor.timings_file import Places
 from dsinga.training import Metrics, add_metrics
+from dsinga.training.ema import averaged
 from dsinga.worker.param_slices import Arrays
 
 
@@ -127,7 +128,8 @@ class ClusterEngine(Engine):
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Let the workers of group 0 evaluate their parts of each batch."""
         step = self._reached
-        by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(phase, batches, step)))
+        averages = self.params() if self._averages else None
+        by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(phase, batches, step, averages)))
         return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
@@ -138,12 +140,16 @@ class ClusterEngine(Engine):
             write_outputs(self.job, self._run.client, net, reader, self.params(), batches)
 
     def params(self) -> Arrays:
-        """Return copies of the params of server group 0."""
+        """Return copies of the params of server group 0, or of their averages."""
         step = self._reached
+        if self._averages:
+            return averaged(*self.snapshot())
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
     def last_params(self) -> Arrays:
         """Return the params of server group 0: its own arrays where these are in this process."""
+        if self._averages:
+            return self.params()
         step, copied = self._reached, not self._run.is_within
         return self._run.do(lambda run: run.snapshot(step, False, copied)[0])
 
@@ -151,6 +157,11 @@ class ClusterEngine(Engine):
         """Return copies of the params and of the updater's state of server group 0."""
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, True))
+
+    @property
+    def _averages(self) -> bool:
+        """Whether the job asks for averages of the params."""
+        return self.job.updater.ema_conf is not None
 
     @property
     def _reached(self) -> int:

@@ -25,6 +25,7 @@ from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_
 from dsinga.cluster.run.servers import Servers
 from dsinga.errors import RunError
 from dsinga.job import Phase
+from dsinga.net.partitioned import split_params
 from dsinga.worker.config import WorkerConfig, WorkerKey
 from dsinga.worker.param_slices import Arrays, replica_values, whole_values
 from dsinga.worker.processor import Processor
@@ -209,9 +210,16 @@ class ClusterRun:
         self._tokens[group] = [*futures]
         return futures
 
-    def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
-        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps."""
-        return self.send(tasks.evaluate, 0, f"{phase.name} {self._moment(step)}", phase, batches, step)
+    def evaluate(self, phase: Phase, batches: int, step: int, params: Arrays | None = None) -> list[Future]:
+        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
+
+        Given ``params``, whole ones by name, these are used in place of the workers' own.
+        """
+        shared = None
+        if params is not None:
+            parts, addresses = split_params(self.config.parts, params), self._placement.workers[0]
+            shared = share(self.client, parts, addresses, self._task_key(tasks.evaluate))
+        return self.send(tasks.evaluate, 0, f"{phase.name} {self._moment(step)}", phase, batches, step, shared)
 
     def synchronise(self) -> None:
         """When all worker groups have ended: make all server groups agree, and give group 0 their values."""

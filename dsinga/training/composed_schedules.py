@@ -1,0 +1,171 @@
+"""Schedules of several parts: a polynomial, cosines that start again, one cycle, and a sequence of other schedules."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Annotated
+
+from dsinga.job import LRGenConf, UpdaterConf
+from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.limits import Count, Fraction, NonNegative, Positive, Range, Unit
+from dsinga.registry import register
+from dsinga.training.schedules import Rate, Schedule, half_cosine, schedule
+
+AtLeastOne = Annotated[float, Range(1)]
+
+
+@register("schedule", kPolynomial=8)
+class Polynomial(Schedule):
+    """(base - final_lr)·(1 - r)^power + final_lr, r = step / change_freq, at most 1.
+
+    It is Keras' PolynomialDecay and, with final_lr 0, PyTorch's PolynomialLR.
+    """
+
+    class Conf(Settings):
+        """Settings of kPolynomial."""
+
+        change_freq: Count = required("the number of steps from base_lr to final_lr")
+        final_lr: NonNegative = setting(0.0, "the rate after change_freq steps, and from there on")
+        power: Positive = setting(1.0, "the exponent: 1 for a line")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        conf = self.settings
+        left = 1.0 - min(step / conf.change_freq, 1.0)
+        return float((self.base - conf.final_lr) * left**conf.power + conf.final_lr)
+
+
+@register("schedule", kCosineRestarts=9)
+class CosineRestarts(Schedule):
+    """Half a cosine from base to alpha·base in change_freq steps, again and again.
+
+    Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts (2017). The rate is base·(alpha +
+    (1 - alpha)·m_mul^i·(1 + cos(pi·r)) / 2) in period i, counted from 0, which takes change_freq·t_mul^i steps, at the
+    share r of that period. With the defaults it is PyTorch's CosineAnnealingWarmRestarts; Keras' CosineDecayRestarts
+    has t_mul 2.
+    """
+
+    class Conf(Settings, field="restarts_conf"):
+        """Settings of kCosineRestarts."""
+
+        change_freq: Count = required("the number of steps of the first period")
+        t_mul: AtLeastOne = setting(1.0, "how many times as long each period is as the one before")
+        m_mul: Positive = setting(1.0, "what the height of the cosine is multiplied by in each period")
+        alpha: Unit = setting(0.0, "the lowest rate, as a share of base_lr")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        conf = self.settings
+        period, share = self._position(step)
+        height = (1.0 - conf.alpha) * conf.m_mul**period
+        return float(self.base * (conf.alpha + height * half_cosine(share)))
+
+    def _position(self, step: int) -> tuple[int, float]:
+        """Return the period of a step, and the share of it that has passed."""
+        length = float(self.settings.change_freq)
+        if self.settings.t_mul == 1.0:
+            return step // self.settings.change_freq, step % self.settings.change_freq / length
+        start = 0.0
+        for period in itertools.count():
+            if step < start + length:
+                return period, (step - start) / length
+            start += length
+            length *= self.settings.t_mul
+        raise AssertionError
+
+
+@register("schedule", kOneCycle=10)
+class OneCycle(Schedule):
+    """One cycle: half a cosine from base / div_factor up to base, and one down to base / (div_factor·final_div_factor).
+
+    Smith and Topin, Super-Convergence (2019), in the form of PyTorch's OneCycleLR with its two phases: the rate is base
+    at step pct_start·change_freq - 1, and lowest at step change_freq - 1 and from there on. ``momentum_conf {
+    one_cycle: true }`` moves the momentum the other way.
+    """
+
+    class Conf(Settings):
+        """Settings of kOneCycle."""
+
+        change_freq: Count = required("the number of steps of the cycle")
+        pct_start: Fraction = setting(0.3, "the share of the steps in which the rate rises")
+        div_factor: AtLeastOne = setting(25.0, "how many times the first rate goes into base_lr")
+        final_div_factor: AtLeastOne = setting(1e4, "how many times the last rate goes into the first one")
+
+    settings: Conf
+
+    def __call__(self, step: int) -> float:
+        conf = self.settings
+        first = self.base / conf.div_factor
+        low = first if step <= self._peak else first / conf.final_div_factor
+        return low + (self.base - low) * self.share(step)
+
+    @property
+    def _peak(self) -> float:
+        """The step, perhaps between two, at which the rate is base_lr."""
+        return max(self.settings.pct_start * self.settings.change_freq - 1.0, 0.0)
+
+    def share(self, step: int) -> float:
+        """Return where the rate stands between its lowest (0), of both ends of the cycle, and base_lr (1)."""
+        last, peak = self.settings.change_freq - 1, self._peak
+        if step <= peak:
+            return half_cosine(1.0 - step / peak) if peak else 1.0
+        return half_cosine(min((step - peak) / (last - peak), 1.0)) if last > peak else 0.0
+
+
+@register("schedule", kSequential=11)
+class SequentialSchedule(Schedule):
+    """Several schedules, one after another: each counts its steps from its boundary on; base_lr has no effect.
+
+    It is PyTorch's SequentialLR, whose milestones are the boundaries.
+    """
+
+    class Conf(Settings, name="SequentialConf", needed=True):
+        """Settings of kSequential."""
+
+        schedule: list[LRGenConf] = setting([], "the schedules, at least one, each with its type and base_lr")
+        boundary: list[Count] = setting([], "the steps at which the second and the further schedules begin")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield a wrong number of boundaries, and boundaries that do not rise."""
+            if not self.schedule or len(self.boundary) != len(self.schedule) - 1:
+                text = f"{len(self.schedule)} schedule and {len(self.boundary)} boundary"
+                yield Fault(f"sequential_conf needs one boundary less than it has schedules; it has {text}")
+            for item, (before, after) in enumerate(itertools.pairwise(self.boundary), start=1):
+                if after <= before:
+                    text = f"the boundaries of sequential_conf must rise; {after} follows {before}"
+                    yield Fault(text, "boundary", item)
+
+    settings: Conf
+
+    def __init__(self, conf: LRGenConf):
+        super().__init__(conf)
+        self._rates = [schedule(part) for part in self.settings.schedule]
+        self._starts = [0, *self.settings.boundary]
+
+    def __call__(self, step: int) -> float:
+        part = bisect_right(self._starts, step) - 1
+        return self._rates[part](step - self._starts[part])
+
+
+def momentum_share(conf: UpdaterConf) -> Rate:
+    """Return, as a function of the step, the share of its way from base to final that an updater's momentum has gone.
+
+    That is step / saturation_step, at most 1, as in cxxnet, or with ``one_cycle`` :meth:`OneCycle.share` of the
+    learning rate. Raises JobError for a ``momentum_conf`` that lacks its end, or a learning rate without a cycle.
+    """
+    moving, rate = conf.momentum_conf, conf.learning_rate
+    assert moving is not None
+    if not moving.one_cycle:
+        if (end := moving.saturation_step) is None:
+            raise moving.error("momentum_conf needs saturation_step: the step at which it is final_momentum")
+        return lambda step: min(step / end, 1.0)
+    if moving.saturation_step is not None:
+        raise moving.error("gives one_cycle and saturation_step; leave one out", "saturation_step")
+    if rate.type_name != "kOneCycle":
+        raise moving.error("one_cycle needs learning_rate { type: kOneCycle }", "one_cycle")
+    cycle, warmup = OneCycle(rate), rate.warmup_steps
+    return lambda step: cycle.share(max(step - warmup, 0))
