@@ -32,6 +32,7 @@ def Activation(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -108,6 +109,7 @@ def Add(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -126,6 +128,7 @@ def Attention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -151,6 +154,7 @@ def AveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -173,6 +177,7 @@ def AveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -195,6 +200,7 @@ def BM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -214,6 +220,7 @@ def BatchNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -242,6 +249,7 @@ def CRF(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -258,6 +266,7 @@ def ClassSoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -286,6 +295,7 @@ def Concate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -305,6 +315,7 @@ def Concatenate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -332,6 +343,7 @@ def Conv1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -366,6 +378,7 @@ def Conv2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -402,6 +415,7 @@ def Convolution(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -446,6 +460,7 @@ def CosineSimilarity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -469,6 +484,7 @@ def Dense(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -496,6 +512,7 @@ def Dropout(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -514,6 +531,7 @@ def Dueling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -531,6 +549,7 @@ def Dummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -554,6 +573,7 @@ def Embedding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -576,6 +596,7 @@ def EntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -595,6 +616,7 @@ def EuclideanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -622,6 +644,7 @@ def Flatten(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -636,6 +659,7 @@ def GELU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -660,6 +684,7 @@ def GRU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -686,6 +711,7 @@ def GlobalAveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -702,6 +728,7 @@ def GlobalAveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -716,6 +743,7 @@ def GlobalMaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -732,6 +760,7 @@ def GlobalMaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -750,6 +779,7 @@ def HingeLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -772,6 +802,7 @@ def HuberLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -790,6 +821,7 @@ def Identity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -809,6 +841,7 @@ def ImagePreprocess(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -833,6 +866,7 @@ def InnerProduct(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -884,6 +918,7 @@ def LRN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -914,6 +949,7 @@ def LSTM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -942,6 +978,7 @@ def Label(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -966,6 +1003,7 @@ def LayerNorm(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -984,6 +1022,7 @@ def LayerNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -999,6 +1038,7 @@ def LeakyReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1017,6 +1057,7 @@ def LearnedVector(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1060,6 +1101,7 @@ def LocalResponseNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1082,6 +1124,7 @@ def MaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1104,6 +1147,7 @@ def MaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1124,6 +1168,7 @@ def MeanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1150,6 +1195,7 @@ def Mnist(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1183,6 +1229,7 @@ def MultiHeadAttention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1201,6 +1248,7 @@ def Multiply(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1219,6 +1267,7 @@ def Normalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1236,6 +1285,7 @@ def OneHot(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1256,6 +1306,7 @@ def PPOLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1277,6 +1328,7 @@ def PReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1329,6 +1381,7 @@ def PolicyGradientLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1358,6 +1411,7 @@ def Pooling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1388,6 +1442,7 @@ def Pooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1408,6 +1463,7 @@ def PositionalEncoding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1431,6 +1487,7 @@ def RBM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1453,6 +1510,7 @@ def RBMHid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1477,6 +1535,7 @@ def RBMVis(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1520,6 +1579,7 @@ def RNNDummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1541,6 +1601,7 @@ def RNNLabel(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1558,6 +1619,7 @@ def RandomCrop(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1575,6 +1637,7 @@ def RandomFlip(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1602,6 +1665,7 @@ def ReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1621,6 +1685,7 @@ def Rescaling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1649,6 +1714,7 @@ def STanh(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1668,6 +1734,7 @@ def SampledLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1696,6 +1763,7 @@ def SequenceLength(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1710,6 +1778,7 @@ def Sigmoid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1725,6 +1794,7 @@ def SigmoidCrossEntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1750,6 +1820,7 @@ def SimpleRNN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1776,6 +1847,7 @@ def Slice(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1790,6 +1862,7 @@ def Softmax(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1807,6 +1880,7 @@ def SoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1829,6 +1903,7 @@ def SpatialDropout2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1847,6 +1922,7 @@ def Split(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1863,6 +1939,7 @@ def TDLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1890,6 +1967,7 @@ def VTraceLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1911,6 +1989,7 @@ def ZeroPadding2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:

@@ -41,6 +41,8 @@ def _check(job: Job) -> None:
     """Raise JobError for a job that graph grain cannot run."""
     if job.skip_bad_batches:
         raise job.error("graph grain cannot skip batches; train with grain round", "skip_bad_batches")
+    if job.micro_batches > 1:
+        raise job.error("graph grain computes whole batches; train with grain round", "micro_batches")
     if job.train_one_batch.alg is not AlgType.kBP:
         raise job.train_one_batch.error("graph grain runs kBP only; train other algorithms with grain round", "alg")
 
