@@ -7,12 +7,15 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dsinga.engine.thread_group import run_in_threads
+from dsinga.errors import UserError
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_params
 from dsinga.net.cut import FEATURES, WHOLE_LAYER
 from dsinga.net.partitioned import ParamPart
@@ -51,18 +54,19 @@ class CutRunner:
         net: NeuralNet,
         values: Mapping[str, np.ndarray],
         records: Mapping[str, Records],
-        rows: int,
-        seed: int,
-        step: int,
+        ctx: Context,
     ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:
-        """Return the gradients of whole params, and the metrics, of a batch of ``rows`` records."""
+        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
+        rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
             pushed: dict[str, Any] = {}
+            if micro_batch is not None:
+                ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
             metrics = algorithm(local, arrays, own, ctx, pushed.__setitem__)
             return {name: to_host(gradient, ctx.ops) for name, gradient in pushed.items()}, metrics
 
-        cut, done = self.run(compute, net, values, records, rows, seed, step)
+        cut, done = self.run(compute, net, values, records, rows, ctx.seed, ctx.step)
         pushed = [
             {name: whole_shape(gradient, local.params[name].shape) for name, gradient in gradients.items()}
             for local, (gradients, _) in zip(cut.locals, done, strict=True)
@@ -110,12 +114,27 @@ class CutRunner:
 
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
     """Return the rows of ``records`` that the input layers of a worker's net read."""
-    parts = {}
-    for node in net.nodes:
-        if node.layer.is_input:
-            (start, stop, _), (data, labels) = node.rows or rows, records[node.layer.name]
-            parts[node.layer.name] = Records(data[start:stop], None if labels is None else labels[start:stop])
-    return parts
+    inputs = [node for node in net.nodes if node.layer.is_input]
+    return {node.layer.name: _part_of(records[node.layer.name], node.rows or rows) for node in inputs}
+
+
+def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
+    """Return these rows of the records of each input layer, as views."""
+    return {name: _part_of(of_layer, rows) for name, of_layer in records.items()}
+
+
+def _part_of(records: Records, rows: Rows) -> Records:
+    (start, stop, _), (data, labels) = rows, records
+    return Records(data[start:stop], None if labels is None else labels[start:stop])
+
+
+def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
+    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
+    if rows % micro_batches:
+        raise UserError(
+            f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
+        )
+    return cut_evenly(rows, micro_batches)
 
 
 def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:

@@ -20,7 +20,7 @@ from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
-from dsinga.training import Metrics, add_metrics, algorithm, check_algorithm_metrics, forward
+from dsinga.training import Metrics, accumulate, add_metrics, algorithm, check_algorithm_metrics, forward
 from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
 from dsinga.training.ema import averaged
 from dsinga.worker.all_records import count_batches, evaluate_batches
@@ -101,7 +101,8 @@ class LocalEngine(Engine):
     def start(self, step: int, loop: Loop) -> None:
         """Begin to read batches ahead."""
         self._loop = loop
-        read, first = _read_function(self._net, self._reader), self._earlier_steps + step
+        first = (self._earlier_steps + step) * self._reader.micro_batches
+        read = _read_function(self._net, self._reader)
         if self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES and all(
             map(_is_in_memory, self._reader.stores.values())
         ):
@@ -146,12 +147,8 @@ class LocalEngine(Engine):
 
     def _train_batch(self) -> tuple[Metrics, float]:
         """Compute the gradients of the next batch and apply them; return its metrics, and the seconds of waiting."""
-        assert self._batches is not None
-        started = time.perf_counter()
-        records = next(self._batches)
-        seconds, self._update_seconds = time.perf_counter() - started, 0.0
+        self._data_seconds, self._update_seconds, self._has_finite_records = 0.0, 0.0, True
         step, gradients = self.updater.steps, dict[str, Any]()
-        ctx = Context(self._ops, Phase.kTrain, self._reader.parts[0], self.job.seed, step, skips=self._skips)
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
 
         def push(name: str, gradient: Any) -> None:
@@ -164,18 +161,34 @@ class LocalEngine(Engine):
             self._update_seconds += time.perf_counter() - pushed
 
         with without_warnings(self._skips):
-            metrics = check_algorithm_metrics(self._algorithm(self._net, values, records, ctx, push))
-        if self._skips and not is_good_batch(metrics, records):
+            metrics = accumulate(
+                self._algorithm, self._net, values, self._micro_batches(step), self._reader.micro_batches, push
+            )
+        if self._skips and not (all_finite(metrics) and self._has_finite_records):
             check_params_finite(self._params, step)
             self.updater.steps += 1
             _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
-            return {}, seconds
+            return {}, self._data_seconds
         check_metrics(metrics, step)
         self._is_updating, started = True, time.perf_counter()
         self.updater.step(self._params, gradients)
         self._is_updating = False
         self._update_seconds += time.perf_counter() - started
-        return metrics, seconds
+        return metrics, self._data_seconds
+
+    def _micro_batches(self, step: int) -> Iterator[tuple[dict[str, Records], Context]]:
+        """Yield the records and the context of each micro-batch of a step; count the seconds of waiting for records."""
+        assert self._batches is not None
+        for number in range(self._reader.micro_batches):
+            started = time.perf_counter()
+            records = next(self._batches)
+            self._data_seconds += time.perf_counter() - started
+            if self._skips:
+                self._has_finite_records = self._has_finite_records and are_finite(records)
+            yield records, Context(
+                self._ops, Phase.kTrain, self._reader.rows(0, number), self.job.seed, step, skips=self._skips,
+                micro_batch=self._reader.micro_batch(number),
+            )  # fmt: skip
 
     @property
     def _skips(self) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.arguments import check_whole
 from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
-from dsinga.engine.local_cut import CutRunner, to_host, whole_shape
+from dsinga.engine.local_cut import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
@@ -21,7 +23,17 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
 from dsinga.ops.types import is_plain
-from dsinga.training import Metrics, add_metrics, algorithm, bp, check_params, initial_values
+from dsinga.training import (
+    Algorithm,
+    Metrics,
+    Push,
+    accumulate,
+    add_metrics,
+    algorithm,
+    bp,
+    check_params,
+    initial_values,
+)
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import PRECISIONS, cpu_ops
@@ -154,31 +166,50 @@ class LocalNet:
         by the layer's feature, (n, ...), for back-propagation. Only what these layers need is computed, without labels;
         the one metric, "loss", is the mean of gradient·feature. ``step`` selects the random numbers, as of dropout; by
         default it is the number of earlier calls. A gradient of an embedding may be sparse rows: its method ``dense()``
-        returns an array. Raises UserError for bad input, Diverged where a metric is not finite.
+        returns an array. A batch is computed in the job's ``micro_batches``. Raises UserError for bad input, Diverged
+        where a metric is not finite.
         """
         if gradients is not None and (y is not None or not gradients):
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
         step = self._passes if step is None else step
         self._passes = step + 1
         compute = self._algorithm if gradients is None else bp
-        cut_rows, names = self._cut_rows(x), tuple(gradients or ())
+        names = tuple(gradients or ())
+        cut_rows = self._cut_rows(x, self.job.micro_batches)
         net = self._nets.predictor(Phase.kTrain, None, cut_rows, gradients=names).net
         if gradients:
             given = {gradient_input(name): gradient for name, gradient in gradients.items()}
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
         records, rows = self._records(net, x, y, gradients=names)
-        values = self._values(net, params)
+        parts, values = divide_batch(rows, self.job.micro_batches), self._values(net, params)
+        pushed: dict[str, Any] = {}
         if cut_rows:
-            pushed, metrics = self._cut.backward(compute, net, values, records, rows, self.job.seed, step)
-            pushed = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in pushed.items()}
+            compute = functools.partial(self._backward_cut, compute)
         else:
-            pushed = {}
-            ctx = self._context(net, rows, step)
-            with np.errstate(over=self._overflow, invalid=self._overflow):
-                metrics = compute(net, self._on_device(values), records, ctx, pushed.__setitem__)
-            pushed = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
+            values = self._on_device(values)
+        ctx = self._context(net, rows, step)
+        batches: Iterable[tuple[Mapping[str, Records], Context]] = [(records, ctx)]
+        if len(parts) > 1:
+            batches = ((rows_of(records, part), replace(ctx, rows=part, micro_batch=part)) for part in parts)
+        with np.errstate(over=self._overflow, invalid=self._overflow):
+            metrics = accumulate(compute, net, values, batches, len(parts), pushed.__setitem__)
         check_metrics(metrics, step)
-        return Backward(pushed, Means(metrics))
+        return Backward({name: to_host(gradient, self._ops) for name, gradient in pushed.items()}, Means(metrics))
+
+    def _backward_cut(
+        self,
+        algorithm: Algorithm,
+        net: NeuralNet,
+        values: Mapping[str, np.ndarray],
+        records: Mapping[str, Records],
+        ctx: Context,
+        push: Push,
+    ) -> Metrics:
+        """Compute ``ctx.rows`` of a batch as an algorithm does, by ``algorithm`` on the net cut for the workers."""
+        gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
+        for name, gradient in gradients.items():
+            push(name, whole_shape(gradient, net.params[name].shape))
+        return metrics
 
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
@@ -247,10 +278,10 @@ class LocalNet:
     def _on_device(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return {name: self._ops.asarray(value) for name, value in values.items()}
 
-    def _cut_rows(self, x: Batch) -> int:
+    def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
         """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.
 
         A net is cut for one batch size. A batch of fewer records than workers is computed by one of them.
         """
-        rows = length_of(x) if self.workers > 1 else 0
+        rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers else 0

@@ -72,7 +72,9 @@ class LocalNets:
             if self._shapes is None:
                 self._infos[phase] = dict(open_batch_reader(self._job, phase, 1, self._roots).infos)
             else:
-                self._infos[phase] = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
+                infos = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
+                count = self._job.micro_batches if phase is Phase.kTrain else 1
+                self._infos[phase] = {name: replace(info, micro_batches=count) for name, info in infos.items()}
         infos = self._infos[phase]
         if gradients:
             shapes = {name: self.predictor(phase, gradients).net.layer(name).shape for name in gradients}

@@ -134,6 +134,8 @@ def check_reinforcement(job: Job) -> None:
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
     if job.updater.ema_conf:
         raise job.updater.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
+    if job.micro_batches > 1:
+        raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
     if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
         raise conf.error(
             "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "

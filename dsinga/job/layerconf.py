@@ -129,7 +129,8 @@ class LayerConf(Component):
     is the time step of a copy made by unrolling, None in a job. ``per_step`` applies a layer for single steps to each
     step of whole sequences, without unrolling, so that phases may have sequences of different lengths. Beyond SINGA
     0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one worker of the
-    group.
+    group; with ``recompute`` the layer's feature is freed after the forward pass and computed again in the backward
+    pass, to need less memory.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
@@ -151,6 +152,7 @@ class LayerConf(Component):
     partition_id: int = 0
     num_partitions: Parts = 1
     location: Natural | None = None
+    recompute: bool = False
     store_conf: StoreConf | None = None
     lmdbdata_conf: DataConf | None = None
     sharddata_conf: DataConf | None = None

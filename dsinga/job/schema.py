@@ -52,6 +52,8 @@ class NetConf(Message):
     """The neural net: its layers, and the dimension on which layers without a ``partition_dim`` are partitioned.
 
     Beyond SINGA: with ``partition: auto`` the cost model chooses, except for layers with a ``partition_dim``.
+    ``recompute`` is the number of stretches of layers, about equal in memory, that keep only their last feature for the
+    backward pass and compute the others again, but for the uppermost stretch; 0 or 1: none.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -59,6 +61,7 @@ class NetConf(Message):
     partition: PartitionMethod = PartitionMethod.manual
     layer_group: list[LayerGroupConf] = field(default_factory=list)
     unroll_len: Steps = 1
+    recompute: Natural = 0
 
 
 class SyncEdgeConf(Message):
@@ -134,7 +137,9 @@ class Job(Message):
     not finite, where training otherwise ends with an error; ``precision`` is the precision of products;
     ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
     ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
-    metrics, validation and tests without a frequency come at the end of each epoch.
+    metrics, validation and tests without a frequency come at the end of each epoch. ``micro_batches`` is the number of
+    equal parts in which a batch is computed, one after another, to need less memory; their gradients add up to that of
+    the whole batch.
 
     With ``reinforcement`` the net learns from an environment in place of records.
 
@@ -164,6 +169,7 @@ class Job(Message):
     checkpoint_path: list[str] = field(default_factory=list)
     warmup_steps: Natural = 0
     skip_bad_batches: bool = False
+    micro_batches: Members = 1
     precision: Precision = Precision.kFloat32
     reset_param_version: bool = True
     num_openblas_threads: Count = 1

@@ -91,7 +91,7 @@ class BatchNorm(Layer):
     def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
         """Return the statistics of the global batch, of which this worker has the rows x."""
         numbers_per_row = math.prod(x.shape[2:])
-        size = ctx.rows.total * numbers_per_row
+        size = (ctx.pass_rows.stop - ctx.pass_rows.start) * numbers_per_row
         mean, variance = ctx.ops.channel_moments(x)
         if ctx.all_reduce is single_worker:  # then nothing has to leave the device
             return BatchStatistics(mean, variance, size)

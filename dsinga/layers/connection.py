@@ -16,7 +16,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.context import Context, RecordInfo, Rows
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -104,7 +104,7 @@ class SliceLayer(Layer):
         self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(split_at(sources[0], self._bounds(ctx.rows), self.axis))
+        return Output(split_at(sources[0], self._bounds(ctx), self.axis))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -120,13 +120,14 @@ class SliceLayer(Layer):
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         if self.axis or labels[0] is None:
             return labels[0]
-        return split_at(labels[0], self._bounds(ctx.rows), 0)
+        return split_at(labels[0], self._bounds(ctx), 0)
 
-    def _bounds(self, rows: Rows) -> Sequence[int]:
-        """Return the bounds of the parts in an array that has ``rows`` of the batch."""
+    def _bounds(self, ctx: Context) -> Sequence[int]:
+        """Return the bounds of the parts in an array that has ``ctx.rows`` of the batch."""
         if self.axis:
             return self.bounds
-        return [min(max(bound, rows.start), rows.stop) - rows.start for bound in self.bounds]
+        (start, stop, _), first = ctx.rows, ctx.pass_rows.start
+        return [min(max(first + bound, start), stop) - start for bound in self.bounds]
 
 
 @register("layer", kConcate=502)

@@ -17,11 +17,16 @@ from dsinga.ops.types import Shape
 
 
 class Rows(NamedTuple):
-    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows: the share of one worker of a group."""
+    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows, such as the share of a worker of a group."""
 
     start: int
     stop: int
     total: int
+
+
+def rows_of_batch(rows: Rows, micro_batch: Rows) -> Rows:
+    """Return ``rows``, which are counted from the first row of a micro-batch, as rows of the whole batch."""
+    return Rows(micro_batch.start + rows.start, micro_batch.start + rows.stop, micro_batch.total)
 
 
 class Columns(NamedTuple):
@@ -71,7 +76,8 @@ class RecordInfo:
     whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
     float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
     largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
-    before. ``codes`` is the number of different codes of a text, 0 for others.
+    before. ``codes`` is the number of different codes of a text, 0 for others. ``batchsize`` counts the rows that are
+    computed at once: a training batch has ``micro_batches`` times as many.
     """
 
     shape: Shape
@@ -85,11 +91,25 @@ class RecordInfo:
     codes: int = 0
     label_dtype: Any = np.int64
     label_names: tuple[str, ...] = ()
+    micro_batches: int = 1
 
 
 def single_worker(key: str, array: Array) -> Array:
     """Return ``array``: all-reduce and all-gather for a group of one worker."""
     return array
+
+
+class _Once:
+    """A collective that is called once for each key: a second call returns the result of the first."""
+
+    def __init__(self, collective: Callable[[str, Array], Array]):
+        self._collective = collective
+        self._results: dict[str, Array] = {}
+
+    def __call__(self, key: str, array: Array) -> Array:
+        if key not in self._results:
+            self._results[key] = self._collective(key, array)
+        return self._results[key]
 
 
 @dataclass(frozen=True)
@@ -100,7 +120,8 @@ class Context:
     order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
     arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
     the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
-    ``observer`` calls every pass of a layer, None for plain calls.
+    ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
+    group compute together in this pass where a batch is computed in parts, None where that are all rows.
     """
 
     ops: Ops
@@ -113,14 +134,32 @@ class Context:
     peers: Peers | None = None
     skips: bool = False
     observer: PassObserver | None = None
+    micro_batch: Rows | None = None
+
+    @property
+    def pass_rows(self) -> Rows:
+        """The rows of the batch that all workers of the group compute together in this pass."""
+        return self.micro_batch or Rows(0, self.rows.total, self.rows.total)
 
     def of(self, rows: Rows | None) -> Context:
-        """Return the context of a layer that computes ``rows`` of its batch, None for the same rows as this context."""
-        if rows is None or rows == self.rows:
+        """Return the context of a layer that computes ``rows``, None for the same rows as this context.
+
+        ``rows`` are counted from the first row of the micro-batch, of whose rows ``rows.total`` is the number.
+        """
+        if rows is None:
+            return self
+        batch_rows = rows if self.micro_batch is None else rows_of_batch(rows, self.micro_batch)
+        if batch_rows == self.rows:
             return self
         if rows.stop - rows.start == rows.total:
-            return replace(self, rows=rows, all_reduce=single_worker, all_gather=single_worker)
-        return replace(self, rows=rows)
+            return replace(self, rows=batch_rows, all_reduce=single_worker, all_gather=single_worker)
+        return replace(self, rows=batch_rows)
+
+    def repeatable(self) -> Context:
+        """Return the context of a layer that is computed twice: sums and rows of other workers are asked for once."""
+        if self.all_reduce is single_worker:
+            return self
+        return replace(self, all_reduce=_Once(self.all_reduce), all_gather=_Once(self.all_gather))
 
     @cached_property
     def training(self) -> bool:

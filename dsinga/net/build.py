@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
@@ -21,6 +22,7 @@ from dsinga.net.node import Node
 from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
 from dsinga.net.sequences import make_sequence_layer, merge_copies
 from dsinga.net.sharing import name_params
+from dsinga.net.stretches import mark_stretches
 from dsinga.net.unroll import unroll, with_own_names
 
 
@@ -58,6 +60,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []
     handed = [0] * len(confs)  # how many parts of each layer are already taken
+    micro_batches = max((info.micro_batches for info in records.values()), default=1)
     for layer in confs:
         cls = layer_class(layer)
         check_records(layer, cls, records)
@@ -67,6 +70,8 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
             for k, source in enumerate(source_positions)
         ]
         layers.append(make_sequence_layer(cls, layer, shapes, records.get(layer.name), named))
+        if micro_batches > 1:
+            set_micro_batches(layers[-1], micro_batches)
         sources = [layers[source] for source in source_positions]
         check_ends(layers[-1], sources)
         check_labels(layers[-1], sources, records)
@@ -75,8 +80,11 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
     joined = [tuple(position[source] for source in forward_sources(layer, named)) for layer in confs]
-    nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
-    return NeuralNet(insert_reconstructions(insert_splits(nodes)), freeze_other_params(nodes, params), phase)
+    whole = [Node(*node) for node in zip(layers, joined, names, strict=True)]
+    nodes = insert_reconstructions(insert_splits(whole))
+    if conf.recompute > 1 and phase & Phase.kTrain:
+        mark_stretches(nodes, conf.recompute)
+    return NeuralNet(nodes, freeze_other_params(whole, params), phase)
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
@@ -119,6 +127,19 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
             "labels: y in Python, or a store that has them",
             "srclayers",
         )
+
+
+def set_micro_batches(layer: Layer, count: int) -> None:
+    """Give a new layer, which computes a micro-batch at once, the state by rows of a whole batch of ``count`` of them.
+
+    Raises JobError for a layer that needs all rows of a batch at once.
+    """
+    if layer.cut.whole_because:
+        reason = layer.cut.whole_because
+        raise layer.fail(f"{reason}, so that it needs the whole batch at once; leave micro_batches out")
+    layer.params = tuple(
+        replace(spec, shape=(count * spec.shape[0], *spec.shape[1:])) if spec.by_rows else spec for spec in layer.params
+    )
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:

@@ -42,6 +42,7 @@ class Stage(NamedTuple):
     parts: int  # how many parts the layer hands out, 0 if its feature is one array
     starts: bool  # a gradient begins here: the layer is a loss or the end of a bridge
     backward: bool  # the gradient of a loss arrives here and is needed
+    recompute: bool  # its feature is freed after the forward pass and computed again for the backward pass
     completes: tuple[str, ...]  # params whose gradient is complete after this node's backward
     state: tuple[tuple[int, str, str], ...]  # params that are not trainable, as (index, role, name)
     by_rows: tuple[int, ...]  # params of which the layer takes only the rows that it computes
@@ -63,6 +64,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
         )
         for edge, need in zip(edges[position], needs[position], strict=True):
             backward[edge.node] |= need
+    recompute = recomputed(nodes, edges, backward)
     completes, releases = first_uses(nodes), last_uses(edges)
     return tuple(
         Stage(
@@ -77,6 +79,7 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
             parts[position],
             node.layer.is_loss or (isinstance(node.layer, BridgeEnd) and node.layer.returns_gradient),
             backward[position],
+            recompute[position],
             completes[position],
             tuple((k, spec.role, node.params[k]) for k, spec in enumerate(node.layer.params) if not spec.trainable),
             tuple(k for k, spec in enumerate(node.layer.params) if spec.by_rows),
@@ -84,6 +87,23 @@ def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[S
         )
         for position, node in enumerate(nodes)
     )
+
+
+def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward: Sequence[bool]) -> list[bool]:
+    """Return for each node whether its feature is freed after the forward pass, as the job says, and needed again.
+
+    A layer that hands out parts, which are views of its source's feature, is recomputed with its source.
+    """
+    marked: list[bool] = []
+    for node, into in zip(nodes, edges, strict=True):
+        views = bool(node.layer.part_shapes) and any(marked[edge.node] for edge in into if not edge.labels)
+        marked.append((node.layer.conf.recompute or views) and not isinstance(node.layer, BridgeEnd))
+    needed = list(backward)
+    for position in reversed(range(len(nodes))):
+        if backward[position] or (marked[position] and needed[position]):
+            for edge in edges[position]:
+                needed[edge.node] = needed[edge.node] or not edge.labels
+    return [mark and need for mark, need in zip(marked, needed, strict=True)]
 
 
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:

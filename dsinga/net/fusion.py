@@ -3,6 +3,7 @@
 Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
 the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
 So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``).
+A fused layer is recomputed in the backward pass where the job says that of all its layers.
 The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
 Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
 """
@@ -63,6 +64,13 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
     """Return the node that replaces ``nodes``, which begin at the position ``first``."""
+    node = _fused_whole(first, nodes)
+    recompute = all(node.layer.conf.recompute for node in nodes)
+    node.layer.conf = node.layer.conf.replace(recompute=recompute)
+    return node
+
+
+def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
     node, *between, last = nodes
     if isinstance(node.layer, TimeDistributed):
         assert isinstance(last.layer, TimeDistributed)

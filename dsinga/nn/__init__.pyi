@@ -33,6 +33,7 @@ def Activation(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -152,6 +153,7 @@ def Add(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -170,6 +172,7 @@ def Attention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -195,6 +198,7 @@ def AveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -217,6 +221,7 @@ def AveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -239,6 +244,7 @@ def BM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -258,6 +264,7 @@ def BatchNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -286,6 +293,7 @@ def CRF(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -302,6 +310,7 @@ def ClassSoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -330,6 +339,7 @@ def Concate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -349,6 +359,7 @@ def Concatenate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -376,6 +387,7 @@ def Conv1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -410,6 +422,7 @@ def Conv2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -446,6 +459,7 @@ def Convolution(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -509,6 +523,7 @@ def CosineSimilarity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -532,6 +547,7 @@ def Dense(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -559,6 +575,7 @@ def Dropout(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -577,6 +594,7 @@ def Dueling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -594,6 +612,7 @@ def Dummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -617,6 +636,7 @@ def Embedding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -639,6 +659,7 @@ def EntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -658,6 +679,7 @@ def EuclideanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -687,6 +709,7 @@ def Flatten(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -701,6 +724,7 @@ def GELU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -725,6 +749,7 @@ def GRU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -751,6 +776,7 @@ def GlobalAveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -767,6 +793,7 @@ def GlobalAveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -781,6 +808,7 @@ def GlobalMaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -797,6 +825,7 @@ def GlobalMaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -815,6 +844,7 @@ def HingeLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -837,6 +867,7 @@ def HuberLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -855,6 +886,7 @@ def Identity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -874,6 +906,7 @@ def ImagePreprocess(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -898,6 +931,7 @@ def InnerProduct(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -951,6 +985,7 @@ def LRN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -981,6 +1016,7 @@ def LSTM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1009,6 +1045,7 @@ def Label(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1033,6 +1070,7 @@ def LayerNorm(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1051,6 +1089,7 @@ def LayerNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1066,6 +1105,7 @@ def LeakyReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1084,6 +1124,7 @@ def LearnedVector(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1133,6 +1174,7 @@ def LocalResponseNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1155,6 +1197,7 @@ def MaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1177,6 +1220,7 @@ def MaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1197,6 +1241,7 @@ def MeanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1223,6 +1268,7 @@ def Mnist(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1256,6 +1302,7 @@ def MultiHeadAttention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1274,6 +1321,7 @@ def Multiply(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1292,6 +1340,7 @@ def Normalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1331,6 +1380,7 @@ def OneHot(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1351,6 +1401,7 @@ def PPOLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1372,6 +1423,7 @@ def PReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1424,6 +1476,7 @@ def PolicyGradientLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1470,6 +1523,7 @@ def Pooling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1500,6 +1554,7 @@ def Pooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1520,6 +1575,7 @@ def PositionalEncoding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1543,6 +1599,7 @@ def RBM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1565,6 +1622,7 @@ def RBMHid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1589,6 +1647,7 @@ def RBMVis(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1638,6 +1697,7 @@ def RNNDummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1659,6 +1719,7 @@ def RNNLabel(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1676,6 +1737,7 @@ def RandomCrop(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1693,6 +1755,7 @@ def RandomFlip(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1720,6 +1783,7 @@ def ReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1739,6 +1803,7 @@ def Rescaling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1773,6 +1838,7 @@ def STanh(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1792,6 +1858,7 @@ def SampledLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1820,6 +1887,7 @@ def SequenceLength(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1846,6 +1914,7 @@ def Sigmoid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1861,6 +1930,7 @@ def SigmoidCrossEntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1886,6 +1956,7 @@ def SimpleRNN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1912,6 +1983,7 @@ def Slice(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1926,6 +1998,7 @@ def Softmax(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1943,6 +2016,7 @@ def SoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1965,6 +2039,7 @@ def SpatialDropout2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1983,6 +2058,7 @@ def Split(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1999,6 +2075,7 @@ def TDLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2026,6 +2103,7 @@ def VTraceLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2047,6 +2125,7 @@ def ZeroPadding2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:

@@ -159,13 +159,15 @@ def common(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> None:
     """Has the arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales.
 
     These are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
-    ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it; ``include``
+    ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it;
+    ``recompute=True`` frees the feature after the forward pass and computes it again in the backward pass; ``include``
     and ``exclude`` are its phases.
     """
 

@@ -114,7 +114,7 @@ class LayerWriter:
         features = self.sources if sources is None else tuple(sources)
         settings = self.settings
         where = ("partition_dim", "location", "include", "exclude")
-        common = {key: settings[key] for key in where if settings.get(key) is not None}
+        common = {key: settings[key] for key in where if settings.get(key) is not None} | self._recompute()
         srclayers = [*(feature.layer for feature in features), *further]
         conf = make_conf(name or self.name, type, srclayers, **{**common, **fields})
         layer = self._make(conf, features)
@@ -124,9 +124,12 @@ class LayerWriter:
         self.net.layers.append(conf)
         return self._feature(conf, layer, features)
 
+    def _recompute(self) -> dict[str, bool]:
+        return {"recompute": True} if self.settings.get("recompute") else {}
+
     def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
         """Write a further layer without params, such as an activation, and return its feature."""
-        conf = make_conf(f"{self.name}_{suffix}", type, [source.layer], **fields)
+        conf = make_conf(f"{self.name}_{suffix}", type, [source.layer], **{**self._recompute(), **fields})
         layer = self._make(conf, (source,))
         self.net.layers.append(conf)
         return self._feature(conf, layer, (source,))

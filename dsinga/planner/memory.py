@@ -8,6 +8,7 @@ size counts as often as it is in use at once. Arrays that are too large for the 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dsinga.layers.base import FLOAT_BYTES, float_bytes
@@ -62,7 +63,13 @@ class Memory(NamedTuple):
 
 
 def worker_memory(
-    net: NeuralNet, slots: int, workers: int = 1, record_bytes: int = 0, store_bytes: int = 0, bf16: bool = False
+    net: NeuralNet,
+    slots: int,
+    workers: int = 1,
+    record_bytes: int = 0,
+    store_bytes: int = 0,
+    bf16: bool = False,
+    micro_batches: int = 1,
 ) -> Memory:
     """Return the memory that one of ``workers`` workers needs to train ``net``, in a process of its own.
 
@@ -74,16 +81,21 @@ def worker_memory(
         record_bytes: bytes of the worker's part of a batch, as stored; 0 where nothing is read.
         store_bytes: bytes of all records of the store, of which some are cached.
         bf16: whether the kernels have features in bfloat16.
+        micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are those of one of them.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
     copied = params if workers > 1 else 0
     served = params // workers
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
     features, most = _iteration_memory(net.fused, bf16)
+    large = [size for size in gradients if size > LARGEST]
+    added = 0  # gradients of a micro-batch, each of which is added to the sum of those before it
+    if micro_batches > 1:
+        added = sum({size for size in gradients if size <= LARGEST}) + max(large, default=0)
     return Memory(
         params=copied + served,
-        gradients=sum(gradients),
-        passing=sum(size for size in gradients if size > LARGEST),
+        gradients=sum(gradients) + added,
+        passing=sum(large),
         state=slots * served,
         features=features,
         workspaces=most - features,
@@ -152,16 +164,23 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
     features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}
     saved = {stage.position: stage.layer.saved_sizes(rows_of(stage)) if stage.backward else [] for stage in stages}
     last_uses = _last_backward_uses(net)
+    kept = [node for node in last_uses if not stages[node].recompute]
+    freed = {stage.position for stage in stages if stage.recompute}
     for stage in stages:
         pool.allocate(features[stage.position])
         pool.allocate(saved[stage.position])
         for node in stage.releases:
-            if node not in last_uses:
+            if node not in last_uses or node in freed:
                 pool.free(features[node])
+        if stage.position in freed:
+            pool.free(saved[stage.position])
     gradients: dict[int, list[int]] = {}
     for stage in reversed(stages):
         position = stage.position
         scratch: list[int] = []
+        for node in _recomputed_for(stage, stages, freed) if stage.backward else ():
+            pool.allocate([*features[node], *saved[node]])
+            freed.discard(node)
         if stage.backward:
             scratch = sizes(stage, stage.layer.backward_sizes(rows_of(stage)))
             pool.allocate(scratch)
@@ -173,7 +192,18 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
         for node, last_use in last_uses.items():
             if last_use == position:
                 pool.free(features[node])
-    return sum(sum(features[node]) for node in last_uses), pool.most
+    return sum(sum(features[node]) for node in kept), pool.most
+
+
+def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int]) -> list[int]:
+    """Return the positions of the freed features that are computed again before the backward pass of a layer."""
+    found, pending = set[int](), [stage.position, *(edge.node for edge in stage.edges)]
+    while pending:
+        position = pending.pop()
+        if position in freed and position not in found:
+            found.add(position)
+            pending += [edge.node for edge in stages[position].edges]
+    return sorted(found)
 
 
 def _last_backward_uses(net: NeuralNet) -> dict[int, int]:

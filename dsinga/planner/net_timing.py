@@ -161,9 +161,13 @@ class TimedNet:
             return compute(*arguments)
         started = time.perf_counter()
         result = compute(*arguments)
-        figures: dict[str, Any] = {name: time.perf_counter() - started, f"sums_{name}": self._sums.take()}
-        position = self._positions[layer]
-        self._times[position] = self._times[position]._replace(**figures)
+        position, sums = self._positions[layer], self._sums.take()
+        time_before = self._times[position]  # of a layer that is recomputed, the first forward pass
+        figures: dict[str, Any] = {
+            name: getattr(time_before, name) + time.perf_counter() - started,
+            f"sums_{name}": sums or getattr(time_before, f"sums_{name}"),
+        }
+        self._times[position] = time_before._replace(**figures)
         return result
 
 

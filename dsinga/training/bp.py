@@ -20,6 +20,7 @@ from dsinga.registry import register
 from dsinga.training.divergence import check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
+from dsinga.training.recomputation import Recomputation
 
 Push = Callable[[str, Array], None]
 
@@ -37,6 +38,8 @@ def bp(
     a shared param's after its lowest layer, summed. The callee owns the array. For a param that is not trainable its
     new state is pushed, times this part's share of the batch, so that the parts add up. A param that no loss depends on
     gets zeros; a static one is not pushed.
+
+    Features of layers with ``recompute`` are freed after the forward pass and computed again in the backward pass.
 
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
     pushed, where a loss is not finite and such batches are not to be skipped.
@@ -59,8 +62,12 @@ def back_propagate(
     if not net.losses and not net.bridged:
         raise UserError(no_loss(net.phase.name or "", "kBP"))
     tape: list[TapeEntry] = []
+    again = Recomputation(net, ctx.observer) if any(stage.recompute for stage in net.stages) else None
     for entry in forward_pass(net, values, records, ctx):
-        tape.append(entry if entry.stage.backward else without_features(entry))
+        if again is not None and (entry.stage.backward or entry.stage.recompute):
+            tape.append(again.free(entry))
+        else:
+            tape.append(entry if entry.stage.backward else without_features(entry))
         del entry  # or it would keep features alive that the tape has dropped
     layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
     reports = read_metrics(layer_metrics, ctx.ops)
@@ -71,6 +78,8 @@ def back_propagate(
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer
     while tape:
+        if again is not None and tape[-1].stage.backward:
+            again.restore(tape)
         stage, params, sources, output, layer_ctx = tape.pop()
         gradient = gradients.pop()
         if stage.backward and (gradient is not None or stage.starts):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.layers.base import Array, Output
+from dsinga.layers.base import Array, Layer, Output
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import add_layer_note, check_labels, check_output
 from dsinga.layers.declarations import Bfloat16
@@ -70,9 +70,11 @@ def forward_pass(
         for name in stage.params:
             if name not in params_by_name:
                 params_by_name[name] = values[name]
-        if has_bf16 and not (layer.bf16 is Bfloat16.kFeatures or layer.is_input):
-            sources = [ctx.ops.to_float32(source) for source in sources]
+        if has_bf16:
+            sources = sources_of_layer(layer, sources, ctx)
         layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows)
+        if stage.recompute:
+            layer_ctx = layer_ctx.repeatable()
         params = [params_by_name[name] for name in stage.params]
         for k in stage.by_rows:
             params[k] = params[k][layer_ctx.rows.start : layer_ctx.rows.stop]
@@ -98,6 +100,13 @@ def forward_pass(
             features[node] = None
         yield TapeEntry(stage, params, sources, output, layer_ctx)
         del sources, output  # or they would live while the next layer computes
+
+
+def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
+    """Return the features of sources in the dtypes that a layer takes: float32 where it takes no bfloat16."""
+    if not ctx.ops.has_bf16_features or layer.bf16 is Bfloat16.kFeatures or layer.is_input:
+        return sources
+    return [ctx.ops.to_float32(source) for source in sources]
 
 
 def without_features(entry: TapeEntry) -> TapeEntry:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.layers.context import rows_of_batch
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
@@ -37,8 +38,9 @@ class BatchReader:
         stores: the store of each input layer, by the layer's name.
         infos: the facts about each store that its layer needs.
         sampler: the order of the records.
-        parts: the rows of a batch that each worker of a group computes.
+        parts: the rows of a batch that each worker of a group computes; with ``micro_batches``, of the first of these.
         groups: the number of worker groups, each of which reads batches of its own.
+        micro_batches: the number of equal parts of a batch that are computed one after another.
     """
 
     stores: Mapping[str, RecordSource]
@@ -46,22 +48,41 @@ class BatchReader:
     sampler: Sampler
     parts: tuple[Rows, ...]
     groups: int = 1
+    micro_batches: int = 1
 
     @property
     def batchsize(self) -> int:
         """Rows of the global batch."""
-        return self.parts[-1].total
+        return self.parts[-1].total * self.micro_batches
 
     def __len__(self) -> int:
         """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
-    def read(self, step: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
-        """Return the given rows of a group's batch of ``step``, by input layer."""
+    def micro_batch(self, number: int) -> Rows | None:
+        """Return the rows of a batch's micro-batch of this number, None where a batch is computed at once."""
+        size = self.parts[-1].total
+        return None if self.micro_batches == 1 else Rows(number * size, (number + 1) * size, self.batchsize)
+
+    def rows(self, worker: int, number: int = 0) -> Rows:
+        """Return the rows of a batch that a worker computes in its micro-batch of this number."""
+        micro_batch = self.micro_batch(number)
+        return self.parts[worker] if micro_batch is None else rows_of_batch(self.parts[worker], micro_batch)
+
+    def read(self, number: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
+        """Return the given rows of micro-batch ``number`` of a group, by input layer.
+
+        Micro-batches are numbered through all steps. They are the batches where these are computed at once.
+        """
         if not rows:  # of a worker without input layers, or whose records the algorithm makes
             return {}
+        step, place = divmod(number, self.micro_batches)
+        first = place * self.parts[-1].total
         parts = {(part.start, part.stop) for part in rows.values()}
-        numbers = {part: self.sampler.rows(step * self.groups + group, *part) for part in parts}
+        numbers = {
+            (start, stop): self.sampler.rows(step * self.groups + group, first + start, first + stop)
+            for start, stop in parts
+        }
         return {name: Records(*self.stores[name].read(numbers[part[:2]])) for name, part in rows.items()}
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
@@ -84,7 +105,8 @@ class BatchReader:
 def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> BatchReader:
     """Open the stores of a phase, for ``groups`` worker groups of ``workers`` workers each.
 
-    Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
+    Batches of kTrain are read in the job's ``micro_batches``. Raises UserError (from the store, or naming the layer)
+    where a store is missing or unlike the others.
     """
     layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
     if not layers:
@@ -114,7 +136,23 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
         skip=first.store_conf.random_skip if first.store_conf else 0,
     )
-    return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
+    count = job.micro_batches if phase is Phase.kTrain else 1
+    size = _micro_batch_size(first, infos[first.name].batchsize, count)
+    infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
+    return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count)
+
+
+def _micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
+    """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
+    sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+    uneven = [size for size in sizes if size % count]
+    if uneven:
+        raise (layer.store_conf or layer).error(
+            f"layer {layer.name!r}: a batchsize of {uneven[0]} cannot be divided into {count} equal micro_batches; "
+            f"give a multiple of {count}, or another number of micro_batches",
+            "batchsize",
+        )
+    return batchsize // count
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
@@ -218,15 +256,18 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
         )
 
 
-def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
-    """Return the rows of each worker: cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker."""
-    sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int) -> tuple[Rows, ...]:
+    """Return the rows of each worker of a batch that is computed at once, or of the first of several micro-batches.
+
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker.
+    """
+    sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
     if len(sizes) == 1:
         if batchsize < workers:
             raise where.error(
-                f"layer {layer.name!r}: a batch of {batchsize} cannot be cut over {workers} workers; "
-                f"use at most {batchsize} workers or a larger batchsize",
+                f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "
+                f"cut over {workers} workers; use at most {batchsize} workers or a larger batchsize",
                 "batchsize",
             )
         return tuple(cut_evenly(batchsize, workers))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
 from dsinga.job.topology import Topology
+from dsinga.layers.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.registry import listed
 from dsinga.server import cut_into_pieces, slice_for_servers
 from dsinga.training import Updater, algorithm
 from dsinga.training.bp import no_loss
@@ -20,6 +23,8 @@ from dsinga.worker.config import WorkerConfig
 from dsinga.worker.exchange_options import ExchangeOptions
 from dsinga.worker.nets import check_same_names, check_same_params, cut_like
 from dsinga.worker.processor import PRECISIONS
+
+_log = logging.getLogger(__name__)
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
 FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
@@ -57,7 +62,20 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error(no_loss("kTrain", alg.name))
+    if job.micro_batches > 1:
+        _announce_batch_statistics(nets[Phase.kTrain], job.micro_batches)
     return OpenedJob(readers, nets, complete)
+
+
+def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
+    """Log a sentence where layers normalise by statistics of the rows that are computed at once."""
+    layers = (node.layer for node in net.nodes)
+    names = [layer.name for layer in layers if isinstance(layer, BatchNorm) and not layer.use_global_stats]
+    if names:
+        _log.warning(
+            "batch normalisation (%s) takes its statistics of each of the %d micro_batches, not of the whole batch",
+            listed(names), micro_batches,
+        )  # fmt: skip
 
 
 def evaluation_passes(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +21,8 @@ from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
-from dsinga.training import Metrics, check_algorithm_metrics, forward
-from dsinga.training.divergence import check_metrics, check_params_finite, is_good_batch, without_warnings
+from dsinga.training import Metrics, Push, accumulate, forward
+from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.all_records import EvaluationPass, evaluate_batches
@@ -36,6 +36,9 @@ from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
+
+# The records and the context of each part of a batch that is computed at once.
+MicroBatches = Iterator[tuple[Mapping[str, Records], Context]]
 
 SHARED_GRADIENT = 1 << 20  # bytes; larger gradients of a single worker are computed in the same memory
 
@@ -58,6 +61,7 @@ class GroupWorker:
         self._on_device = self._ops.device_count() > 0
         self._ops.enter()
         self._prefetch: Prefetch | None = None
+        self._data_seconds = 0.0  # of waiting for records in this iteration
         self._closed = False
         self._meter = Meter()
         self.thread = SerialExecutor(f"dsinga {key}")
@@ -157,61 +161,94 @@ class GroupWorker:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
-        if self._prefetch is None:
-            self._prefetch = Prefetch(
-                self._read_function(self.net(Phase.kTrain), self._config.readers[Phase.kTrain]), step
-            )
-            if self._closed:  # close(), which another thread calls, may have come before this assignment
-                self._prefetch.close()
-        records = next(self._prefetch)
-        data = time.perf_counter() - started
+        self._data_seconds = 0.0
+        records = self._next_records(step)
         self._meter.start()
         updated = thread_updates.seconds
-        self.peers.begin(f"step {step}")
         self.exchange.begin(step)
-        ctx = self._context(Phase.kTrain, self._rows(Phase.kTrain), step, f"step {step}", peers)
         if observer is not None:
             self._wait_for_params()
-            ctx = replace(ctx, observer=observer)
         with buffers.use_bases(self._gradient_memory):
             train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
-            metrics = train(records, ctx)
+            metrics = train(step, self._micro_batches(records, step, peers, observer))
         self.peers.finish()
         self._step = step + 1
         meter, updated = self._meter, thread_updates.seconds - updated
         total = time.perf_counter() - started
-        return metrics, Timing(total, data, meter.waited, meter.crossing, meter.within, updated)
+        return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
+
+    def _next_records(self, step: int) -> dict[str, Records]:
+        """Return the records of the next micro-batch; count the seconds of waiting for them."""
+        started = time.perf_counter()
+        if self._prefetch is None:
+            reader = self._config.readers[Phase.kTrain]
+            read = self._read_function(self.net(Phase.kTrain), reader)
+            self._prefetch = Prefetch(read, step * reader.micro_batches)
+            if self._closed:  # close(), which another thread calls, may have come before this assignment
+                self._prefetch.close()
+        records = next(self._prefetch)
+        self._data_seconds += time.perf_counter() - started
+        return records
+
+    def _micro_batches(
+        self, records: dict[str, Records], step: int, peers: Peers, observer: PassObserver | None
+    ) -> MicroBatches:
+        """Yield the records and the context of each micro-batch of a step, of which ``records`` are the first."""
+        reader, worker = self._config.readers[Phase.kTrain], self._key.worker
+        for number in range(reader.micro_batches):
+            iteration = f"step {step}"
+            if number:
+                self.peers.finish()
+                records = self._next_records(step)
+            if reader.micro_batches > 1:
+                iteration = f"micro-batch {number} of {iteration}"
+            self.peers.begin(iteration)
+            ctx = self._context(Phase.kTrain, reader.rows(worker, number), step, iteration, peers)
+            ctx = replace(ctx, observer=observer, micro_batch=reader.micro_batch(number))
+            yield records, ctx
 
     def _wait_for_params(self) -> None:
         started = time.perf_counter()
         self.exchange.wait_all()
         self._meter.waited += time.perf_counter() - started
 
-    def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
+    def _train_one_batch(self, step: int, micro_batches: MicroBatches) -> Metrics:
         """Run the algorithm and push each gradient as it is computed. Raises Diverged where metrics are not finite."""
-        push, net = self.exchange.push, self.net(Phase.kTrain)
-        metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, push))
-        check_metrics(metrics, ctx.step)
+        metrics = self._accumulate(micro_batches, self.exchange.push)
+        check_metrics(metrics, step)
         self.exchange.finish()
         return metrics
 
-    def _train_or_skip(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def _accumulate(self, micro_batches: MicroBatches, push: Push) -> Metrics:
+        count = self._config.readers[Phase.kTrain].micro_batches
+        return accumulate(self._config.algorithm, self.net(Phase.kTrain), self.exchange, micro_batches, count, push)
+
+    def _train_or_skip(self, step: int, micro_batches: MicroBatches) -> Metrics | None:
         """Run the algorithm; push its gradients if metrics and records of all workers are finite, else return None.
 
         All workers of the group take the same decision, by the number of workers with numbers that are not finite.
         Raises Diverged where a param is not finite, because then every batch would fail.
         """
         gradients: list[tuple[str, Array]] = []
-        net, ctx = self.net(Phase.kTrain), replace(ctx, skips=True)
+        contexts: list[Context] = []
+        is_good = True
 
         def keep(name: str, gradient: Array) -> None:
             gradients.append((name, gradient))
 
+        def skipping() -> MicroBatches:
+            nonlocal is_good
+            for records, ctx in micro_batches:
+                is_good = is_good and are_finite(records)
+                contexts.append(replace(ctx, skips=True))
+                yield records, contexts[-1]
+
         with without_warnings(True):
-            metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, keep))
-        not_finite = ctx.all_reduce("not finite", np.array([not is_good_batch(metrics, records)], np.float32))
+            metrics = self._accumulate(skipping(), keep)
+        is_good = is_good and all_finite(metrics)
+        not_finite = contexts[-1].all_reduce("not finite", np.array([not is_good], np.float32))
         if not_finite[0]:
-            check_params_finite(self.exchange, ctx.step)
+            check_params_finite(self.exchange, step)
             self.exchange.skip()
             return None
         for name, gradient in gradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import RecordInfo
@@ -258,10 +259,21 @@ STRATEGIES: dict[str, Placing] = {
 }
 
 
-def net_of(name: str, strategy: str = "rows", parts: int = 1, phase: Phase = Phase.kTrain) -> NeuralNet:
-    """Build one of NETS, each layer cut or placed as the strategy says for so many workers."""
+def net_of(
+    name: str, strategy: str = "rows", parts: int = 1, phase: Phase = Phase.kTrain, micro_batches: int = 0
+) -> NeuralNet:
+    """Build one of NETS, each layer cut or placed as the strategy says for so many workers.
+
+    With ``micro_batches`` it is a net for such parts of a batch, without statistics of batches.
+    """
     conf = loads(f"neuralnet {{ {NETS[name]} }}", f"{name}.conf").neuralnet
     count = len(conf.layer)
     layers = [STRATEGIES[strategy](number, count, layer, parts) for number, layer in enumerate(conf.layer)]
     infos = {layer.name: INFOS[layer.name] for layer in layers if layer.name in INFOS}
+    if micro_batches:
+        layers = [
+            layer.replace(bm_conf={"use_global_stats": True}) if "BM" in layer.type.name else layer for layer in layers
+        ]
+        size = BATCH // micro_batches
+        infos = {name: replace(info, batchsize=size, micro_batches=micro_batches) for name, info in infos.items()}
     return create_net(conf.replace(layer=layers), phase, infos)

@@ -45,6 +45,8 @@ def _check(job: Job) -> None:
         raise job.updater.error(
             "graph grain cannot clip the norm of all gradients; train with grain round", "clip_global_norm"
         )
+    if job.micro_batches > 1:
+        raise job.error("graph grain computes whole batches; train with grain round", "micro_batches")
     if job.train_one_batch.alg is not AlgType.kBP:
         raise job.train_one_batch.error("graph grain runs kBP only; train other algorithms with grain round", "alg")
 

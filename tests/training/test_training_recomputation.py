@@ -1,0 +1,139 @@
+"""Features that are computed again give the bits of those that are kept, on one worker and in cut nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga.job import LayerConf, NetConf, Phase, loads
+from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
+from dsinga.net import NeuralNet, create_net
+from dsinga.net.partition import partition
+from dsinga.net.stretches import choose_ends, narrow_places
+from dsinga.registry import register
+from dsinga.training import bp
+from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
+from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole
+from tests.support.random_nets import CLASSES
+from tests.support.training_cases import build, dense, layer, records_of, values_of
+
+MARKS = {"all": (1, 0), "even": (2, 0), "odd": (2, 1), "thirds": (3, 1)}
+
+
+def marked(net: NeuralNet, every: int = 1, first: int = 0) -> NeuralNet:
+    """Return the net with ``recompute`` in the layers at these positions."""
+    for position, node in enumerate(net.nodes):
+        node.layer.conf = node.layer.conf.replace(recompute=position % every == first)
+    return NeuralNet(net.nodes, net.params, net.phase)
+
+
+def assert_same_bits(first: Run, second: Run) -> None:
+    for actual, expected in zip([first.params, *first.gradients], [second.params, *second.gradients], strict=True):
+        assert actual.keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(actual[name], array, err_msg=name)
+    assert first.metrics == second.metrics
+
+
+@pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_has_the_bits_of_one_that_keeps_its_features(name: str, marks: str):
+    kept, again = net_of(name), marked(net_of(name), *MARKS[marks])
+    values, batches = initial(kept, np.float32), batches_of(kept, 2, CLASSES, np.float32)
+    assert_same_bits(run_whole(again, values, batches), run_whole(kept, values, batches))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", NETS)
+def test_a_cut_net_does_so_too(name: str, strategy: str):
+    kept, again = net_of(name, strategy, 3), marked(net_of(name, strategy, 3))
+    values, batches = initial(kept, np.float32), batches_of(kept, 2, CLASSES, np.float32)
+    assert_same_bits(
+        run_partitioned(partition(again, 3), values, batches), run_partitioned(partition(kept, 3), values, batches)
+    )
+
+
+@register("layer", "Counted")
+class Counted(Layer):
+    """Passes on its source; counts its passes, and keeps a state that counts the first ones."""
+
+    passes: list[str] = []
+
+    def __init__(self, conf: LayerConf, source_shapes: Any, info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+
+    def compute_feature(self, params: Any, sources: Any, ctx: Context) -> Output:
+        self.passes.append(self.name)
+        return Output(sources[0] + 0)
+
+    def compute_gradient(self, params: Any, sources: Any, output: Output, grad: Any, needs: Any, ctx: Context) -> Any:
+        assert output.feature is not None
+        assert sources[0] is not None
+        return (grad,), ()
+
+
+def test_each_layer_is_computed_twice_at_most():
+    Counted.passes.clear()
+    net = build(
+        dense("ip", "data"), layer("a", "Counted", "ip", recompute=True), layer("b", "Counted", "a", recompute=True),
+        layer("c", "Counted", "b"), layer("d", "Counted", "c", recompute=True), dense("top", "d"),
+        layer("loss", "kSoftmaxLoss", "top", "data"),
+    )  # fmt: skip
+    values = values_of(net)
+    bp(net, values, records_of(net), Context(kernels(values), net.phase, Rows(0, 4, 4)), lambda name, gradient: None)
+    assert Counted.passes == ["a", "b", "c", "d", "d", "a", "b"]
+
+
+def test_running_statistics_move_once():
+    """The bits of the state are those of a net that keeps its features: see convnet above; here their number."""
+    kept, again = (
+        build(
+            dense("ip", "data"), layer("bm", "kBM", "ip", recompute=recompute), dense("top", "bm"),
+            layer("loss", "kSoftmaxLoss", "top", "data"),
+        )
+        for recompute in (False, True)
+    )  # fmt: skip
+    values, pushed = values_of(kept), [dict[str, Any](), dict[str, Any]()]
+    for net, gradients in zip((kept, again), pushed, strict=True):
+        ctx = Context(kernels(values), net.phase, Rows(0, 4, 4))
+        bp(net, values, records_of(net), ctx, gradients.__setitem__)
+    np.testing.assert_array_equal(pushed[1]["bm_mean"], pushed[0]["bm_mean"])
+    np.testing.assert_array_equal(pushed[1]["bm_variance"], pushed[0]["bm_variance"])
+
+
+CHAIN = """
+layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 10 shape: [3, 9, 9] } }
+layer { name: "conv1" type: kConvolution srclayers: "data" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "relu1" type: kReLU srclayers: "conv1" }
+layer { name: "conv2" type: kConvolution srclayers: "relu1" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "relu2" type: kReLU srclayers: "conv2" }
+layer { name: "sum" type: kAdd srclayers: ["relu1", "relu2"] }
+layer { name: "conv3" type: kConvolution srclayers: "sum" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "relu3" type: kReLU srclayers: "conv3" }
+layer { name: "scores" type: kInnerProduct srclayers: "relu3" innerproduct_conf { num_output: 10 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "data"] }
+"""
+
+
+def chain(stretches: int) -> NeuralNet:
+    conf: NetConf = loads(f"neuralnet {{ recompute: {stretches} {CHAIN} }}", "chain.conf").neuralnet
+    return create_net(conf, Phase.kTrain, {"data": INFOS["data"]})
+
+
+def test_stretches_end_where_one_feature_is_all_that_goes_on():
+    net = chain(0)
+    names = [node.layer.name for node in net.nodes]
+    assert [names[k] for k in sorted(narrow_places(net.nodes))] == ["conv1", "relu1", "sum", "conv3", "relu3", "scores"]
+    assert [names[k] for k in choose_ends(net.nodes, 3)] == ["sum", "conv3"]
+    assert choose_ends(net.nodes, 1) == []
+
+
+@pytest.mark.parametrize("stretches", [2, 3, 10])
+def test_stretches_give_the_same_bits(stretches: int):
+    kept, again = chain(0), chain(stretches)
+    assert any(stage.recompute for stage in again.stages)
+    assert not any(stage.recompute for stage in kept.stages)
+    values, batches = initial(kept, np.float32), batches_of(kept, 2, CLASSES, np.float32)
+    assert_same_bits(run_whole(again, values, batches), run_whole(kept, values, batches))
