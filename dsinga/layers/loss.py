@@ -1,4 +1,4 @@
-"""Losses that compare two sources: kEuclideanLoss, kHuberLoss, kSigmoidCrossEntropyLoss; and weights of their rows.
+"""Losses of the difference of two sources: kEuclideanLoss, kHuberLoss, kAbsoluteLoss; and weights of their rows.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
 the sums and counts of all workers add up to that mean.
@@ -190,53 +190,21 @@ class HuberLoss(DifferenceLoss):
         return (slopes * (difference - slopes / 2)).sum(axis=1, dtype=np.float64)
 
 
-@register("layer", kSigmoidCrossEntropyLoss=730)
-class SigmoidCrossEntropyLoss(PairLoss):
-    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
+@register("layer", kAbsoluteLoss=760)
+class AbsoluteLoss(DifferenceLoss):
+    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
-    The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
-    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. A negative loss means that targets
-    are not in [0, 1], such as labels of more than two classes. Metrics: "loss", and "accuracy", the share of the
-    B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
+    With targets by kLabel it is n times the mean absolute error of n numbers to predict. Its derivative where x is the
+    target is 0. A third source may give a weight for each row.
     """
 
-    source_kind = SourceKind.kVectors
-
     class Conf(Settings):
-        """Settings of kSigmoidCrossEntropyLoss."""
+        """Settings of kAbsoluteLoss."""
 
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
 
-    settings: Conf
-    metric_names = ("loss", "accuracy")
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.xp.sign(difference)
 
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
-        losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
-        else:
-            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.settings.scale)
-            accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
-        return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0]), "accuracy": accuracy})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
-        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale / ctx.rows.total
-        grads: list[Array | None] = [None] * len(sources)
-        if needs[0]:
-            dx = weighted_rows((output.feature - target) * factor, weights)
-            grads[0] = from_matrix(dx, sources[0], ctx.ops)
-        if needs[1]:
-            grads[1] = from_matrix(weighted_rows(x * -factor, weights), sources[1], ctx.ops)
-        if any(needs[WEIGHTS:]):
-            losses = self._losses(x, target, ctx.ops).sum(axis=1, dtype=np.float64)
-            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
-        return grads, ()
-
-    def _losses(self, x: Array, target: Array, ops: Ops) -> Array:
-        """Return the loss of each number, (B, n)."""
-        xp = ops.xp
-        return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
+    def _losses(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.xp.abs(difference).sum(axis=1, dtype=np.float64)

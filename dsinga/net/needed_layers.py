@@ -15,14 +15,16 @@ from dsinga.registry import nearest
 PROBABILITIES = {
     LayerType.kSoftmaxLoss: LayerType.kSoftmax,
     LayerType.kCudnnSoftmaxLoss: LayerType.kSoftmax,
+    LayerType.kKLDivergenceLoss: LayerType.kSoftmax,
     LayerType.kSigmoidCrossEntropyLoss: LayerType.kSigmoid,
+    LayerType.kFocalLoss: LayerType.kSigmoid,
 }
 
 
 def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> NetConf:
     """Return the net of the layers ``names`` and of those that they need, for records without labels.
 
-    By default these are all layers of the phase that need no labels. A softmax loss, or a sigmoid cross-entropy loss,
+    By default these are all layers of the phase that need no labels. A loss of :data:`PROBABILITIES`
     that is named is replaced by the layer that computes its probabilities. Raises UserError for an unknown name and
     for a layer that needs labels.
     """

@@ -10,7 +10,8 @@ SAMPLE_WEIGHT = "sample_weight"  # the name of the input layer of the weights
 
 def takes_weights(loss: LayerConf) -> bool:
     """Whether a loss layer can take the weights of rows."""
-    return layer_class(loss).optional_sources > 0
+    cls = layer_class(loss)
+    return cls.optional_sources > 0 and not cls.source_kind.over_steps  # a kCTCLoss takes lengths of sequences there
 
 
 def weighted_loss(loss: LayerConf) -> LayerConf:

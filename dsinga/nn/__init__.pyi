@@ -23,6 +23,24 @@ from dsinga.nn.symbol import Symbol
 from typing import Any
 import os
 
+def AbsoluteLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
+
 def Activation(
     activation: str,
     *,
@@ -299,6 +317,26 @@ def CRF(
 ) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
 
+def CTCLoss(
+    blank: int = 0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time (kCTCLoss).
+
+    Args:
+        blank: the class that stands for no label.
+        scale: the factor of the loss and its gradient."""
+
 def ClassSoftmaxLoss(
     vocab_size: int,
     class_start: list[int],
@@ -369,6 +407,26 @@ def Constant(
     value: float = 0.0,
 ) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
+
+def ContrastiveLoss(
+    margin: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d (kContrastiveLoss).
+
+    Args:
+        margin: the distance from which rows that do not belong together count no more.
+        scale: the factor of the loss and its gradient."""
 
 def Conv1D(
     filters: int,
@@ -512,6 +570,24 @@ def CosineDecayRestarts(
         t_mul: how many times as long each period is as the one before.
         m_mul: what the height of the cosine is multiplied by in each period.
         alpha: the lowest rate, as a share of base_lr."""
+
+def CosineLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine (kCosineLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def CosineSimilarity(
     scale: float = 1.0,
@@ -714,6 +790,28 @@ def Flatten(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
+
+def FocalLoss(
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p (kFocalLoss).
+
+    Args:
+        gamma: the exponent of 1 - p', by which sure and right answers count less.
+        alpha: the weight of the answer 1; 1 - alpha is that of 0.
+        scale: the factor of the loss and its gradient."""
 
 def GELU(
     *,
@@ -971,6 +1069,24 @@ def InverseTimeDecay(
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``."""
+
+def KLDivergenceLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x (kKLDivergenceLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def LRN(
     local_size: int = 5,
@@ -2089,6 +2205,26 @@ def TimeDistributed(
     builder: LayerBuilder,
 ) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
+
+def TripletLoss(
+    margin: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂ (kTripletLoss).
+
+    Args:
+        margin: by how much the second distance should be the larger one.
+        scale: the factor of the loss and its gradient."""
 
 def VTraceLoss(
     distribution: str = 'kCategorical',

@@ -69,8 +69,8 @@ OPTIMIZERS = {
 LOSSES = {
     **instead_by_name(
         {
-            _NO_LOSS: "BinaryFocalCrossentropy CTC CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle Dice KLDivergence LogCosh Loss MeanAbsoluteError MeanAbsolutePercentageError "
+            _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
+            "Circle Dice LogCosh Loss MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
@@ -78,7 +78,11 @@ LOSSES = {
     "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
     "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
+    "BinaryFocalCrossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
+    "CTC": 'write loss="ctc", or nn.CTCLoss()',
     "Huber": 'write loss="huber", or nn.HuberLoss()',
+    "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
+    "MeanAbsoluteError": 'write loss="mae", or nn.AbsoluteLoss()',
     "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
@@ -86,12 +90,12 @@ LOSSES = {
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "mae mape msle kld log_cosh logcosh poisson ctc dice mean_absolute_error "
-            "mean_absolute_percentage_error kl_divergence circle mean_squared_logarithmic_error "
-            "binary_focal_crossentropy tversky categorical_focal_crossentropy",
+            _NO_LOSS: "mape msle log_cosh logcosh poisson dice "
+            "mean_absolute_percentage_error circle mean_squared_logarithmic_error "
+            "tversky categorical_focal_crossentropy",
         }
     ),
-    "cosine_similarity": "write nn.CosineSimilarity() as the last layer, and a loss of it",
+    "binary_focal_crossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
     "squared_hinge": 'write nn.HingeLoss("L2")',
     "categorical_hinge": 'write "hinge"',
 }

@@ -102,15 +102,15 @@ def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | No
     return query, value, key[0] if key else None, lengths
 
 
-def scores_and_labels(writer: LayerWriter, values: Values) -> dict[str, Any]:
-    """Return the sources of a loss: the scores before a softmax, and what has the labels."""
-    if len(writer.sources) != 2:
+def scores_and_labels(writer: LayerWriter, values: Values, optional: int = 0) -> dict[str, Any]:
+    """Return the sources of a loss: the scores before a softmax, what has the labels, and at most ``optional`` more."""
+    if not 2 <= len(writer.sources) <= 2 + optional:
         raise writer.fail(
             f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
             "takes those of the input x"
         )
-    scores, labels = writer.sources
-    return {"sources": [take_before(writer.net, scores, "softmax"), labels]}
+    scores, *others = writer.sources
+    return {"sources": [take_before(writer.net, scores, "softmax"), *others]}
 
 
 def softmax_of_scores(writer: LayerWriter, values: Values) -> dict[str, Any]:

@@ -174,7 +174,10 @@ FORMS = {
     "SigmoidCrossEntropyLoss": Form(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
     ),
+    "FocalLoss": Form("kFocalLoss", details=functools.partial(compare, activation="sigmoid")),
+    "KLDivergenceLoss": Form("kKLDivergenceLoss", details=functools.partial(compare, activation="softmax")),
     "CRF": Form("kCRF", details=scores_and_labels),
+    "CTCLoss": Form("kCTCLoss", details=functools.partial(scores_and_labels, optional=1)),
     "ClassSoftmaxLoss": Form(
         "kClassSoftmaxLoss",
         required=("class_start",),

@@ -25,12 +25,19 @@ NAMES = {
     "softmax": "SoftmaxLoss",
     "mean_squared_error": "EuclideanLoss",
     "mse": "EuclideanLoss",
+    "mean_absolute_error": "AbsoluteLoss",
+    "mae": "AbsoluteLoss",
     "binary_crossentropy": "SigmoidCrossEntropyLoss",
+    "kl_divergence": "KLDivergenceLoss",
+    "kld": "KLDivergenceLoss",
+    "cosine_similarity": "CosineLoss",
+    "ctc": "CTCLoss",
     "euclidean": "EuclideanLoss",
     "hinge": "HingeLoss",
     "crf": "CRF",
 }
-SUMS = {"euclidean"}  # over the outputs of a row; other losses that compare with a feature are means, as in Keras
+# Losses that compare with a feature and are sums over the outputs of a row, or one number a row; others are means.
+SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
 
 
 def comparing() -> Set[str]:

@@ -20,7 +20,7 @@ from tests.support.settings_pages import pages
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "".join(
     (DOCS / name).read_text(encoding="utf-8")
-    for name in ("layers.md", "policy-losses.md", "updaters.md", "reinforcement.md")
+    for name in ("layers.md", "losses.md", "policy-losses.md", "updaters.md", "reinforcement.md")
 )
 SECTIONS = {
     "updater": ("Updaters",),

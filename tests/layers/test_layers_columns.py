@@ -26,6 +26,7 @@ NEVER_CUT = {
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
     "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",
+    "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
 }  # fmt: skip
 
 

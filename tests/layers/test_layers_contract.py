@@ -23,6 +23,7 @@ FETCHES = {
     "kPPOLoss": 2,
     "kSampledLoss": 3,
     "kConfusionMatrix": 2,
+    "kCTCLoss": 2,
     "kArgSort": 2,
     "kAccuracy": 2,
     "kEntityF1": 2,

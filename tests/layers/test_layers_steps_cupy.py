@@ -1,4 +1,7 @@
-"""The layers over steps pass the layer contract on the cupy backend, emulated on the CPU; that takes half a minute."""
+"""Layers over steps, and losses of plain array operations, pass the layer contract on the cupy backend.
+
+It is emulated on the CPU; that takes half a minute.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from tests.support import emulated_cupy
 from tests.support.layer_cases import CASES
 
 pytestmark = pytest.mark.slow
-KINDS = ("kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding")
+KINDS = (
+    "kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding",
+    "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
+)  # fmt: skip
 
 
 class TestOnAnEmulatedDevice(LayerContract):

@@ -80,6 +80,18 @@ def hinge(p: int) -> tuple[LayerCase, Callable[..., Any]]:
     )
 
 
+def focal(_: Any, x: Any, y: Any) -> Any:
+    """torchvision.ops.sigmoid_focal_loss(x, y, alpha=0.25, gamma=1.5, reduction="sum") / BATCH, as written there."""
+    p, entropy = x.sigmoid(), functional.binary_cross_entropy_with_logits(x, y, reduction="none")
+    right = p * y + (1 - p) * (1 - y)
+    return ((0.25 * y + 0.75 * (1 - y)) * entropy * (1 - right) ** 1.5).sum() / BATCH
+
+
+def contrastive(_: Any, x: Any, y: Any, labels: Any) -> Any:
+    d = functional.pairwise_distance(x, y, eps=0)
+    return (labels * d**2 + (1 - labels) * (3 - d).clamp(min=0) ** 2).sum() / 2 / BATCH
+
+
 def layer_norm(first: int) -> tuple[LayerCase, Callable[..., Any]]:
     return (
         case("kLayerNorm", IMAGES, conf=conf("layernorm", first_axis=first)),
@@ -182,6 +194,27 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         lambda _, x, y: functional.binary_cross_entropy_with_logits(x, y, reduction="sum") / BATCH,
     ),
     **{f"hinge loss L{p}": hinge(p) for p in (1, 2)},
+    "absolute error": (
+        case("kAbsoluteLoss", ROWS, ROWS, conf=conf("absoluteloss", scale=2)),
+        lambda _, x, y: functional.l1_loss(x, y, reduction="sum") * 2 / BATCH,
+    ),
+    "focal loss": (case("kFocalLoss", ROWS, ROWS, conf=conf("focalloss", gamma=1.5), probabilities=1), focal),
+    "divergence": (
+        case("kKLDivergenceLoss", ROWS, ROWS, probabilities=1),
+        lambda _, x, y: functional.kl_div(x.log_softmax(1), y, reduction="batchmean"),
+    ),
+    "cosine loss": (
+        case("kCosineLoss", ROWS, ROWS, conf=conf("cosineloss", scale=2)),
+        lambda _, x, y: functional.cosine_embedding_loss(x, y, torch.ones(BATCH)) * 2,
+    ),
+    "contrastive loss": (
+        case("kContrastiveLoss", (BATCH, 3), (BATCH, 3), ROWS, conf=conf("contrastiveloss", margin=3), classes=2),
+        contrastive,
+    ),
+    "triplet loss": (
+        case("kTripletLoss", ROWS, ROWS, ROWS, conf=conf("tripletloss", margin=0.5)),
+        lambda _, x, y, z: functional.triplet_margin_loss(x, y, z, margin=0.5, eps=0),
+    ),
 }
 
 

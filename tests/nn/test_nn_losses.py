@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.errors import UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6)).astype(np.float32)
@@ -72,6 +73,60 @@ def test_binary_cross_entropy_is_the_mean_over_outputs(end):
     expected = -(ANSWERS * np.log(chances) + (1 - ANSWERS) * np.log(1 - chances)).mean()
     assert made.evaluate(X, ANSWERS)["loss"] == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(made.predict(X), chances if end else scores(made), rtol=1e-4, atol=1e-5)
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
+def focal(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    right = np.where(t == 1, sigmoid(x), sigmoid(-x))
+    return -np.where(t == 1, 0.25, 0.75) * (1 - right) ** 2 * np.log(right)
+
+
+def divergence(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    return (t * np.log(t / softmax(x))).sum(axis=1)
+
+
+def angle(x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    return 1 - (x * t).sum(axis=1) / np.linalg.norm(x, axis=1) / np.linalg.norm(t, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "formula"),
+    [
+        ("mae", NUMBERS, lambda x, t: np.abs(x - t)),
+        ("focal", ANSWERS, focal),
+        ("kl_divergence", softmax(NUMBERS), divergence),
+        ("cosine_similarity", NUMBERS, angle),
+    ],
+)
+def test_further_losses_that_compare_with_numbers(loss, labels, formula):
+    made = model(loss=loss)
+    assert made.evaluate(X, labels)["loss"] == pytest.approx(formula(scores(made), labels).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("end", "loss"), [(nn.Softmax(), "kld"), (nn.Activation("sigmoid"), nn.FocalLoss())])
+def test_a_loss_takes_the_scores_before_an_activation(end, loss):
+    labels = softmax(NUMBERS)
+    assert model(end, loss=loss).evaluate(X, labels) == pytest.approx(model(loss=loss).evaluate(X, labels), rel=1e-5)
+
+
+def test_labels_without_places_in_time():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(1, 5, (200, 3))
+    sounds = np.zeros((200, 12, 5), np.float32)
+    for step in range(3):
+        for part in range(2):
+            sounds[np.arange(200), 3 * step + part + rng.integers(0, 2, 200), labels[:, step]] = 1
+    x = nn.Input((12, 5))
+    made = nn.Model(x, nn.Dense(5)(nn.GRU(16, bidirectional=True)(x)))
+    made.compile(nn.Adam(0.02), "ctc", metrics=["accuracy"])
+    made.fit(sounds, labels, epochs=12, progress=False)
+    assert made.evaluate(sounds, labels)["accuracy"] > 0.8
+    assert made.predict(sounds).shape == (200, 12, 5)
+    with pytest.raises(UserError, match="takes no weights of records"):
+        made.fit(sounds, labels, sample_weight=np.ones(200), progress=False)
 
 
 def test_one_number_a_row():

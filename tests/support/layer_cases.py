@@ -36,6 +36,7 @@ INTEGERS = (
     "kArgSort",
     "kAccuracy",
     "kCRF",
+    "kCTCLoss",
     "kEntityF1",
     "kConfusionMatrix",
     "kCharRNN",
@@ -152,6 +153,23 @@ case("kSigmoidCrossEntropyLoss", "weighted", scaled, ROWS, ROWS, (BATCH,), proba
 case("kHingeLoss", "L1", {}, ROWS, ROWS, classes=12)
 hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
 case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)
+case("kAbsoluteLoss", "", {}, ROWS, (BATCH, 3, 2, 2))
+case("kAbsoluteLoss", "weighted", {"absoluteloss_conf": {"scale": 2}}, ROWS, ROWS, (BATCH, 1))
+case("kFocalLoss", "", {}, ROWS, ROWS, probabilities=1)
+focal = {"focalloss_conf": {"gamma": 0.5, "alpha": 0.6, "scale": 3}}
+case("kFocalLoss", "weighted", focal, (BATCH, 3, 2, 2), ROWS, (BATCH,), probabilities=1)
+case("kKLDivergenceLoss", "", {}, ROWS, ROWS, probabilities=1)
+divergence = {"kldivergenceloss_conf": {"scale": 2}}
+case("kKLDivergenceLoss", "weighted", divergence, (BATCH, 3, 2, 2), ROWS, (BATCH, 1), probabilities=1)
+case("kCosineLoss", "", {}, ROWS, (BATCH, 3, 2, 2))
+case("kCosineLoss", "weighted", {"cosineloss_conf": {"scale": 2}}, ROWS, ROWS, (BATCH,))
+case("kContrastiveLoss", "", {}, (BATCH, 3), (BATCH, 3), ROWS, classes=2)
+contrastive = {"contrastiveloss_conf": {"margin": 3, "scale": 2}}
+case("kContrastiveLoss", "scaled", contrastive, ROWS, (BATCH, 3, 2, 2), ROWS, classes=2)
+case("kTripletLoss", "", {}, ROWS, ROWS, (BATCH, 3, 2, 2))
+case("kTripletLoss", "scaled", {"tripletloss_conf": {"margin": 0.1, "scale": 2}}, (BATCH, 2), (BATCH, 2), (BATCH, 2))
+case("kCTCLoss", "", {"ctcloss_conf": {"blank": 3}}, (BATCH, 7, 4), ROWS, classes=3, steps=3)
+case("kCTCLoss", "scaled", {"ctcloss_conf": {"blank": 4, "scale": 2}}, (BATCH, 5, 5), ROWS, classes=4, steps=2)
 case("kCRF", "", {}, (BATCH, 4, 3), ROWS, classes=3, steps=4)
 case("kCRF", "one step", {}, (BATCH, 1, 4), ROWS, classes=4, steps=1)
 words = {"classsoftmaxloss_conf": {"vocab_size": 9, "class_start": [0, 1, 4]}}

@@ -180,7 +180,25 @@ layer { name: "difference" type: kTDLoss srclayers: ["values", "label", "one"] }
 layer { name: "mean" type: kMeanLoss srclayers: "values" meanloss_conf { scale: 0.02 } }
 """
 
+# Losses of pairs and triplets of rows, of probabilities, and of labels without places in time.
+DISTANCES = """
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "older" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "anchor" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 6 } }
+layer { name: "like" type: kInnerProduct srclayers: "older" innerproduct_conf { num_output: 6 } }
+layer { name: "chances" type: kSigmoid srclayers: "like" }
+layer { name: "absolute" type: kAbsoluteLoss srclayers: ["anchor", "chances"] absoluteloss_conf { scale: 0.1 } }
+layer { name: "focal" type: kFocalLoss srclayers: ["anchor", "chances"] }
+layer { name: "divergence" type: kKLDivergenceLoss srclayers: ["anchor", "chances"] }
+layer { name: "angle" type: kCosineLoss srclayers: ["anchor", "like"] }
+layer { name: "triplet" type: kTripletLoss srclayers: ["anchor", "like", "chances"] }
+layer { name: "speech" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "sounds" type: kInnerProduct srclayers: "speech" innerproduct_conf { num_output: 11 } per_step: true }
+layer { name: "said" type: kCTCLoss srclayers: ["sounds", "speech"] ctcloss_conf { blank: 10 } }
+"""
+
 NETS = {
+    "distances": DISTANCES,
     "policy": POLICY,
     "convnet": CONVNET,
     "zoo": ZOO,
@@ -191,14 +209,18 @@ NETS = {
     "sentences": SENTENCES,
 }
 # Texts go on from batch to batch (tests/cluster/test_cluster_text.py); machines are trained by kCD (tests/net);
-# kVTraceLoss takes a step more of one source than of others (tests/layers/test_layers_vtrace.py).
-ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"}
+# kVTraceLoss takes a step more of one source than of others (tests/layers/test_layers_vtrace.py); kContrastiveLoss
+# takes two classes (tests/training/test_training_partition.py).
+ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
+    "kContrastiveLoss"
+}
 INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
     "data": RecordInfo((3, 9, 9), BATCH),
     "images": RecordInfo((3, 8, 7), BATCH),
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
+    "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
 }
 TOO_NARROW = (
     "words",
@@ -214,6 +236,8 @@ TOO_NARROW = (
     "table",
     "cosine",
     "csv",
+    "angle",
+    "triplet",
 )  # fewer numbers a row than four workers
 IMAGE_TYPES = ("Conv", "Pool", "LRN", "BM", "Image", "Mnist")
 

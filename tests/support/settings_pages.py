@@ -24,6 +24,7 @@ HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whos
 SEQUENCE_FILES = "attention convolution1d embedding pooling1d recurrent steps tagging text".split()
 IMAGE_FILES = "convolution normalisation image".split()
 RECORD_FILES = "input label output composed_metrics".split()
+POLICY_FILES = "policy_loss value_loss vtrace".split()
 
 
 class Entry(NamedTuple):
@@ -94,9 +95,15 @@ PAGES = {
     ),
     "settings-losses.md": Page(
         "Settings of losses",
-        "Layer types that are losses. Their formulas are in [layers.md](layers.md#losses) and "
+        "Layer types that are losses; those of reinforcement learning are on [another page]"
+        "(settings-policy-losses.md). Their formulas are in [losses.md](losses.md).",
+        layers(lambda entry: is_loss(entry) and entry.file not in POLICY_FILES),
+    ),
+    "settings-policy-losses.md": Page(
+        "Settings of losses of policies and values",
+        "Layer types that are losses of reinforcement learning. Their formulas are in "
         "[policy-losses.md](policy-losses.md).",
-        layers(is_loss),
+        layers(lambda entry: is_loss(entry) and entry.file in POLICY_FILES),
     ),
     "settings-updaters.md": Page(
         "Settings of updaters, initialisers and algorithms",

@@ -112,6 +112,14 @@ def test_other_phases_give_the_same_metrics(strategy: str):
         np.testing.assert_allclose(metrics[name], pair, 1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_pairs_with_a_label_for_each(dim: int):
+    layers = [dense(name, "data", 8).replace(partition_dim=dim) for name in ("a", "b")]
+    net = build(*layers, layer("loss", "kContrastiveLoss", "a", "b", "data"), shape=(6,), rows=6)
+    values, batches = initial(net), batches_of(net, STEPS, 2)
+    assert_equal_runs(run_partitioned(partition(net, 3), values, batches), run_whole(net, values, batches), 1e-12)
+
+
 def test_gradients_of_gathered_activations_are_those_of_the_whole_batch():
     layers = [dense("a", "data", 40), layer("tanh", "kSTanh", "a"), dense("b", "tanh", 50)]
     net = build(*layers, layer("loss", "kSoftmaxLoss", "b", "data"), shape=(60,), rows=6)

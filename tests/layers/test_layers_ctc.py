@@ -1,0 +1,90 @@
+"""kCTCLoss beside PyTorch's ctc_loss: ragged labels and steps, forward and backward; and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.ops import BACKENDS
+from tests.support.later_import import functional, torch
+from tests.support.layer_cases import context, layer_of
+
+OPS, BATCH, STEPS, CLASSES = BACKENDS["numpy"](), 5, 9, 4
+LABELS = np.array([[1, 1, 3], [2, -1, -1], [3, 2, 3], [-1, -1, -1], [2, 2, -1]])
+LENGTHS = np.array([9, 4, 3, 6, 3])
+
+
+def scores(dtype: type = np.float64) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(BATCH, STEPS, CLASSES)).astype(dtype) * 2
+
+
+def run(x: np.ndarray, labels: np.ndarray, lengths: np.ndarray | None, **conf: float):
+    sources = [x, labels]
+    if lengths is not None:
+        sources.append(np.where(np.arange(STEPS) < lengths[:, None], 0, -1))
+    layer = layer_of("kCTCLoss", *(source.shape for source in sources), ctcloss_conf=conf)
+    ctx = context(OPS)
+    output = layer.compute_feature([], sources, ctx)
+    gradient = layer.compute_gradient([], sources, output, None, [True] + [False] * (len(sources) - 1), ctx)[0][0]
+    total, count = output.metrics["loss"]
+    return total / count, gradient, output
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, None], ids=["ragged", "whole"])
+@pytest.mark.parametrize("blank", [0, 3])
+def test_it_is_ctc_loss_of_torch(blank: int, lengths: np.ndarray | None):
+    labels = np.where(LABELS < 0, -1, LABELS if blank == 0 else LABELS - 1)
+    x = torch.tensor(scores(), requires_grad=True)
+    counts = torch.tensor([STEPS] * BATCH if lengths is None else lengths), torch.tensor((labels >= 0).sum(axis=1))
+    logs = x.log_softmax(2).transpose(0, 1)
+    loss = functional.ctc_loss(logs, torch.tensor(labels), *counts, blank=blank, reduction="sum") / BATCH
+    loss.backward()
+    value, gradient, _ = run(scores(), labels, lengths, blank=blank)
+    assert value == pytest.approx(loss.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_feature_is_the_best_path():
+    """Steps of classes a a - b b - - c a: without repeats and blanks a b c a; the fourth sequence has five steps."""
+    path = np.array([1, 1, 0, 2, 2, 0, 0, 3, 1])
+    x = np.full((BATCH, STEPS, CLASSES), -9.0)
+    x[:, np.arange(STEPS), path] = 9
+    labels = np.array([[1, 2, 3, 1]] * 3 + [[1, 2, -1, -1]] * 2)
+    _, _, output = run(x, labels, np.array([9, 9, 9, 5, 9]))
+    expected = np.full((BATCH, STEPS), -1)
+    expected[:, :4] = [1, 2, 3, 1]
+    expected[3, 2:] = -1
+    np.testing.assert_array_equal(output.feature, expected)
+    assert output.metrics["accuracy"] == (4, 5)
+
+
+def test_long_sequences_neither_overflow_nor_vanish():
+    x = np.random.default_rng(0).normal(size=(2, 400, 5)).astype(np.float32) * 50
+    labels = np.random.default_rng(1).integers(1, 5, (2, 120))
+    layer = layer_of("kCTCLoss", x.shape, labels.shape)
+    output = layer.compute_feature([], [x, labels], context(OPS))
+    gradient = layer.compute_gradient([], [x, labels], output, None, [True, False], context(OPS))[0][0]
+    assert np.isfinite(output.metrics["loss"][0])
+    np.testing.assert_allclose(gradient.sum(axis=2), 0, atol=1e-5)  # both are probabilities: of classes, of states
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ([[1, 1, 1, 1, 1, 1]], "row 0 of the batch has labels that need 11 steps, .* but 9 steps"),
+        ([[4]], r"label 4 is none of its 4 classes \(0 to 3, without 0, the blank"),
+        ([[2, 0]], "label 0 is none of its 4 classes"),
+        ([[-1, 2]], "has -1 before its last step"),
+    ],
+)
+def test_labels_that_it_refuses(labels: list[list[int]], text: str):
+    with pytest.raises(UserError, match=f"layer 'layer': .*{text}"):
+        run(scores()[:1], np.array(labels), None)
+
+
+def test_settings_and_sources_that_it_refuses():
+    with pytest.raises(UserError, match="blank is 4, but there are 4 classes"):
+        layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), ctcloss_conf={"blank": 4})
+    with pytest.raises(UserError, match="lengths of sequences of 9 steps from 'source2', which gives 5 x 8"):
+        layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), (BATCH, 8))
