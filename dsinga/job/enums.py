@@ -118,6 +118,7 @@ class StepPoolMethod(Enum):
     SUM = 2
     FIRST = 3
     LAST = 4
+    ENDS = 5
 
 
 class DropoutUnit(Enum):

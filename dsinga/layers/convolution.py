@@ -4,88 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from dsinga.job import LayerConf, PoolMethod
-from dsinga.job.component import Settings, required, setting
-from dsinga.job.limits import Count, Padding, Pixels
-from dsinga.job.message import field_types
+from dsinga.job.component import required, setting
+from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.ops import Pair
+from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image
 from dsinga.registry import register
-
-
-class WindowConf(Settings):
-    """Settings shared by convolution and pooling: a window, for both directions or each."""
-
-    kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it, kernel_x and kernel_y")
-    pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it, pad_x and pad_y")
-    stride: Pixels | None = setting(
-        None, "by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2)"
-    )
-    kernel_x: Pixels | None = setting(None, "the width of the window; by default kernel")
-    kernel_y: Pixels | None = setting(None, "the height of the window; by default kernel")
-    pad_x: Padding | None = setting(None, "how many pixels of zeros are left and right of an image; by default pad")
-    pad_y: Padding | None = setting(None, "how many pixels of zeros are above and below an image; by default pad")
-    stride_x: Pixels | None = setting(None, "by how many pixels the window moves to the right; by default stride")
-    stride_y: Pixels | None = setting(None, "by how many pixels the window moves down; by default stride")
-
-    def pair(self, field: str, default: int) -> Pair:
-        """Return (vertical, horizontal) of "kernel", "pad" or "stride"."""
-        both = getattr(self, field)
-        if both is not None:
-            return both, both
-        sides = (getattr(self, f"{field}_y"), getattr(self, f"{field}_x"))
-        return tuple(default if side is None else side for side in sides)  # type: ignore[return-value]
-
-
-class Window(NamedTuple):
-    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W')."""
-
-    kernel: Pair
-    stride: Pair
-    pad: Pair
-    outputs: Pair
-
-
-def sliding_window(layer: Layer, conf: WindowConf, stride: int) -> Window:
-    """Return the window of ``conf`` over the images of ``layer``, with a default ``stride``.
-
-    H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
-    up). Raises UserError where the window is larger than the padded image.
-    """
-    _, height, width = layer.image_shape()
-    kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
-    room = (height + 2 * pad[0], width + 2 * pad[1])
-    if kernel[0] > room[0] or kernel[1] > room[1]:
-        raise layer.fail(
-            f"a kernel of {as_text(kernel)} does not fit images of {as_text((height, width))} padded by {as_text(pad)};"
-            " make kernel smaller or pad larger",
-            conf,
-            "kernel",
-        )
-    outputs = ((room[0] - kernel[0]) // step[0] + 1, (room[1] - kernel[1]) // step[1] + 1)
-    return Window(kernel, step, pad, outputs)
-
-
-def whole_image(layer: Layer, conf: WindowConf) -> Window:
-    """Return the window that is the whole image of ``layer``; raise UserError where ``conf`` gives another one."""
-    size = layer.image_shape()[1:]
-    fields = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
-    if fields:
-        raise layer.fail(
-            f"global_pooling takes the whole image, {as_text(size)}, as its window; leave out {' and '.join(fields)}",
-            conf,
-            fields[0],
-        )
-    return Window(size, (1, 1), (0, 0), (1, 1))
-
-
-def as_images(x: Array) -> Array:
-    """Return a view of (B, H, W) as (B, 1, H, W), or (B, C, H, W) unchanged."""
-    return x if x.ndim == 4 else x[:, None]
 
 
 @register("layer", kConvolution=201, kCConvolution=202, kCudnnConv=250)
@@ -124,28 +52,34 @@ class Convolution(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0], params[1] if self.bias else None
-        x = as_images(sources[0])
+        x = self.window.extend(as_images(sources[0]), ctx.ops)
         return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, weight = as_images(sources[0]), params[0]
+        x, weight = self.window.extend(as_images(sources[0]), ctx.ops), params[0]
         dx, dw, db = ctx.ops.convolution_grad(
             x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], self.bias
         )
-        if dx is not None and sources[0].ndim == 3:
-            dx = dx[:, 0]
+        if dx is not None:
+            dx = self.window.crop(dx)
+            dx = dx if sources[0].ndim == 4 else dx[:, 0]
         dw = dw.reshape(weight.shape)
         return (dx,), (dw, db) if self.bias else (dw,)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        channels, *size = self.image_shape()
+        return self.window.extended_sizes(rows * channels, (size[0], size[1]))
 
 
 @register("layer", kPooling=207, kCPooling=208, kCudnnPool=251)
 class Pooling(Layer):
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down.
 
-    The mean divides by kh·kw, so padding counts as zeros; padding is never a maximum. With ``global_pooling`` the
-    window is the whole image and the feature (B, C, 1, 1).
+    The mean divides by kh·kw, so padding counts as zeros, unless ``count_include_pad`` is false: then it divides by the
+    number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
+    whole image and the feature (B, C, 1, 1).
     """
 
     class Conf(WindowConf):
@@ -153,6 +87,9 @@ class Pooling(Layer):
 
         pool: PoolMethod = setting(PoolMethod.MAX, "whether a window gives its maximum or its mean")
         global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
+        count_include_pad: bool = setting(
+            True, "whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA"
+        )
 
     settings: Conf
     source_count = 1
@@ -175,26 +112,44 @@ class Pooling(Layer):
             )
         self.takes_maximum = settings.pool is PoolMethod.MAX
         self.shape = (self.source_shapes[0][0], self.image_shape()[0], *window.outputs)
+        covered = window.pixels(self.image_shape()[1:])
+        whole = window.kernel[0] * window.kernel[1]
+        leaves_out = not (self.takes_maximum or settings.count_include_pad or (covered == whole).all())
+        self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        kernel, stride, pad, _ = self.window
-        x = as_images(sources[0])
+        kernel, stride, pad = self.window[:3]
         if self.takes_maximum:
+            x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
             return Output(*ctx.ops.max_pool(x, kernel, stride, pad, ctx.training))
-        return Output(ctx.ops.avg_pool(x, kernel, stride, pad))
+        x = self.window.extend(as_images(sources[0]), ctx.ops)
+        return Output(self._scaled(ctx.ops.avg_pool(x, kernel, stride, pad), ctx))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         if not needs[0]:
             return (None,), ()
-        kernel, stride, pad, _ = self.window
-        x = as_images(sources[0])
+        kernel, stride, pad = self.window[:3]
         if self.takes_maximum:
+            x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
             dx = ctx.ops.max_pool_grad(x, output.saved, grad, kernel, stride, pad)
         else:
-            dx = ctx.ops.avg_pool_grad(x, grad, kernel, stride, pad)
+            x = self.window.extend(as_images(sources[0]), ctx.ops)
+            dx = ctx.ops.avg_pool_grad(x, self._scaled(grad, ctx), kernel, stride, pad)
+        dx = self.window.crop(dx)
         return (dx if sources[0].ndim == 4 else dx[:, 0],), ()
+
+    def _scaled(self, y: Array, ctx: Context) -> Array:
+        """Return means (B, C, H', W') over the pixels of windows, given those over whole windows, in y's layout."""
+        if self.factor is None:
+            return y
+        factor = ctx.ops.asarray(self.factor[:, :, None]).astype(y.dtype)
+        return (y.transpose(0, 2, 3, 1) * factor).transpose(0, 3, 1, 2)
 
     def saved_sizes(self, rows: int) -> list[int]:
         return [rows * math.prod(self.shape[1:])] if self.takes_maximum else []  # a byte for the index in the window
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        channels, *size = self.image_shape()
+        return self.window.extended_sizes(rows * channels, (size[0], size[1]))

@@ -16,10 +16,15 @@ from dsinga.layers.declarations import Cut
 from dsinga.layers.steps import StepWindows, WindowLayer
 from dsinga.registry import register
 
+CHOOSING = (StepPoolMethod.FIRST, StepPoolMethod.LAST, StepPoolMethod.ENDS)  # methods that choose steps
+
 
 @register("layer", kPooling1D=742)
 class Pooling1D(WindowLayer):
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n).
+
+    ENDS takes the first half of the features from the last step and the second half from the first: what both
+    directions of a recurrent layer have computed of all steps.
 
     With ``kernel`` the windows have as many steps and begin every ``stride`` steps, T' = floor((T - kernel) / stride) +
     1. The labels of the optional second source give the lengths of the sequences: only steps before the end count, so
@@ -32,7 +37,8 @@ class Pooling1D(WindowLayer):
 
         pool: StepPoolMethod = setting(
             StepPoolMethod.MAX,
-            "what a window gives: its maximum, mean, sum, first step or last step",
+            "what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent "
+            "layer, the last step of the one and the first of the other",
         )
         kernel: Steps | None = setting(None, "how many steps are pooled together; all without it")
         stride: Steps | None = setting(None, "by how many steps the window moves; by kernel without it")
@@ -46,6 +52,13 @@ class Pooling1D(WindowLayer):
         rows, steps, features = self.source_shapes[0]
         self.method = settings.pool
         self.over_all = settings.kernel is None
+        if self.method is StepPoolMethod.ENDS and features % 2:
+            raise self.fail(
+                f"takes the features of both directions, but {self.source_name(0)} gives {features} a step, which have "
+                "no halves; give pool: LAST for one direction",
+                settings,
+                "pool",
+            )
         if settings.kernel is None:
             if settings.stride is not None:
                 raise self.fail("pools over all steps, so that it has no stride; give it a kernel", settings, "stride")
@@ -64,9 +77,9 @@ class Pooling1D(WindowLayer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, lengths = sources[0], self.lengths(sources)
         labels = self.window_labels(lengths, len(x))
-        if self.method in (StepPoolMethod.FIRST, StepPoolMethod.LAST):
+        if self.method in CHOOSING:
             steps, counted = self._chosen_steps(lengths, ctx)
-            y = x[ctx.ops.xp.arange(len(x))[:, None], steps]
+            y = self._at(x, steps, ctx)
             return Output(self._joined(y if counted is None else y * counted.astype(x.dtype)), labels=labels)
         kernel, stride = (self.windows.kernel, 1), (self.windows.stride, 1)
         counts = self._counts(lengths, ctx)
@@ -90,10 +103,13 @@ class Pooling1D(WindowLayer):
         x, lengths, xp = sources[0], self.lengths(sources), ctx.ops.xp
         dy = grad[:, None] if self.over_all else grad
         kernel, stride = (self.windows.kernel, 1), (self.windows.stride, 1)
-        if self.method in (StepPoolMethod.FIRST, StepPoolMethod.LAST):
+        if self.method in CHOOSING:
             steps, counted = self._chosen_steps(lengths, ctx)
             dx = xp.zeros(x.shape, x.dtype)  # no step is chosen by two windows that count
-            dx[xp.arange(len(x))[:, None], steps] += dy if counted is None else dy * counted.astype(x.dtype)
+            dy = dy if counted is None else dy * counted.astype(x.dtype)
+            rows = xp.arange(len(x))[:, None]
+            for chosen, features in self._halves(steps, ctx):
+                dx[rows, chosen, features] += dy[:, :, features]
         elif self.method is StepPoolMethod.MAX:
             counts = self._counts(lengths, ctx)
             image, workspace = output.saved
@@ -133,10 +149,24 @@ class Pooling1D(WindowLayer):
             return None
         return ((counts > 0) * kernel / ctx.ops.xp.maximum(counts, 1)).astype(dtype)
 
+    def _halves(self, steps: Array, ctx: Context) -> list[tuple[Array, slice]]:
+        """Return which steps, (B, T') or (1, T'), windows take of which features."""
+        if self.method is not StepPoolMethod.ENDS:
+            return [(steps, slice(None))]
+        half = self.source_shapes[0][2] // 2
+        firsts = ctx.ops.asarray(self.windows.starts(self.steps)[None])
+        return [(steps, slice(half)), (firsts, slice(half, None))]
+
+    def _at(self, x: Array, steps: Array, ctx: Context) -> Array:
+        """Return the chosen steps (B, T', n)."""
+        rows = ctx.ops.xp.arange(len(x))[:, None]
+        parts = [x[rows, chosen, features] for chosen, features in self._halves(steps, ctx)]
+        return parts[0] if len(parts) == 1 else ctx.ops.xp.concatenate(parts, axis=2)
+
     def _chosen_steps(self, lengths: np.ndarray | None, ctx: Context) -> tuple[Array, Array | None]:
         """Return the first or last step of each window, (B, T') or (1, T'), and whether it counts, (B, T', 1)."""
         starts, last = self.windows.starts(self.steps), self.windows.kernel - 1
-        is_last = self.method is StepPoolMethod.LAST
+        is_last = self.method is not StepPoolMethod.FIRST
         if lengths is None:
             return ctx.ops.asarray((starts + last if is_last else starts)[None]), None
         counts = self._counts(lengths, ctx)

@@ -243,13 +243,13 @@ def AveragePooling2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding counts
-    as zeros, which in Keras it does not.
+    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
+    out.
 
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def BM(
     momentum: float = 0.1,
@@ -457,7 +457,7 @@ def Conv1D(
         filters: the number of filters.
         kernel_size: how many steps a window has.
         strides: by how many steps the window moves.
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -490,7 +490,7 @@ def Conv2D(
         filters: the number of filters.
         kernel_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -507,6 +507,7 @@ def Convolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    same: bool = False,
     bias_term: bool = True,
     workspace_byte_limit: int = 512,
     *,
@@ -533,6 +534,7 @@ def Convolution(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
@@ -789,7 +791,9 @@ def Flatten(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
+    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
+
+    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last."""
 
 def FocalLoss(
     gamma: float = 2.0,
@@ -861,7 +865,7 @@ def GRU(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
@@ -1148,7 +1152,7 @@ def LSTM(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
@@ -1345,7 +1349,7 @@ def MaxPooling2D(
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def MeanLoss(
     scale: float = 1.0,
@@ -1629,8 +1633,10 @@ def Pooling(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    same: bool = False,
     pool: str = 'MAX',
     global_pooling: bool = False,
+    count_include_pad: bool = True,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1655,8 +1661,10 @@ def Pooling(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
-        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA."""
+        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
+        count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
 
 def Pooling1D(
     pool: str = 'MAX',
@@ -1677,7 +1685,7 @@ def Pooling1D(
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
-        pool: what a window gives: its maximum, mean, sum, first step or last step.
+        pool: what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent layer, the last step of the one and the first of the other.
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
@@ -1925,6 +1933,24 @@ def Rescaling(
 ) -> LayerBuilder:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
 
+def Reshape(
+    target_shape: list[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
+
+    Args:
+        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left."""
+
 def SGD(
     learning_rate: Rate = 0.01,
     momentum: Momentum = 0.0,
@@ -2084,7 +2110,7 @@ def SimpleRNN(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 

@@ -19,7 +19,10 @@ from dsinga.registry import entries, nearest, registered
 
 @layer
 def Flatten() -> Write:
-    """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
+    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
+
+    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
+    """
 
     def write(writer: LayerWriter) -> Feature:
         source = writer.source

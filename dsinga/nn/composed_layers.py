@@ -57,9 +57,9 @@ class StepWriter(LayerWriter):
         """Write the layer that has the params of the call."""
         return super().add(type, **{**arguments, "per_step": True})
 
-    def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
+    def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
         """Write a further layer without params."""
-        return super().extra(suffix, type, source, **{**fields, "per_step": True})
+        return super().extra(suffix, type, *sources, **{**fields, "per_step": True})
 
 
 @layer

@@ -42,14 +42,14 @@ def further(
         kernel_size: the window, a number or (rows, columns)
         pool_size: the window, a number or (rows, columns)
         strides: by how much the window moves, a number or (rows, columns)
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side
+        padding: "valid", "same", as in Keras, or how many zeros are on each side
         activation: the name of the function after the layer
         kernel_initializer: the initialiser of the weight, or its name
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name
         bias_initializer: the initialiser of the bias, or its name
         embeddings_initializer: the initialiser of the table, or its name
         score_initializer: the initialiser of the additive score, or its name
-        return_sequences: True, for the feature of all steps
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
     """
 
@@ -73,7 +73,8 @@ class Form(NamedTuple):
         inits: the initialiser of each role of a layer's param, or the argument that gives it.
         details: returns further settings, and arguments of :meth:`dsinga.nn.writer.LayerWriter.add`, for a layer that
             is written and the arguments of its function.
-        check: raises UserError for arguments; takes the name of the function, too.
+        after: writes what follows the layer, and returns the feature of that; takes the writer, the layer's feature
+            and the arguments.
         flat: whether layers above take each row of the feature as a vector.
         doc: the documentation without that of the arguments; by default the first sentence of the class.
     """
@@ -87,7 +88,7 @@ class Form(NamedTuple):
     renamed: Mapping[str, str] = {}
     inits: Mapping[str, Any] = {}
     details: Callable[[Any, Mapping[str, Any]], Mapping[str, Any] | None] | None = None
-    check: Callable[[str, Mapping[str, Any]], None] | None = None
+    after: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
     flat: bool = False
     doc: str = ""
 
@@ -110,8 +111,6 @@ class Form(NamedTuple):
             if values[name] not in words:
                 error = unknown_name(name.removeprefix("recurrent_"), values[name], filter(None, words))
                 raise UserError(f"{function}: {error}")
-        if self.check is not None:
-            self.check(function, values)
         return values
 
     def fields(

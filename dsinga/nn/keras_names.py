@@ -55,7 +55,6 @@ _LAYERS = {
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
     "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
-    "Reshape": "layers take vectors after nn.Flatten; give nn.Input the shape of a record",
     "SpatialDropout1D": "write nn.Dropout(rate)",
 }
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.errors import UserError
 from dsinga.job import Phase
 from dsinga.nn.feature import Feature, batch_shape, row_shape
 from dsinga.nn.forms import Size
@@ -44,11 +43,13 @@ def convolve(writer: LayerWriter, values: Values) -> dict[str, Any]:
     return window(writer, values["kernel_size"], values["strides"], values["padding"], 1) | {"fans": {"weight": fans}}
 
 
-def pool_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
-    """Return the window of a pooling of images."""
+def pool_images(writer: LayerWriter, values: Values, pool: str) -> dict[str, Any]:
+    """Return the window of a pooling of images; a mean leaves padding out, as in Keras."""
     refuse_channels_last(writer)
     steps = values["pool_size"] if values["strides"] is None else values["strides"]
-    return window(writer, values["pool_size"], steps, values["padding"], 2)
+    fields = window(writer, values["pool_size"], steps, values["padding"], 2)
+    is_padded = "same" in fields or any(name.startswith("pad") for name in fields)
+    return {**fields, "count_include_pad": False} if pool == "AVG" and is_padded else fields
 
 
 def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
@@ -60,13 +61,15 @@ def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
     return {**pad, "fans": {"weight": (inputs * kernel, values["filters"] * kernel)}}
 
 
-def require_steps(function: str, values: Values) -> None:
-    """Raise UserError for a recurrent layer that is to give the last step only, which none can do."""
-    if not values["return_sequences"]:
-        raise UserError(
-            f"{function} gives all steps here, (B, T, n); leave return_sequences out, and for one vector a sequence "
-            "put nn.GlobalMaxPooling1D() or nn.GlobalAveragePooling1D() after it"
-        )
+def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
+    """Write the layer that takes the last step (B, n) of a recurrent layer that is not to give all steps.
+
+    Of both directions it takes the last step that each has computed. The lengths are those of the recurrent layer.
+    """
+    if values["return_sequences"]:
+        return feature
+    pool = "ENDS" if values.get("bidirectional") else "LAST"
+    return writer.extra("last", "kPooling1D", feature, *writer.sources[1:], pooling1d_conf={"pool": pool})
 
 
 def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]:
@@ -180,25 +183,16 @@ def refuse_channels_last(writer: LayerWriter) -> None:
         )
 
 
-def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int) -> dict[str, int]:
+def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int) -> dict[str, Any]:
     """Return the fields of a window; Keras's pairs are (rows, columns), which a job calls y and x."""
-    if padding == "same":
-        if any(side % 2 == 0 for side in pair(size)):
-            raise writer.fail(
-                f'padding="same" needs an odd window, because both sides get as much here; {size} is even: give '
-                "padding=, the pixels on every side, or an odd size"
-            )
-        pad: Size = (pair(size)[0] // 2, pair(size)[1] // 2)
-    elif isinstance(padding, str):
-        if padding != "valid":
-            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
-        pad = 0
-    else:
-        pad = padding
-    fields = {**sides("kernel", size)}
+    fields: dict[str, Any] = {**sides("kernel", size)}
     if pair(strides) != (default_stride, default_stride):
         fields |= sides("stride", strides)
-    return fields if pair(pad) == (0, 0) else fields | sides("pad", pad)
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+        return {**fields, "same": True} if padding == "same" else fields
+    return fields if pair(padding) == (0, 0) else fields | sides("pad", padding)
 
 
 def sides(field: str, size: Size) -> dict[str, int]:

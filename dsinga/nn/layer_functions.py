@@ -20,11 +20,11 @@ from dsinga.nn.layer_details import (
     convolve,
     convolve_steps,
     flatten_rows,
+    last_step,
     pool_images,
     recurrent,
     require_channels_first,
     require_images,
-    require_steps,
     scores_and_labels,
     softmax_of_scores,
 )
@@ -46,7 +46,7 @@ def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Form]
             "pool_size strides padding",
             {"strides": None},
             fixed,
-            details=pool_images,
+            details=functools.partial(pool_images, pool=pool),
             doc=f"{what} of each window of images (kPooling); {window}{note}",
         ),
         f"{name}Pooling1D": Form(
@@ -85,7 +85,7 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
         words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
         inits={"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"},
         details=functools.partial(recurrent, gates=gates),
-        check=require_steps,
+        after=last_step,
         doc=doc,
     )
 
@@ -117,6 +117,7 @@ FORMS = {
         doc="Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation).",
     ),
     "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
+    "Reshape": Form("kReshape", "target_shape=shape", required=("target_shape",)),
     "ZeroPadding2D": Form(
         "kImagePreprocess",
         "padding=pad",
@@ -142,7 +143,7 @@ FORMS = {
         doc=f"Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).\n\n{LENGTHS}.",
     ),
     **poolings("Max", "MAX", "Maximum"),
-    **poolings("Average", "AVG", "Mean", " Padding counts as zeros, which in Keras it does not."),
+    **poolings("Average", "AVG", "Mean", " Padding is left out."),
     "GRU": cell("kGRU", 3, "candidate_activation"),
     "LSTM": cell(
         "kLSTM",
@@ -206,6 +207,7 @@ def layer_function(name: str, form: Form, cls: Any) -> Any:
             written = form.fields(name, conf, values, more) if more else fields
             others = {key: value for key, value in more.items() if conf is None or key not in conf._types}
             feature = writer.add(form.type, inits=inits, **others, **written)
+            feature = feature if form.after is None else form.after(writer, feature, values)
             return activate(writer, feature, activation)._replace(flat=form.flat or feature.flat)
 
         return write

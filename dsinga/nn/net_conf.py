@@ -83,6 +83,9 @@ def write_net(
     ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
     for symbol in ancestors([*inputs, *ends]):
         features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    for symbol in outputs:
+        if symbol.part is None and features[id(symbol)].flat:
+            features[id(symbol)] = net.reshaped(features[id(symbol)])
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
     for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):

@@ -39,6 +39,13 @@ class NetWriter:
         name = self.unused_name(builder)
         return builder.write(LayerWriter(self, builder, name, sources))
 
+    def reshaped(self, source: Feature) -> Feature:
+        """Return the feature of a flat source after a kReshape, which is written once."""
+        name = f"{source.layer}_flat"
+        if not any(conf.name == name for conf in self.layers):
+            self.layers.append(make_conf(name, "kReshape", [source.layer]))
+        return Feature(name, row_shape(source), before=source.before)
+
     def unused_name(self, builder: Writable) -> str:
         """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=2)(?=D)", "_", builder.kind).lower().replace(
@@ -111,7 +118,7 @@ class LayerWriter:
             param: the ParamConf of each param; by default those that the user gave.
             fields: further fields of the layer.
         """
-        features = self.sources if sources is None else tuple(sources)
+        features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings
         where = ("partition_dim", "location", "include", "exclude")
         common = {key: settings[key] for key in where if settings.get(key) is not None} | self._recompute()
@@ -127,12 +134,21 @@ class LayerWriter:
     def _recompute(self) -> dict[str, bool]:
         return {"recompute": True} if self.settings.get("recompute") else {}
 
-    def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
+    def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
         """Write a further layer without params, such as an activation, and return its feature."""
-        conf = make_conf(f"{self.name}_{suffix}", type, [source.layer], **{**self._recompute(), **fields})
-        layer = self._make(conf, (source,))
+        sources = self._flattened(type, sources)
+        names = [source.layer for source in sources]
+        conf = make_conf(f"{self.name}_{suffix}", type, names, **{**self._recompute(), **fields})
+        layer = self._make(conf, sources)
         self.net.layers.append(conf)
-        return self._feature(conf, layer, (source,))
+        return self._feature(conf, layer, sources)
+
+    def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
+        """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors."""
+        cls = layer_class(make_conf("", type, []))
+        if cls.source_kind.takes_vectors or not any(source.flat for source in sources):
+            return tuple(sources)
+        return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
         """Return the layer of the net, None where its shape cannot be known yet; raise UserError for wrong shapes."""
@@ -146,12 +162,6 @@ class LayerWriter:
             return None
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
-        for source in sources:
-            if source.flat and not cls.source_kind.takes_vectors:
-                raise self.fail(
-                    f"takes {source.layer!r} flattened, but no layer only reshapes here: put nn.Dense between, or "
-                    "leave nn.Flatten out"
-                )
         if conf.slice_conf is not None and conf.slice_conf.slice_dim == 0:
             return None  # how many rows a batch has is not known here
         shapes = [(1, *(source.shape or ())) for source in sources]

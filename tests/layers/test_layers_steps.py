@@ -15,7 +15,7 @@ from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context
 
 NUMPY = BACKENDS["numpy"]()
-STEPS, FEATURES = 7, 3
+STEPS, FEATURES = 7, 4
 SEQUENCES = (BATCH, STEPS, FEATURES)
 ENDS = np.array([7, 1, 4, 0, 2])
 LABELS = np.where(np.arange(STEPS) < ENDS[:, None], 1, -1)
@@ -61,6 +61,7 @@ POOLS = {
     "SUM": lambda steps: steps.sum(axis=0),
     "FIRST": lambda steps: steps[0],
     "LAST": lambda steps: steps[-1],
+    "ENDS": lambda steps: np.concatenate([steps[-1, :2], steps[0, 2:]]),
 }
 
 

@@ -112,6 +112,14 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kPooling", IMAGES, conf=conf("pooling", pool="AVG", kernel=3, stride=2, pad=1)),
         lambda _, x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=True),
     ),
+    "mean pooling without padding": (
+        case("kPooling", IMAGES, conf=conf("pooling", pool="AVG", kernel=3, stride=2, pad=1, count_include_pad=False)),
+        lambda _, x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    ),
+    "same convolution of an even window": (
+        case("kConvolution", IMAGES, conf=conf("convolution", num_filters=4, kernel_y=2, kernel_x=4, same=True)),
+        lambda params, x: functional.conv2d(functional.pad(x, (1, 2, 0, 1)), params[0].reshape(4, 3, 2, 4), params[1]),
+    ),
     "maximum of the image": (
         case("kPooling", IMAGES, conf=WHOLE["MAX"]),
         lambda _, x: functional.adaptive_max_pool2d(x, 1),

@@ -38,9 +38,9 @@ class HalvedFeature(ElementwiseFunction):
 
 
 def written(*layers: Any, shape: tuple[int, ...]) -> list[LayerConf]:
-    """Return the layers above the input of a chain."""
+    """Return the layers above the input of a chain, without one that makes vectors of its outputs."""
     model = nn.Sequential([nn.Input(shape), *layers])
-    return [conf for conf in model.job().neuralnet.layer if conf.name != "data"]
+    return [conf for conf in model.job().neuralnet.layer if conf.name != "data" and not conf.name.endswith("_flat")]
 
 
 # By layer: a layer, the shape of its source, and its type and settings as a job file has them.
@@ -50,13 +50,18 @@ CHAINS = {
     "conv": (nn.Conv2D(4, 3), IMAGES, "kConvolution convolution_conf { num_filters: 4 kernel: 3 }"),
     "conv, same": (
         nn.Conv2D(4, (5, 3), strides=2, padding="same"), IMAGES,
-        "kConvolution convolution_conf { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 pad_y: 2 pad_x: 1 }",
+        "kConvolution convolution_conf { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 same: true }",
     ),
     "pool": (nn.MaxPooling2D(), IMAGES, "kPooling pooling_conf { kernel: 2 }"),
     "average": (
         nn.AveragePooling2D(3, 1, padding="same"), IMAGES,
-        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 }",
+        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 1 same: true count_include_pad: false }",
     ),
+    "average, padded": (
+        nn.AveragePooling2D(3, padding=(0, 1)), IMAGES,
+        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 3 pad_y: 0 pad_x: 1 count_include_pad: false }",
+    ),
+    "reshape": (nn.Reshape((4, -1)), ROWS, "kReshape reshape_conf { shape: 4 shape: -1 }"),
     "global": (nn.GlobalAveragePooling2D(), IMAGES, "kPooling pooling_conf { pool: AVG global_pooling: true }"),
     "over steps": (nn.GlobalMaxPooling1D(), STEPS, "kPooling1D pooling1d_conf { }"),
     "steps": (nn.AveragePooling1D(3, 1), STEPS, "kPooling1D pooling1d_conf { pool: AVG kernel: 3 stride: 1 }"),
@@ -118,6 +123,34 @@ def test_a_layer_is_written_as_in_a_job_file_and_pickles(name):
     copied = pickle.loads(pickle.dumps(layer))
     assert repr(copied) == repr(layer)
     assert written(copied, shape=shape) == [conf]
+
+
+def test_flatten_is_a_layer_where_the_next_one_takes_no_vectors():
+    x = nn.Input(IMAGES)
+    vectors = nn.Flatten()(x)
+    joined = nn.Concatenate()([vectors, nn.Dense(4)(vectors), nn.Flatten()(x)])
+    model = nn.Model(x, [joined, nn.GlobalMaxPooling2D()(x), vectors])
+    types = [conf.type.name for conf in model.job().neuralnet.layer]
+    assert types == ["kRecordInput", "kInnerProduct", "kReshape", "kConcate", "kPooling", "kReshape"]
+    images = np.random.default_rng(0).normal(size=(5, *IMAGES)).astype(np.float32)
+    joined, maxima, vectors = model.predict(images)
+    np.testing.assert_array_equal(joined[:, :216], images.reshape(5, -1))
+    np.testing.assert_array_equal(joined[:, 220:], images.reshape(5, -1))
+    np.testing.assert_array_equal(maxima, images.max(axis=(2, 3)))
+    np.testing.assert_array_equal(vectors, images.reshape(5, -1))
+
+
+def test_the_last_step_is_that_before_the_end_of_each_sequence_and_of_each_direction():
+    codes = nn.Input(6, name="codes")
+    words = nn.Embedding(9, 4)(codes)
+    both = nn.Bidirectional(nn.GRU(3, return_sequences=False, name="both"))(words, nn.SequenceLength()(codes))
+    model = nn.Model(codes, [both, nn.SimpleRNN(5, return_sequences=False)(words)])
+    numbers = np.where(np.arange(6) < np.array([[6], [2], [4]]), np.arange(18).reshape(3, 6) % 9, -1)
+    ends, last = model.predict(numbers.astype(np.float32))
+    steps, every = model.features(numbers.astype(np.float32), ["both", "simple_rnn"])
+    rows, stops = np.arange(3), np.array([5, 1, 3])
+    np.testing.assert_array_equal(ends, np.concatenate([steps[rows, stops, :3], steps[rows, 0, 3:]], axis=1))
+    np.testing.assert_array_equal(last, every[:, -1])
 
 
 def test_an_activation_is_a_layer_of_its_own():

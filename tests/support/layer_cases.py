@@ -96,6 +96,14 @@ case("kConvolution", "stride", {"convolution_conf": {"num_filters": 2, "kernel":
 case("kConvolution", "oblong", {"convolution_conf": {"num_filters": 3, "kernel_x": 1, "pad_y": 2}}, (BATCH, 2, 3, 4))
 case("kConvolution", "unbiased", {"convolution_conf": {"num_filters": 3, "bias_term": False}}, (BATCH, 2, 4, 3))
 case("kConvolution", "gray", {"convolution_conf": {"num_filters": 3}}, (BATCH, 5, 4))
+for name, window in {"even": {"kernel": 2}, "strided": {"kernel_y": 3, "kernel_x": 4, "stride": 2}}.items():
+    filters = {"num_filters": 2, "same": True, **window}
+    case("kConvolution", f"same {name}", {"convolution_conf": filters}, (BATCH, 2, 4, 4))
+    case("kPooling", f"same max {name}", {"pooling_conf": {"same": True, **window}}, IMAGES)
+    averaged = {"pool": "AVG", "same": True, "count_include_pad": False, **window}
+    case("kPooling", f"same avg {name}", {"pooling_conf": averaged}, IMAGES)
+case("kConvolution", "same gray", {"convolution_conf": {"num_filters": 3, "same": True, "kernel": 2}}, (BATCH, 5, 4))
+case("kPooling", "uncounted", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, IMAGES)
 case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
 case("kPooling", "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
 case("kPooling", "padded", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1}}, IMAGES)
@@ -104,6 +112,10 @@ case("kPooling", "whole max", {"pooling_conf": {"global_pooling": True}}, IMAGES
 case("kPooling", "whole avg", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, IMAGES)
 case("kLRN", "", {"lrn_conf": {"local_size": 3, "alpha": 0.5}}, (BATCH, 5, 3, 2))
 case("kLRN", "wide", {"lrn_conf": {"local_size": 7, "alpha": 2, "beta": 0.6, "knorm": 2}}, (BATCH, 4, 2, 2))
+case("kReshape", "vectors", {}, IMAGES)
+case("kReshape", "images", {"reshape_conf": {"shape": [2, -1, 3]}}, ROWS)
+case("kReshape", "other images", {"reshape_conf": {"shape": [6, 7, 3]}}, IMAGES)
+case("kReshape", "steps", {"reshape_conf": {"shape": [4, 3]}}, ROWS)
 case("kDropout", "", {}, ROWS, phases_differ=True)
 case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
 case("kDropout", "channels", {"dropout_conf": {"unit": "kChannel"}}, IMAGES, phases_differ=True)
@@ -289,6 +301,7 @@ for method in ("MAX", "AVG", "SUM", "FIRST", "LAST"):
     case("kPooling1D", f"{method} of all", {"pooling1d_conf": pool}, LONG)
     case("kPooling1D", f"{method} by lengths", {"pooling1d_conf": pool}, LONG, (BATCH, 7), **LENGTHS)
     case("kPooling1D", f"{method} windows", {"pooling1d_conf": {**pool, "kernel": 3}}, LONG, (BATCH, 7), **LENGTHS)
+case("kPooling1D", "ends", {"pooling1d_conf": {"pool": "ENDS"}}, (BATCH, 7, 4), (BATCH, 7), **LENGTHS)
 case("kPooling1D", "overlapping", {"pooling1d_conf": {"kernel": 3, "stride": 1, "pool": "LAST"}}, LONG)
 case("kConvolution1D", "", {"convolution1d_conf": {"num_filters": 4}}, LONG)
 case("kConvolution1D", "lengths", {"convolution1d_conf": {"num_filters": 2, "kernel": 4}}, LONG, (BATCH, 7), **LENGTHS)

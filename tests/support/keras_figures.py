@@ -1,0 +1,114 @@
+"""What Keras computes for the cases below, stored for the tests, which run without Keras.
+
+In an environment of its own with Keras and JAX::
+
+    pip install keras jax && KERAS_BACKEND=jax python -m tests.support.keras_figures
+
+writes ``tests/nn/keras_figures.json``, with Keras's version. Images have their channels last there. (Keras's backend
+for PyTorch computes other means of windows whose padding is odd.)
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = Path(__file__).parents[1] / "nn" / "keras_figures.json"
+ODD, EVEN = (7, 5, 3), (6, 8, 2)
+
+# By name: the layer, its arguments, and the shape of a record.
+LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "conv even window": ("Conv2D", {"filters": 2, "kernel_size": 4, "padding": "same"}, ODD),
+    "conv strides": ("Conv2D", {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same"}, EVEN),
+    "conv oblong": ("Conv2D", {"filters": 2, "kernel_size": (2, 5), "strides": (2, 3), "padding": "same"}, EVEN),
+    "max even window": ("MaxPooling2D", {"pool_size": 2, "padding": "same"}, ODD),
+    "max strides": ("MaxPooling2D", {"pool_size": 3, "strides": 2, "padding": "same"}, EVEN),
+    "mean even window": ("AveragePooling2D", {"pool_size": 2, "padding": "same"}, ODD),
+    "mean strides": ("AveragePooling2D", {"pool_size": (3, 4), "strides": 2, "padding": "same"}, EVEN),
+    "reshape": ("Reshape", {"target_shape": (4, -1)}, (6, 8)),
+    "flatten": ("Flatten", {}, (6, 8)),
+    "last of GRU": ("GRU", {"units": 3, "return_sequences": False}, (6, 4)),
+    "last of LSTM": ("LSTM", {"units": 3, "return_sequences": False}, (6, 4)),
+    "last of SimpleRNN": ("SimpleRNN", {"units": 3, "return_sequences": False}, (6, 4)),
+    "last of both directions": ("Bidirectional SimpleRNN", {"units": 3, "return_sequences": False}, (6, 4)),
+}
+
+
+# By name: how a net of one dense layer is trained with all 12 rows in a batch: the optimizer and its arguments, the
+# arguments of the layer, those of fit, and the epochs of each call of fit.
+TRAINING: dict[str, dict[str, Any]] = {
+    "l1": {"layer": {"kernel_regularizer": ("L1", {"l1": 0.05})}},
+    "l2": {"layer": {"kernel_regularizer": ("L2", {"l2": 0.05})}},
+    "l1 and l2": {
+        "layer": {
+            "kernel_regularizer": ("L1L2", {"l1": 0.02, "l2": 0.03}),
+            "bias_regularizer": ("L2", {"l2": 0.1}),
+        }
+    },
+    "by name": {"layer": {"kernel_regularizer": "l2"}},
+    "class_weight": {"fit": {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}},
+    "momentum": {"optimizer": ("SGD", {"learning_rate": 0.1, "momentum": 0.9}), "fits": (2, 3)},
+    "adam": {"optimizer": ("Adam", {"learning_rate": 0.05}), "fits": (2, 1, 2)},
+    "rmsprop": {"optimizer": ("RMSprop", {"learning_rate": 0.05}), "fits": (2, 3)},
+    "schedule": {"schedule": {"initial_learning_rate": 0.2, "decay_steps": 2, "decay_rate": 0.5}, "fits": (2, 3)},
+}
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Return numbers (float32) from -1 to 1 that depend on the shape only."""
+    steps = np.arange(np.prod(shape), dtype=np.float64)
+    return np.sin(1 + steps * steps % 97 + len(shape)).reshape(shape).astype(np.float32)
+
+
+def training_data() -> tuple[np.ndarray, np.ndarray]:
+    """Return 12 records of 4 numbers and their classes, 0 to 2."""
+    return numbers(12, 4), np.arange(12) * 5 % 7 % 3
+
+
+def main() -> None:  # pragma: no cover  (Keras is not installed where tests run)
+    """Write the figures of this environment's Keras."""
+    import keras
+
+    layers = {}
+    for name, (kind, arguments, shape) in LAYERS.items():
+        *wrapper, kind = kind.split()
+        layer = getattr(keras.layers, kind)(**arguments)
+        layer = keras.layers.Bidirectional(layer) if wrapper else layer
+        model = keras.Sequential([keras.Input(shape), layer])
+        weights = [numbers(*weight.shape) for weight in model.get_weights()]
+        if kind == "GRU":
+            weights[2][1] = 0  # the second bias, which is added to h·U; dsinga's GRU, as SINGA's, has the first only
+        model.set_weights(weights)
+        layers[name] = rounded(model.predict(numbers(3, *shape), verbose=0))
+    training = {}
+    x, y = training_data()
+    for name, case in TRAINING.items():
+        settings = dict(case.get("layer", {}))
+        for argument, value in settings.items():
+            if isinstance(value, tuple):
+                settings[argument] = getattr(keras.regularizers, value[0])(**value[1])
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="softmax", **settings)])
+        model.set_weights([numbers(4, 3), numbers(3)])
+        kind, arguments = case.get("optimizer", ("SGD", {"learning_rate": 0.1}))
+        if "schedule" in case:
+            arguments = {"learning_rate": keras.optimizers.schedules.ExponentialDecay(**case["schedule"])}
+        model.compile(getattr(keras.optimizers, kind)(**arguments), "sparse_categorical_crossentropy")
+        losses: list[float] = []
+        for epochs in case.get("fits", (3,)):
+            fitted = model.fit(x, y, batch_size=12, epochs=epochs, verbose=0, **case.get("fit", {}))
+            losses += fitted.history["loss"]
+        training[name] = {"weights": [rounded(weight) for weight in model.get_weights()], "loss": rounded(losses)}
+    figures = {"keras": keras.__version__, "backend": keras.backend.backend(), "layers": layers, "training": training}
+    FILE.write_text(json.dumps(figures, indent=None, separators=(", ", ": ")).replace('"layers"', '\n"layers"') + "\n")
+
+
+def rounded(values: Any) -> Any:
+    """Return numbers as lists, with seven digits."""
+    return np.vectorize(lambda value: float(f"{value:.7g}"))(np.asarray(values, np.float64)).tolist()
+
+
+if __name__ == "__main__":  # pragma: no cover
+    main()
