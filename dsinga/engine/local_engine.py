@@ -20,7 +20,7 @@ from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import available_cores, usable_threads
-from dsinga.training import Metrics, accumulate, add_metrics, algorithm, check_algorithm_metrics, forward
+from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged
 from dsinga.worker.all_records import count_batches, evaluate_batches

@@ -33,6 +33,7 @@ def AbsoluteLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -131,6 +132,10 @@ def AdamW(
     clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
@@ -328,6 +333,7 @@ def CTCLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -419,6 +425,7 @@ def ContrastiveLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -583,6 +590,7 @@ def CosineLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -807,6 +815,7 @@ def FocalLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1084,6 +1093,7 @@ def KLDivergenceLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1943,6 +1953,7 @@ def Reshape(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2243,6 +2254,7 @@ def TripletLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
