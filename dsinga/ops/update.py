@@ -76,7 +76,8 @@ def blocks(size: int) -> Iterator[slice]:
     _updating.append(None)
     try:
         while start < size:
-            stop = min(size, start + (SHORT_BLOCK if len(_updating) == 1 else BLOCK))
+            length = min(SHORT_BLOCK, BLOCK) if len(_updating) == 1 else BLOCK
+            stop = min(size, start + length)
             yield slice(start, stop)
             start = stop
     finally:
