@@ -54,7 +54,7 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
     A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
     place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
-    register one name, and for a ``Conf`` that is not a subclass of :class:`dsinga.job.Settings`.
+    register one name, where two names have one number, and for a ``Conf`` that is not a subclass of :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
@@ -74,6 +74,10 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
                 raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
             if before == file or not file.startswith(PACKAGE):
                 _entries[kind][name], _files[kind][name] = entry, file
+        for name, number in numbers.items():
+            taken = [other for other, its in _numbers[kind].items() if its == number and other not in numbers]
+            if taken:
+                raise UserError(f"{kind}s {taken[0]!r} and {name!r} have the same number, {number}; give one another")
         _numbers[kind].update(numbers)
         _version += 1
         return entry
