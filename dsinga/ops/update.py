@@ -31,7 +31,8 @@ class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
-    (-1, width). The other rows are not changed.
+    (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
+    may be any function of them, not elementwise alone.
     """
 
     formula: Formula
@@ -39,6 +40,7 @@ class Update(NamedTuple):
     gradient: Array
     state: Sequence[Array]
     rows: Array | None = None
+    whole: bool = False
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
@@ -56,10 +58,10 @@ def apply(update: Update, clip_norm: float = 0.0) -> None:
 
 
 def _apply(update: Update, clip_norm: float) -> None:
-    formula, value, gradient, state, _ = update
+    formula, value, gradient, state = update[:4]
     factor = clip_factor(gradient, clip_norm) if clip_norm else 1.0
     arrays = [value, gradient, *state]
-    length = block_length(value)
+    length = max(1, value.size) if update.whole else block_length(value)
     is_on_host = type(value) is np.ndarray
     scratch: Any = buffers.empty((2, length), dtype=value.dtype) if is_on_host else (value.copy(), value.copy())
     for start in range(0, value.size, length):

@@ -138,7 +138,7 @@ class CostModels:
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
-            return processes(workers)._replace(whole=self._updater.conf.clips_norms, wire=self._wire)
+            return processes(workers)._replace(whole=self._updater.needs_whole_params, wire=self._wire)
 
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)

@@ -78,6 +78,10 @@ KINDS = {
         {"nworkers_per_group": 3, "nservers_per_group": 2},
         client="processes",
     ),
+    "LAMB": Kind(
+        JOB.replace("type: kSGD momentum: 0.9", "type: kLamb"), {"nworkers_per_group": 3, "nservers_per_group": 2}
+    ),
+    "Muon": Kind(JOB.replace("type: kSGD momentum: 0.9", "type: kMuon"), TWO, client="processes"),
     "moving rates on workers": Kind(MOVING, {"nworkers_per_group": 2, "update": "kWorker"}),
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
     "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),

@@ -140,7 +140,7 @@ def _search(
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
     wire = wire_bytes(job, ops.precision == "bf16")
-    processes = processes._replace(whole=updater.conf.clips_norms, wire=wire)
+    processes = processes._replace(whole=updater.needs_whole_params, wire=wire)
     machine = partial(machine_of, net, updater, ops, placement, machines, store)
     cost_model = CostModel(net, machine, links, processes.first)
     excluded = explicitly_cut_layers(job.neuralnet)
