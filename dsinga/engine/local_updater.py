@@ -16,7 +16,7 @@ from dsinga.net import Param
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import scaled, values_of
 from dsinga.ops.types import is_plain
-from dsinga.ops.update import norm_factor, sum_of_squares
+from dsinga.ops.update import SMALL_BLOCK, norm_factor, sum_of_squares
 from dsinga.training import check_patterns, create_updater
 from dsinga.training.updater import Updater
 from dsinga.worker.param_homes import check_gradient
@@ -50,6 +50,8 @@ class LocalUpdater:
         self._updater.set_rate_factors(self._rate_factors)
         self._shapes = {name: param.shape for name, param in self._params.items()}
         self._updaters = {name: updater.of(name, param.shape) for name, param in self._params.items()}
+        for used in self._updaters.values():
+            used.block = SMALL_BLOCK  # no other thread updates
         self._joinable = {name: joinable(self._updaters[name], param) for name, param in self._params.items()}
         self._joined: dict[Any, JoinedParams] = {}
 

@@ -25,13 +25,15 @@ Formulas that compare equal compute the same.
 # Elements: value, gradient, state and scratch of a block stay in the caches over its passes. Each pass releases and
 # takes the interpreter's lock, so if two threads update, few large blocks are faster than many small ones.
 BLOCK = 1 << 18
+SMALL_BLOCK = 1 << 16  # where one thread updates: the arrays of an Adam stay in the cache of a core
 
 
 class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
-    (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
+    (-1, width). The other rows are not changed. ``block`` is how many elements of host arrays are changed at once, by
+    default BLOCK. With ``whole`` the formula is called once, with the whole arrays, and
     may be any function of them, not elementwise alone.
     """
 
@@ -41,6 +43,7 @@ class Update(NamedTuple):
     state: Sequence[Array]
     rows: Array | None = None
     whole: bool = False
+    block: int | None = None
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
@@ -61,7 +64,7 @@ def _apply(update: Update, clip_norm: float) -> None:
     formula, value, gradient, state = update[:4]
     factor = clip_factor(gradient, clip_norm) if clip_norm else 1.0
     arrays = [value, gradient, *state]
-    length = max(1, value.size) if update.whole else block_length(value)
+    length = max(1, value.size) if update.whole else block_length(value, update.block)
     is_on_host = type(value) is np.ndarray
     scratch: Any = buffers.empty((2, length), dtype=value.dtype) if is_on_host else (value.copy(), value.copy())
     for start in range(0, value.size, length):
@@ -70,9 +73,9 @@ def _apply(update: Update, clip_norm: float) -> None:
         formula(w, np.multiply(g, factor, out=t) if factor < 1.0 else g, slots, t, s)
 
 
-def block_length(array: Any) -> int:
-    """Return how many elements are updated at once: BLOCK in the caches of a CPU, the whole array on a device."""
-    return max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)
+def block_length(array: Any, block: int | None = None) -> int:
+    """Return how many elements are updated at once: a block in the caches of a CPU, the whole array on a device."""
+    return max(1, min(array.size, block or BLOCK) if type(array) is np.ndarray else array.size)
 
 
 def clip_factor(gradient: Array, max_norm: float) -> float:

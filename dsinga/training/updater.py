@@ -134,6 +134,7 @@ class Updater(Configured, ABC):
     decoupled: bool = False  # whether weight decay is no part of the gradient, also unless the job says so
     whole: bool = False  # whether the formula is not elementwise, and needs the whole param
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
+    block: int | None = None  # the elements that are changed at once, by default as many as suit several threads
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
     def __init__(self, conf: UpdaterConf):
@@ -241,8 +242,8 @@ class Updater(Configured, ABC):
             return Update(formula, value, gradient, slots, whole=True)
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
-            return Update(formula, value, values, slots, gradient.rows)
-        return Update(formula, value, gradient, slots)
+            return Update(formula, value, values, slots, gradient.rows, block=self.block)
+        return Update(formula, value, gradient, slots, block=self.block)
 
     def change_at(self, step: int) -> Change:
         """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
