@@ -49,7 +49,7 @@ class LocalUpdater:
         self._updater = updater = create_updater(self._conf)
         self._updater.set_rate_factors(self._rate_factors)
         self._shapes = {name: param.shape for name, param in self._params.items()}
-        self._updaters = {name: updater.of(name) for name in self._params}
+        self._updaters = {name: updater.of(name, param.shape) for name, param in self._params.items()}
         self._joinable = {name: joinable(self._updaters[name], param) for name, param in self._params.items()}
         self._joined: dict[Any, JoinedParams] = {}
 
@@ -184,7 +184,7 @@ class LocalUpdater:
             self.state[param.name] = updater.initial_state(value.reshape(-1))
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         state = self.state[param.name]
-        updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale)
+        updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale, param.shape)
 
 
 def norm_of(gradients: Sequence[np.ndarray | SparseRows]) -> float:
@@ -250,5 +250,6 @@ def joinable(updater: Updater, param: Param) -> bool:
         and param.size <= LARGEST
         and param.lr_scale == param.wd_scale == 1.0
         and not updater.conf.clip_norm
+        and not updater.whole
         and type(updater).update is Updater.update
     )

@@ -1181,6 +1181,25 @@ def Label(
 ) -> LayerBuilder:
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
 
+def Lamb(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """LAMB, whose steps are as long as a share of the param (kLamb).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+
 def Layer(
     type: str,
     **fields: Any,
@@ -1456,6 +1475,29 @@ def Multiply(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
+
+def Muon(
+    learning_rate: Rate = 0.001,
+    beta: float = 0.95,
+    rms: float = 0.2,
+    adamw_match: list[str] = [],
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+) -> UpdaterConf:
+    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params (kMuon).
+
+    Args:
+        beta: the decay of the running mean of a matrix's gradients.
+        rms: the root mean square of a step of a square matrix of full rank, times lr.
+        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are better so.
+        beta_1: the decay of the first moment of AdamW.
+        beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(
     mean: float | None = None,

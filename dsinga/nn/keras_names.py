@@ -59,7 +59,7 @@ _LAYERS = {
 }
 
 OPTIMIZERS = {
-    **dict.fromkeys("Adafactor Ftrl Lamb Muon Nadam".split(), _NO_OPTIMIZER),
+    **dict.fromkeys("Adafactor Ftrl Nadam".split(), _NO_OPTIMIZER),
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
     "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",

@@ -105,6 +105,7 @@ FORMS = {
         {"weight_decay": 0.004},
         doc="AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).",
     ),
+    "Lamb": Form("kLamb", BETAS, doc="LAMB, whose steps are as long as a share of the param (kLamb)."),
     "Adamax": Form("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
     "RMSprop": Form(
         "kRMSProp",

@@ -33,7 +33,8 @@ class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
-    (-1, width). The other rows are not changed.
+    (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
+    may be any function of them, not elementwise alone.
     """
 
     formula: Formula
@@ -41,6 +42,7 @@ class Update(NamedTuple):
     gradient: Array
     state: Sequence[Array]
     rows: Array | None = None
+    whole: bool = False
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
@@ -58,13 +60,16 @@ def apply(update: Update, clip_norm: float = 0.0) -> None:
 
 
 def _apply(update: Update, clip_norm: float) -> None:
-    formula, value, gradient, state, _ = update
+    formula, value, gradient, state = update[:4]
     factor = clip_factor(gradient, clip_norm) if clip_norm else 1.0
     arrays = [value, gradient, *state]
+    if not value.size:
+        return
     is_on_host = type(value) is np.ndarray
-    length = block_length(value)
+    in_blocks = is_on_host and not update.whole
+    length = min(value.size, BLOCK) if in_blocks else value.size
     scratch: Any = buffers.empty((2, length), dtype=value.dtype) if is_on_host else (value.copy(), value.copy())
-    for block in blocks(value.size) if is_on_host else (slice(None),):
+    for block in blocks(value.size) if in_blocks else (slice(None),):
         w, g, *slots = (array[block] for array in arrays)
         t, s = scratch[0][: w.size], scratch[1][: w.size]
         formula(w, np.multiply(g, factor, out=t) if factor < 1.0 else g, slots, t, s)

@@ -22,7 +22,7 @@ from dsinga.planner.memory import snapshot_memory, worker_memory
 from dsinga.planner.plan import Alternative, Plan
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
-from dsinga.planner.search import explicitly_cut_layers
+from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.planner.strategies import by_rows
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
@@ -138,7 +138,7 @@ class CostModels:
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
-            return processes(workers)._replace(whole=self._updater.conf.clips_norms, wire=self._wire)
+            return processes(workers)._replace(whole=self._updater.needs_whole_params, wire=self._wire)
 
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)
@@ -178,7 +178,8 @@ def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
     if workers == 1:
         return {"one worker": predict(model, by_rows(model.net, 1), 1)}
     chooses = job.neuralnet.partition is PartitionMethod.auto
-    fixed = explicitly_cut_layers(job.neuralnet) if chooses else ()
+    fixed = layers_with_whole_params(model.net, create_updater(job.updater))
+    fixed |= explicitly_cut_layers(job.neuralnet) if chooses else set()
     return compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
 
 

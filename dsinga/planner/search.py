@@ -15,6 +15,7 @@ from dsinga.job import NetConf
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.strategy import is_inserted_split
+from dsinga.training import Updater
 
 DIMS = (ROWS, FEATURES, WHOLE_LAYER)
 MIN_GAIN = 0.98  # a change must lower the price to this share of it: prices are no more accurate
@@ -158,3 +159,10 @@ def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict
 def explicitly_cut_layers(conf: NetConf) -> set[str]:
     """Return the names of the layers whose configuration has a partition_dim or a location."""
     return {layer.name for layer in conf.layer if layer.partition_dim is not None or layer.location is not None}
+
+
+def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
+    """Return the names of the layers with a param whose updater needs it whole, so that features cannot cut it."""
+    params = net.params
+    whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
+    return {node.layer.name for node in net.nodes if whole.intersection(node.params)}

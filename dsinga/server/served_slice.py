@@ -60,7 +60,8 @@ class SliceSpec(NamedTuple):
     """A slice and how it is updated; a slice that is not trainable is replaced by the sum of what is pushed.
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group.
-    ``whole_param`` is the name of the param, of which the slice may be a part: settings of the updater depend on it.
+    ``whole_param`` is the name of the param, of which the slice may be a part, and ``shape`` its shape: the updater
+    depends on them.
     ``is_gradient`` says that what is pushed are gradients, the sum of which the workers apply themselves.
     """
 
@@ -71,6 +72,7 @@ class SliceSpec(NamedTuple):
     contributors: Sequence[int] = (0,)
     whole_param: str = ""
     is_gradient: bool = False
+    shape: tuple[int, ...] = ()
 
 
 class ShardCopy(NamedTuple):
@@ -109,7 +111,7 @@ class ServedSlice:
         """
         if self.filled:
             return
-        size, updater = self.spec.slice.size, updater.of(self.spec.whole_param)
+        size, updater = self.spec.slice.size, updater.of(self.spec.whole_param, self.spec.shape)
         self.value = _owned(value, size)
         if self.spec.trainable:
             self.state = updater.initial_state(self.value) if state is None else self._resumed(state, updater)
@@ -163,10 +165,11 @@ class ServedSlice:
         self.changes += 1
 
     def _update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        accumulator, updater = self.accumulators[group], updater.of(self.spec.whole_param)
+        accumulator, updater = self.accumulators[group], updater.of(self.spec.whole_param, self.spec.shape)
         scales = self.spec.lr_scale, self.spec.wd_scale
         gradients = accumulator.parts
-        if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:
+        needs_sum = self.spec.slice.width or updater.conf.clip_norm or updater.whole
+        if gradients and self.spec.trainable and not needs_sum:
             update = updater.create_update(accumulator.version, self.value, gradients[0], self.state, *scales)
             return split_update(update, gradients, accumulator.factor)
         total = accumulator.total()
@@ -176,7 +179,10 @@ class ServedSlice:
             return []
         change = functools.partial(self._replace, total)
         if self.spec.trainable:
-            change = functools.partial(updater.update, accumulator.version, self.value, total, self.state, *scales)
+            shape = self.spec.shape
+            change = functools.partial(
+                updater.update, accumulator.version, self.value, total, self.state, *scales, shape
+            )
         return [UpdateBlock(self.value.size, change)]
 
     def _replace(self, total: np.ndarray | SparseRows) -> None:

@@ -129,6 +129,9 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
 class Updater(Configured, ABC):
     """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
+    With ``whole`` it changes whole params: servers do not cut these into slices, and :meth:`change` gets arrays of the
+    param's shape.
+
     A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param. It may
     declare settings as ``Conf``; those of the job are then in ``settings``.
     """
@@ -136,6 +139,7 @@ class Updater(Configured, ABC):
     conf: UpdaterConf
     slots: tuple[str, ...] = ()
     decoupled: bool = False  # whether weight decay is no part of the gradient, also unless the job says so
+    whole: bool = False  # whether the formula is not elementwise, and needs the whole param
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
@@ -156,9 +160,19 @@ class Updater(Configured, ABC):
         for _, variant in self.variants:
             variant.set_rate_factors(factors)
 
-    def of(self, param: str) -> Updater:
+    def of(self, param: str, shape: tuple[int, ...] = ()) -> Updater:
         """Return the updater of a param, given by its whole name: that of the first pattern which matches, or this."""
-        return next((variant for pattern, variant in self.variants if fnmatchcase(param, pattern)), self)
+        matching = (variant for pattern, variant in self.variants if fnmatchcase(param, pattern))
+        return next(matching, self).for_param(param, shape)
+
+    def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
+        """Return the updater of a param of this shape: this one, unless it leaves some params to another."""
+        return self
+
+    @property
+    def needs_whole_params(self) -> bool:
+        """Whether the update of some params needs their whole gradient, so that servers must not cut them."""
+        return self.conf.clips_norms or any(each.whole for each in (self, *(variant for _, variant in self.variants)))
 
     def momentum_at(self, step: int) -> float:
         """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (:func:`momentum_share`)."""
@@ -203,6 +217,7 @@ class Updater(Configured, ABC):
         state: Mapping[str, Array],
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
+        shape: tuple[int, ...] = (),
     ) -> None:
         """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient``, 1-d too, stays unchanged.
 
@@ -212,9 +227,9 @@ class Updater(Configured, ABC):
         the whole. Only clip_norm needs the gradient of the whole param, or at least all of it that is not 0.
 
         A sparse gradient changes its rows of ``value`` and ``state`` only: in this step, the other rows have neither
-        weight decay nor momentum.
+        weight decay nor momentum. An updater of whole params, whose ``shape`` is that of the param, takes it as dense.
         """
-        apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale), self.conf.clip_norm)
+        apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale, shape), self.conf.clip_norm)
 
     def create_update(
         self,
@@ -224,6 +239,7 @@ class Updater(Configured, ABC):
         state: Mapping[str, Array],
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
+        shape: tuple[int, ...] = (),
     ) -> Update:
         """Return the formula of :meth:`update` with its arrays: ``Ops.update`` applies those of many params at once.
 
@@ -231,9 +247,13 @@ class Updater(Configured, ABC):
         bounds the norm of all gradients, the caller has scaled this one.
         """
         lr = self.rate_at(step) * lr_scale
+        shape = shape if self.whole else ()
         ema_decay = decay_at(self.conf.ema_conf, step)
-        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale, ema_decay)
+        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale, shape, ema_decay)
         slots = [state[slot] for slot in self.state_slots]
+        if self.whole:
+            gradient = gradient.dense().reshape(-1) if isinstance(gradient, SparseRows) else gradient
+            return Update(formula, value, gradient, slots, whole=True)
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
             return Update(formula, value, values, slots, gradient.rows)
@@ -242,6 +262,16 @@ class Updater(Configured, ABC):
     def change_at(self, step: int) -> Change:
         """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
         return self.change
+
+    def decay_and_change(
+        self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
+    ) -> None:
+        """Apply the weight decay and ``change``, whose other arguments these are."""
+        if decay and self.decoupled:
+            w -= np.multiply(w, lr * decay, out=s)
+        elif decay:
+            g = np.add(g, np.multiply(w, decay, out=s), out=t)
+        change(lr, w, g, slots, t, s)
 
     @abstractmethod
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -263,21 +293,21 @@ class Formula:
     change: Change
     lr: float
     decay: float
+    shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
     ema_decay: float | None = None  # of the average of the param, the last slot, if this update goes into it
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Clip the gradient, apply the weight decay, change the block, and update its average."""
         conf = self.updater.conf
+        if self.shape:
+            w, g, t, s = (array.reshape(self.shape) for array in (w, g, t, s))
+            slots = [array.reshape(self.shape) for array in slots]
         slots, averages = (slots[:-1], slots[-1:]) if conf.ema_conf else (slots, ())
         if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
-        if self.decay and self.updater.decoupled:
-            w -= np.multiply(w, self.lr * self.decay, out=s)
-        elif self.decay:
-            g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
-        self.change(self.lr, w, g, slots, t, s)
+        self.updater.decay_and_change(self.change, self.lr, self.decay, w, g, slots, t, s)
         if (decay := self.ema_decay) is not None:
             for a in averages:
                 a *= decay

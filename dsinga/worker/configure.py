@@ -131,19 +131,20 @@ def configure(
     """
     conf = job.cluster or ClusterConf()
     parts = shared_parts(nets)
+    check_whole(updater, parts, nets[Phase.kTrain].whole)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
-    widths = row_widths(opened.nets[Phase.kTrain], parts)
+    widths = row_widths(opened.nets[Phase.kTrain], parts, updater)
     slices = slice_for_servers(
         sizes,
         topology.servers,
         topology.slicing,
         find_preferred_servers({name: parts[name] for name in sizes}),
         widths,
-        job.updater.clips_norms,
+        updater.needs_whole_params,
         topology.block_size,
         topology.block_rows,
     )
-    if piece_bytes is not None and conf.compression.by_number and not job.updater.clips_norms:
+    if piece_bytes is not None and conf.compression.by_number and not updater.needs_whole_params:
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     else:
@@ -167,10 +168,30 @@ def configure(
     )
 
 
-def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:
-    """Return the length of a row of each part of a param whose gradients may be sparse rows."""
-    specs = {name: net.params[part.param].spec for name, part in parts.items()}
-    return {name: math.prod(parts[name].shape[1:]) for name, spec in specs.items() if spec.sparse and spec.trainable}
+def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater) -> dict[str, int]:
+    """Return the length of a row of each part of a param whose gradients may be sparse rows.
+
+    An updater of whole params takes gradients that are dense.
+    """
+    params = {name: net.params[part.param] for name, part in parts.items()}
+    return {
+        name: math.prod(parts[name].shape[1:])
+        for name, param in params.items()
+        if param.spec.sparse and param.spec.trainable and not updater.of(param.name, param.shape).whole
+    }
+
+
+def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet) -> None:
+    """Raise JobError for a param that partitioning cuts, and whose updater needs it whole."""
+    for part in parts.values():
+        param = net.params[part.param]
+        if part.axis is not None and param.trainable and updater.of(param.name, param.shape).whole:
+            kind = updater.conf.user_type or updater.conf.type.name
+            raise updater.conf.error(
+                f"{kind} updates whole params, but {param.name!r} is cut by features; give its layer partition_dim: 0 "
+                "(rows) or a location (one worker), or choose another updater",
+                "type",
+            )
 
 
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:

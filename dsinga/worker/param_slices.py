@@ -29,6 +29,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
             config.parts[slice_.param].users,
             config.parts[slice_.param].param,
             config.params[slice_.param].trainable and slice_.param in config.replicated,
+            config.params[slice_.param].shape,
         )
         for slice_ in config.slices
     ]

@@ -49,7 +49,15 @@ class ReplicatedParams(Mapping[str, Array]):
         self.static = frozenset(name for name, param in params.items() if param.static)
         self._params = {
             name: ServedSlice(
-                SliceSpec(Slice(id, name, 0, 0, 0), p.trainable and not p.static, p.lr_scale, p.wd_scale, (), p.name),
+                SliceSpec(
+                    Slice(id, name, 0, 0, 0),
+                    p.trainable and not p.static,
+                    p.lr_scale,
+                    p.wd_scale,
+                    (),
+                    p.name,
+                    shape=p.shape,
+                ),  # fmt: skip
                 (),
                 0,
             )
@@ -122,11 +130,13 @@ class ReplicatedParams(Mapping[str, Array]):
     def _create_update(
         self, step: int, param: ServedSlice, value: Array, gradient: Array, state: Mapping[str, Array]
     ) -> Update:
-        scales = param.spec.lr_scale, param.spec.wd_scale
-        return self._updater_of(param).create_update(step, value, gradient, state, *scales)
+        spec = param.spec
+        return self._updater_of(param).create_update(
+            step, value, gradient, state, spec.lr_scale, spec.wd_scale, spec.shape
+        )
 
     def _updater_of(self, param: ServedSlice) -> Updater:
-        return self._updater.of(param.spec.whole_param)
+        return self._updater.of(param.spec.whole_param, param.spec.shape)
 
     def copy(self, names: Iterable[str]) -> ReplicaState:
         """Return copies of the values and of the updater's state of these params."""
@@ -139,6 +149,8 @@ class ReplicatedParams(Mapping[str, Array]):
 
     def _move(self, gradient: Array, param: ServedSlice) -> Array:
         """Return a gradient in the memory of the param's value."""
+        if isinstance(gradient, SparseRows) and param.spec.trainable and self._updater_of(param).whole:
+            gradient = gradient.dense().reshape(-1)
         if type(param.value) is np.ndarray:
             return gradient
         if isinstance(gradient, SparseRows):

@@ -90,6 +90,10 @@ KINDS = {
         {"nworkers_per_group": 3, "nservers_per_group": 2},
         client="processes",
     ),
+    "LAMB": Kind(
+        JOB.replace("type: kSGD momentum: 0.9", "type: kLamb"), {"nworkers_per_group": 3, "nservers_per_group": 2}
+    ),
+    "Muon": Kind(JOB.replace("type: kSGD momentum: 0.9", "type: kMuon"), TWO, client="processes"),
     "moving rates on workers": Kind(MOVING, {"nworkers_per_group": 2, "update": "kWorker"}),
     "one cycle": Kind(CYCLE, TWO),
     "averages here": Kind(AVERAGED, client=""),

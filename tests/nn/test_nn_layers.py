@@ -16,6 +16,7 @@ from dsinga.job.message import field_types, readable, set_fields
 from dsinga.layers.activation import ElementwiseFunction
 from dsinga.nn.forms import FURTHER
 from dsinga.nn.layer_functions import FORMS as LAYERS
+from dsinga.nn.optimizers import COMMON
 from dsinga.nn.optimizers import FORMS as UPDATERS
 from dsinga.registry import entries, register
 from dsinga.testing import LayerCase
@@ -289,6 +290,7 @@ def test_forms_name_settings_and_arguments_that_there_are(kind, forms):
         assert form.fixed.keys() <= known, name
         for argument, given in settings.items():
             assert argument in ("*", *FURTHER) if given == [argument] and argument not in known else {*given} <= known
+        known |= COMMON.keys() if kind == "updater" else set()
         named = {*form.defaults, *form.required, *form.words}
         assert named <= settings.keys() | known, name
         assert {init for init in form.inits.values() if init.endswith("_initializer")} <= settings.keys(), name

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from dsinga import nn
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
@@ -21,8 +22,10 @@ from dsinga.planner.search import (
     cuts_for_dims,
     explicitly_cut_layers,
     layer_blocks,
+    layers_with_whole_params,
     patterns_of_two_runs,
 )
+from dsinga.training import create_updater
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, conv, dense, layer, mlp, net_of, small_convnet
 
 
@@ -153,3 +156,17 @@ def test_explicitly_cut_layers_have_a_partition_dim_or_a_location() -> None:
         layer { name: "c" type: kReLU } }"""
     )
     assert explicitly_cut_layers(job.neuralnet) == {"a", "b"}
+
+
+def test_layers_whose_params_an_updater_needs_whole_are_not_cut_by_features() -> None:
+    """Muon leaves biases and some matrices to AdamW, which may be cut."""
+    net = alexnet(128)
+    assert layers_with_whole_params(net, create_updater(nn.SGD())) == set()
+    matrices = layers_with_whole_params(net, create_updater(nn.Muon(adamw_match=["fc8*"])))
+    assert {"fc6", "fc7"} <= matrices
+    assert "fc8" not in matrices
+    assert layers_with_whole_params(net, create_updater(nn.Lamb())) == {
+        node.layer.name for node in net.nodes if node.params
+    }
+    result = dims(net, 8, fixed=tuple(matrices))
+    assert {result[name] for name in matrices if name in result} <= {0}

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.job import LRGenConf, RMSPropConf, UpdaterConf, UpdaterType
+from dsinga.job import LRGenConf, ParamConf, RMSPropConf, UpdaterConf, UpdaterType
+from dsinga.layers import ParamSpec
+from dsinga.net import Param
 from dsinga.ops import SparseRows, Update
 from dsinga.ops.ufunc_programs import Untraceable, trace
 from dsinga.training import Updater, create_updater
+from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from tests.support import emulated_cupy
 
 BUILT_IN = [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
+WHOLE = [UpdaterType.kLamb, UpdaterType.kMuon]  # which look at whole params
 SIZES = (5000, 1, 2048, 12)  # three blocks, one element, one full block, and a table of six rows
 ROWS = np.array([1, 4])
 
@@ -66,7 +70,7 @@ def launches() -> list[str]:
     return [name for _, what, name in emulated_cupy.log if what == "kernel"]
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
+@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind not in WHOLE])
 def test_all_params_are_changed_by_one_launch_with_the_bits_of_numpy(ops: Any, kind: UpdaterType):
     clip = {"clip_low": -0.1, "clip_high": 0.1} if kind is UpdaterType.kSGD else {}
     params = Params(updater_of(kind, weight_decay=0.01, **clip), ops)
@@ -85,6 +89,31 @@ def test_averages_of_params_are_changed_by_the_same_launch(ops: Any):
         params.step(step, [(1.0, 1.0)] * len(SIZES))
         assert launches() == ["update"]
     params.compare(np.testing.assert_array_equal)
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("clip_global_norm", [0.0, 0.5])
+def test_whole_params_are_changed_on_the_device(ops: Any, kind: UpdaterType, clip_global_norm: float):
+    """By the same functions as on the host; a sparse gradient is made dense before it is sent."""
+    shapes = {"matrix": (6, 4), "vector": (5,)}
+    params = {name: Param(name, ParamSpec("weight", shape), ParamConf()) for name, shape in shapes.items()}
+    rng = np.random.default_rng(4)
+    values = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    updater = updater_of(kind, weight_decay=0.01, clip_global_norm=clip_global_norm)
+    replicas = [ReplicatedParams(params, updater, backend, bool(clip_global_norm)) for backend in (None, ops)]
+    for replica in replicas:
+        replica.put(ReplicaState(values, None))
+    for step in range(3):
+        sparse = SparseRows(ROWS, rng.standard_normal((2, 4)).astype(np.float32), (6, 4))
+        vector = rng.standard_normal(5).astype(np.float32)
+        for replica, backend in zip(replicas, (None, ops), strict=True):
+            replica.push(step, "matrix", sparse)
+            replica.push(step, "vector", vector if backend is None else ops.asarray(vector))
+        assert replicas[0].squares == replicas[1].squares
+        assert len(replicas[0].squares) == (2 if clip_global_norm else 0)
+        for replica in replicas:
+            replica.finish(0.5 if clip_global_norm else 1.0)
+    expected, actual = (replica.copy(shapes).values for replica in replicas)
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm", [1.5, 1e3])

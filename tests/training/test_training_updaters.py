@@ -12,7 +12,7 @@ from dsinga.ops import SparseRows
 from dsinga.ops import update as module
 from dsinga.registry import register
 from dsinga.testing import UpdaterContract
-from dsinga.testing.updaters import LR_SCALE
+from dsinga.testing.updaters import LR_SCALE, WD_SCALE
 from dsinga.training import Updater, create_updater
 
 BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
@@ -24,6 +24,8 @@ OPTIONS = {
     "kAdam": {"adam_conf": BETAS},
     "kAdamW": {"adamw_conf": BETAS},
     "kAdamMax": {"adammax_conf": BETAS},
+    "kLamb": {"lamb_conf": BETAS},
+    "kMuon": {"muon_conf": {"beta": 0.8}},
     "kLion": {"lion_conf": BETAS},
 }
 
@@ -58,8 +60,8 @@ class TestBuiltInUpdaters(UpdaterContract):
         assert lr == 0.1 * 0.5 ** (step // 2) * LR_SCALE
         if conf.momentum_conf:  # 0.3 at step 0, 0.8 from step 4 on
             conf = conf.replace(momentum=min(0.3 + 0.5 / 4 * step, 0.8))
-        if conf.type.name == "kAdamW":
-            return self.kAdamW(step + 1, conf, lr, w, g, **slots)
+        if conf.type.name in ("kAdamW", "kLamb", "kMuon"):
+            return getattr(self, conf.type.name)(step + 1, conf, lr, w, g, **slots)
         return getattr(self, conf.type.name)(conf, lr, w, g, **slots)
 
     def kSGD(self, conf, lr, w, g, history=0.0):
@@ -98,6 +100,21 @@ class TestBuiltInUpdaters(UpdaterContract):
         squares = 0.95 * squares + (1 - 0.95) * g**2
         first, second = mean / (1 - 0.8**count), squares / (1 - 0.95**count)
         return w - lr * first / (np.sqrt(second) + conf.delta), {"mean": mean, "squares": squares}
+
+    def kLamb(self, count, conf, lr, w, g, mean, squares):
+        change, state = self.kAdamW(count, conf, 1.0, 0.0, g, mean, squares)
+        change = -change + conf.weight_decay * WD_SCALE * w
+        return w - lr * np.linalg.norm(w) / np.linalg.norm(change) * change, state
+
+    def kMuon(self, count, conf, lr, w, g, mean):
+        """Of a vector, which is a matrix of rank 1: the iterations are those of its only singular value."""
+        mean = 0.8 * mean + (1 - 0.8) * g
+        ahead = 0.8 * mean / (1 - 0.8 ** (count + 1)) + (1 - 0.8) * g / (1 - 0.8**count)
+        norm = np.linalg.norm(ahead)
+        value = norm / (norm + conf.delta)
+        for _ in range(5):
+            value = 3.4445 * value - 4.7750 * value**3 + 2.0315 * value**5
+        return w - lr * 0.2 * np.sqrt(w.size) * value * ahead / norm, {"mean": mean}
 
     def kAdamMax(self, conf, lr, w, g, mean, norm):
         mean = 0.8 * mean + (1 - 0.8) * g

@@ -82,8 +82,8 @@ class ServerActor:
         self._arrays = _shared_arrays(sizes) if has_host_clients else None
         published = self._arrays.buffer if self._arrays else None
         service = ShardService(self._shard, sizes, codec, published is not None)
-        conf, sparse = self._updater.conf, any(spec.slice.width for spec in slices)
-        slow = conf.clips_norms or bool(conf.clip_global_norm) or sparse or executor is InlineExecutor
+        clips, sparse = bool(self._updater.conf.clip_global_norm), any(spec.slice.width for spec in slices)
+        slow = clips or self._updater.needs_whole_params or sparse or executor is InlineExecutor
         endpoint = Endpoint(key.name, service, published, has_remote_clients, slow, key.secret)
         if has_remote_clients:
             serve_connections()

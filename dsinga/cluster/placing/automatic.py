@@ -44,7 +44,7 @@ from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
-from dsinga.planner.search import explicitly_cut_layers
+from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.settings import read_setting
 from dsinga.training import Updater
@@ -140,10 +140,10 @@ def _search(
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
     wire = wire_bytes(job, ops.precision == "bf16")
-    processes = processes._replace(whole=updater.conf.clips_norms, wire=wire)
+    processes = processes._replace(whole=updater.needs_whole_params, wire=wire)
     machine = partial(machine_of, net, updater, ops, placement, machines, store)
     cost_model = CostModel(net, machine, links, processes.first)
-    excluded = explicitly_cut_layers(job.neuralnet)
+    excluded = explicitly_cut_layers(job.neuralnet) | layers_with_whole_params(net, updater)
     one_worker = not needs_several_workers(job.neuralnet)
     choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
     store.save()

@@ -1,0 +1,141 @@
+"""LAMB and Muon, whose formulas need whole params: a norm of them, or the matrix."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from dsinga.job import UpdaterConf, UpdaterType
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Positive, Share
+from dsinga.ops import Array
+from dsinga.ops.update import sum_of_squares
+from dsinga.registry import register
+from dsinga.training.updater import Block, Change, Updater
+from dsinga.training.updaters import AdamW, average
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # the coefficients of Jordan's quintic iteration
+ITERATIONS = 5
+
+
+@register("updater", kLamb=10)
+class Lamb(Updater):
+    """LAMB of You et al. (2020): steps of Adam, as long as a share lr of the param; the decay is part of the step."""
+
+    class Conf(Settings):
+        """Settings of kLamb."""
+
+        beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
+        beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
+
+    settings: Conf
+    slots = ("mean", "squares")
+    whole = True
+
+    def change_at(self, step: int) -> Change:
+        """Return a function that only changes the moments, and leaves the direction of step ``step`` + 1 in ``t``."""
+        return functools.partial(self._direct, step + 1)
+
+    def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Set t = m̂ / (√v̂ + delta) of the first update."""
+        self._direct(1, lr, w, g, slots, t, s)
+
+    def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update m and v as Adam; t = m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+        (m, v), beta1, beta2 = slots, self.settings.beta1, self.settings.beta2
+        average(v, np.multiply(g, g, out=s), beta2, s)
+        average(m, g, beta1, s)
+        np.multiply(m, 1.0 / (1.0 - beta1**count), out=t)
+        np.sqrt(np.multiply(v, 1.0 / (1.0 - beta2**count), out=s), out=s)
+        s += self.conf.delta
+        t /= s
+
+    def decay_and_change(
+        self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
+    ) -> None:
+        """Update u = t + decay·w; w -= lr·‖w‖ / ‖u‖·u, or w -= lr·u where one of the norms is 0."""
+        change(lr, w, g, slots, t, s)
+        if decay:
+            t += np.multiply(w, decay, out=s)
+        norms = math.sqrt(sum_of_squares(w)), math.sqrt(sum_of_squares(t))
+        t *= lr * (norms[0] / norms[1] if all(norms) else 1.0)
+        w -= t
+
+
+@register("updater", kMuon=11)
+class Muon(Updater):
+    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params.
+
+    The mean of gradients is corrected for its bias and looks ahead, as by optax. The weight decay of both is decoupled.
+    """
+
+    class Conf(Settings):
+        """Settings of kMuon."""
+
+        beta: Share = setting(0.95, "the decay of the running mean of a matrix's gradients")
+        rms: Positive = setting(0.2, "the root mean square of a step of a square matrix of full rank, times lr")
+        adamw_match: list[str] = setting(
+            [],
+            'names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are better so',
+        )
+        beta1: Share = setting(0.9, "the decay of the first moment of AdamW")
+        beta2: Share = setting(0.999, "the decay of the second moment of AdamW")
+
+    settings: Conf
+    slots = ("mean",)
+    whole = True
+    decoupled = True
+
+    def __init__(self, conf: UpdaterConf):
+        super().__init__(conf)
+        betas = {"beta1": self.settings.beta1, "beta2": self.settings.beta2}
+        self._adamw = AdamW(conf.replace(type=UpdaterType.kAdamW, muon_conf=None, adamw_conf=betas, param_settings=[]))
+
+    def for_param(self, param: str, shape: tuple[int, ...]) -> Updater:
+        """Return this updater for a matrix, and that of AdamW for other params and those of ``adamw_match``."""
+        matches = any(fnmatchcase(param, pattern) for pattern in self.settings.adamw_match)
+        return self._adamw if matches or len(shape) != 2 else self
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the rates of matrices and of other params, as :meth:`Updater.set_rate_factors` does."""
+        super().set_rate_factors(factors)
+        self._adamw.set_rate_factors(factors)
+
+    def change_at(self, step: int) -> Change:
+        """Return :meth:`change` after ``step`` + 1 updates."""
+        return functools.partial(self._change, step + 1)
+
+    def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Change a matrix, or a vector as a matrix of one row, by the first update."""
+        self._change(1, lr, w, g, slots, t, s)
+
+    def _change(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update m = beta·m + (1 - beta)·g; w -= lr·rms·√max(rows, columns)·orthogonal(u).
+
+        u = beta·m / (1 - beta^(count + 1)) + (1 - beta)·g / (1 - beta^count).
+        """
+        (m,), beta = slots, self.settings.beta
+        average(m, g, beta, s)
+        np.multiply(g, (1.0 - beta) / (1.0 - beta**count), out=t)
+        t += np.multiply(m, beta / (1.0 - beta ** (count + 1)), out=s)
+        step = orthogonal(t if t.ndim == 2 else t.reshape(1, -1), self.conf.delta)
+        step *= lr * self.settings.rms * math.sqrt(max(step.shape))
+        w -= step.reshape(w.shape)
+
+
+def orthogonal(matrix: Array, delta: float) -> Array:
+    """Return about the nearest matrix with orthonormal rows or columns: its singular values are about 0.7 to 1.2.
+
+    It is x of five iterations x = a·x + (b·A + c·A²)·x with A = x·xᵀ, which begin with matrix / (‖matrix‖ + delta).
+    """
+    a, b, c = NEWTON_SCHULZ
+    rows, columns = matrix.shape
+    x = (matrix.T if rows > columns else matrix) * (1.0 / (math.sqrt(sum_of_squares(matrix)) + delta))
+    for _ in range(ITERATIONS):
+        products = x @ x.T
+        x = a * x + (b * products + c * (products @ products)) @ x
+    return x.T if rows > columns else x
