@@ -115,7 +115,9 @@ def refuse_without_effect(instead: Mapping[str, str]) -> None:
 
 @click.command()
 @CHECKPOINT
-@click.option("--phase", default="test", show_default=True, help="Phase whose records are read: train, val or test.")
+@click.option(
+    "--phase", default="test", show_default=True, help="Phase whose records are read: train, val, test or deploy."
+)
 @DEVICE
 @job_options
 @where_options

@@ -177,7 +177,7 @@ class Engine(ABC):
         """Return the sums and counts of metrics over the first ``batches`` batches of a phase, 0 for all records."""
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of a phase; raise UserError where one cannot be written."""
+        """Write the files of the output layers of kVal or kTest; raise UserError where one cannot be written."""
 
     @abstractmethod
     def params(self) -> Arrays:

@@ -76,12 +76,16 @@ def write_outputs(
     params: Arrays,
     batches: int = 0,
     selection: WorkerSelection = ANYWHERE,
+    layers: Sequence[str] | None = None,
 ) -> None:
     """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
 
-    This takes a forward pass for each output layer: a job seldom has one, and then no loss.
+    ``layers`` are the names of those that are written, by default all. This takes a forward pass for each output layer:
+    a job seldom has one, and then no loss.
     """
     for conf in output_layers(net):
+        if layers is not None and conf.name not in layers:
+            continue
         computed = _batches(job, client, net, reader, params, (conf.name,), batches, selection)
         _write_output(conf, (features[conf.name].data for features, _ in computed))
 

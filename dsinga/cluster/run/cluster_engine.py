@@ -133,11 +133,15 @@ class ClusterEngine(Engine):
         return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of the test net."""
-        net = self.nets[phase]
-        if phase is Phase.kTest and output_layers(net):
+        """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
+        net, tested = self.nets[phase], self.nets.get(Phase.kTest)
+        layers = [layer.name for layer in output_layers(net)]
+        if phase is Phase.kVal and tested is not None:
+            written = {layer.name for layer in output_layers(tested)}
+            layers = [name for name in layers if name not in written]
+        if layers:
             reader = self._prepared.config.readers[phase]
-            write_outputs(self.job, self._run.client, net, reader, self.params(), batches)
+            write_outputs(self.job, self._run.client, net, reader, self.params(), batches, layers=layers)
 
     def params(self) -> Arrays:
         """Return copies of the params of server group 0, or of their averages."""
