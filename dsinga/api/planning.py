@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.jobs import job_with_data, roots, with_workers
+from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
@@ -58,6 +59,7 @@ def plan(
     workers: int | None = None,
     bandwidth: str | None = None,
     latency: str | None = None,
+    memory: str | None = None,
     data_root: str | None = None,
     progress: bool = True,
 ) -> Plan:
@@ -73,19 +75,34 @@ def plan(
         bandwidth: that of the network between machines, such as "1Gbit" or "100MB/s".
         latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
             machines like this one; without, on this machine as far as it has cores.
+        memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
+            each alternative fits into it, if it can (:class:`dsinga.planner.fitting.Fit`).
         data_root: where relative paths of the job are looked up last.
         progress: whether to show on standard error what is being measured, at first and every few seconds.
 
-    Raises UserError for bad input.
+    Raises UserError for bad input, and where the net cannot be trained in ``memory``.
     """
     from distributed.system import MEMORY_LIMIT
 
     from dsinga.planner.pricing import make_plan
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
-    return make_plan(
-        job, workers=workers, memory=MEMORY_LIMIT, **_machine(job, bandwidth, latency, data_root, progress)
-    )
+    limit = None if memory is None else parse_size(memory)
+    machine = _machine(job, bandwidth, latency, data_root, progress)
+    return make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, **machine)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as "2GB" or "1.5 GiB" says. Raises UserError for another text."""
+    from dask.utils import parse_bytes
+
+    try:
+        size = int(parse_bytes(text))
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise UserError(f"memory must be a size such as 2GB or 512MiB, not {text!r}")
+    return size
 
 
 def compare_with_plan(

@@ -129,6 +129,7 @@ def bench(
 )
 @click.option("--bandwidth", help="Bandwidth between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
 @click.option("--latency", help="Latency between machines, such as 50us [default: 0.1ms].")
+@click.option("--memory", help="Memory of each worker, such as 2GB, into which training is made to fit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
 @click.option(
@@ -142,6 +143,7 @@ def plan(
     conf: Path,
     bandwidth: str | None,
     latency: str | None,
+    memory: str | None,
     as_json: bool,
     picture: Path | None,
     measured: Path | None,
@@ -150,7 +152,8 @@ def plan(
     """Predict the iteration time for each partitioning of the job file CONF.
 
     Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
-    workers are on machines like this one; without, on this machine as far as it has cores.
+    workers are on machines like this one; without, on this machine as far as it has cores. With a memory, micro-batches
+    and recomputation are chosen so that each partitioning fits, if it can.
     """
     import rich.console
 
@@ -164,15 +167,15 @@ def plan(
     job, console = load(conf, options["overrides"]), rich.console.Console(soft_wrap=True, highlight=False)
     network: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "data_root": options["data_root"]}
     if measured is not None:
-        if picture or options["workers"] is not None:
-            raise UserError("--measured is about the workers of the run; leave --workers and --picture out")
+        if picture or memory or options["workers"] is not None:
+            raise UserError("--measured is about the workers of the run; leave --workers, --memory and --picture out")
         comparison = api.compare_with_plan(job, measured, **network).figures()
         if as_json:
             click.echo(json.dumps(comparison))
         else:
             print_comparison(comparison, console)
         return
-    plan = api.plan(job, workers=options["workers"], **network)
+    plan = api.plan(job, workers=options["workers"], memory=memory, **network)
     if as_json:
         click.echo(json.dumps(plan.figures()))
     else:

@@ -58,7 +58,7 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
     except UserError:
         return []
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16) for local in locals_]
+    return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16, job.micro_batches) for local in locals_]
 
 
 def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:

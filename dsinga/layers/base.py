@@ -209,7 +209,8 @@ class Layer(ABC):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         """Compute the feature from ``params`` (in the order of ``self.params``) and ``sources`` (in srclayers' order).
 
-        An input layer gets one source, a :class:`Records`. Raises UserError for data that the layer cannot take.
+        An input layer gets one source, a :class:`Records`. With ``recompute`` it is called twice for a batch, and must
+        return the same. Raises UserError for data that the layer cannot take.
         """
 
     def compute_gradient(

@@ -8,7 +8,7 @@ from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.error_frames import cleared_frames
-from dsinga.job import Job, Phase
+from dsinga.job import Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
@@ -43,11 +43,16 @@ def go_on_here(
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
     with deferred_interrupts(cancellation):
+        if job.neuralnet.partition is PartitionMethod.auto:
+            from dsinga.loop.local_fit import fit_here  # only partition: auto needs the planner
+
+            job = fit_here(job, options.roots)
         opened = open_local_job(job, options.roots, shuffle)
         epoch = steps_per_epoch(opened.readers[Phase.kTrain]) if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epoch, options)
         topology = create_topology(job, 1, 1).describe()
         engine = LocalEngine(job, opened, begin, updater, max_threads)
+        begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
         return outcome, engine.updater

@@ -38,6 +38,11 @@ def _numbers(shape: tuple[int, ...]) -> int:
     return math.prod(int(size) for size in shape)
 
 
+def as_size(size: int) -> str:
+    """Return a number of bytes in MiB, from 1 GiB on in GiB."""
+    return in_gib(size) if size >= 1 << 30 else f"{size / 2**20:,.0f} MiB"
+
+
 def in_gib(size: int) -> str:
     """Return a number of bytes in GiB."""
     return f"{size / 2**30:,.1f} GiB"

@@ -16,6 +16,7 @@ from dsinga.job import Job, SlicingMethod
 from dsinga.job.signature import job_signature
 from dsinga.monitor.timings_file import RunTimings, read_timings
 from dsinga.net.cut import LayerCut
+from dsinga.planner.fitting import price_of, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, SHARED_MEMORY, Link, Links
 from dsinga.planner.pricing import CostModels, count_workers, describe_link, plan_net
 from dsinga.planner.processes import ProcessMap
@@ -111,7 +112,7 @@ def compare_run(
     """
     run = read_timings(workspace)
     check_same_job(job, run, workspace)
-    places, net = run.places, plan_net(job, roots)
+    places, net = run.places, plan_net(whole_job(job), roots)
     workers = len(places.workers)
     models = CostModels(job, net, cores, RateStore(rates_file(cache), announce), job.precision)
     barrier, link = models.barrier(), network or GIGABIT
@@ -132,7 +133,7 @@ def compare_run(
     if workers > 1 and not (fits and run.cuts.keys() == names):
         raise UserError(f"the cuts in {workspace} are not those of this job's layers; train the job again")
     cuts = {name: LayerCut(cut[0], cut[1]) for name, cut in run.cuts.items()} if workers > 1 else by_rows(net, 1)
-    prediction = model.predict(cuts, workers)
+    prediction = model.predict(cuts, workers).computing(price_of(job, net.nodes[0].layer.shape[0], workers))
     models.store.save()
     return compare(prediction, run, f"{count_workers(workers)} in {where}", models.store.warning)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dsinga.planner.fitting import Fit
 from dsinga.planner.memory import FIXED, Memory
 from dsinga.planner.simulate import Prediction
 
@@ -20,6 +21,7 @@ class Alternative(NamedTuple):
         prediction: the cost of an iteration.
         efficiency: t1 / (n·tn).
         memory: that of the worker that needs most; None where the net is approximated, not partitioned.
+        fit: the micro-batches and the recomputation that were chosen for a given memory; None without one.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Alternative(NamedTuple):
     prediction: Prediction
     efficiency: float
     memory: Memory | None = None
+    fit: Fit | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -47,7 +50,7 @@ class Alternative(NamedTuple):
             "speedup": self.efficiency * self.workers,
             "efficiency": self.efficiency,
             "partitioning": self.words,
-        }
+        } | ({} if self.fit is None else {"micro_batches": self.fit.micro_batches, "recompute": self.fit.recompute})
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Plan:
             this processor has no bfloat16.
         together: the number of workers on one machine, which are threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if they are not known.
+        limit: the bytes of memory of each worker that ``alternatives`` were fitted into; None without one.
     """
 
     job: str
@@ -80,6 +84,7 @@ class Plan:
     precisions: Mapping[str, float] = field(default_factory=dict)
     together: int = 1
     memory: int = 0
+    limit: int | None = None
 
     def figures(self) -> dict[str, Any]:
         """Return the plan as plain numbers and text, for JSON."""
@@ -91,6 +96,7 @@ class Plan:
             "scaling": self.scaling,
             "snapshot_bytes": self.snapshot_bytes,
             "machine_bytes": self.memory,
+            **({} if self.limit is None else {"limit_bytes": self.limit}),
             "precisions": {name: 1e3 * seconds for name, seconds in self.precisions.items()},
             "alternatives": alternatives,
             "curve": [row.figures() for row in self.curve],

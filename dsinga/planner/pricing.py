@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
@@ -16,6 +18,7 @@ from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
+from dsinga.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.memory import snapshot_memory, worker_memory
@@ -42,6 +45,7 @@ def make_plan(
     cache: str | os.PathLike[str] | None = None,
     announce: Callable[[str], None] | None = None,
     memory: int = 0,
+    limit: int | None = None,
 ) -> Plan:
     """Price the partitionings of a job.
 
@@ -57,19 +61,26 @@ def make_plan(
         cache: the folder for measured rates; by default the user's cache folder of this system.
         announce: is called with sentences: what is being measured, and that the machine is busy.
         memory: the bytes of memory of a machine; 0 if they are not known.
+        limit: the bytes of memory of each worker, within which micro-batches and recomputation are chosen.
 
-    Raises UserError for bad input.
+    Raises UserError for bad input, and where no alternative can be trained within ``limit``.
     """
     check(job, [Phase.kTrain])
     if job.train_one_batch.alg is AlgType.kCD:
         raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
     conf = job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
-    net = plan_net(job, roots)
+    net = plan_net(whole_job(job), roots)
     batch = net.nodes[0].layer.shape[0]
     if not 1 <= count <= batch:
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
-    if memory:  # this machine times the whole net
+    given, job = job, whole_job(job)
+    fitting = None
+    if limit is not None or given != job:
+        fitting = Fitting(open_variants(given, roots), sys.maxsize if limit is None else limit)
+    if fitting is not None and count == 1:
+        fit_or_refuse(fitting.variants, fitting.limit)  # before anything is timed
+    if memory and limit is None:  # this machine times the whole net
         check_memory([net], 1, memory)
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch]
@@ -91,7 +102,7 @@ def make_plan(
     layout = (_in_one_process, count, links._replace(wire=LOOPBACK)) if in_one_process else remote
     model = models.create(*layout)
     choices = _choices(job, model, count)
-    alternatives = _alternatives(job, model, choices, count)
+    alternatives = _alternatives(job, model, choices, count, fitting)
     fastest = choices["auto" if count > 1 else "one worker"]
     precisions: dict[str, float] = {}
     if not cpu_ops("float32").lacks_bf16():
@@ -109,7 +120,7 @@ def make_plan(
     together = count if in_one_process else min(count, per_process)
     return Plan(
         job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning, precisions,
-        together, memory,
+        together, memory, limit,
     )  # fmt: skip
 
 
@@ -183,12 +194,26 @@ def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
     return compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
 
 
-def _alternatives(job: Job, model: CostModel, choices: Mapping[str, PricedCuts], workers: int) -> list[Alternative]:
-    """Return the alternatives for a number of workers, cheapest first; "auto" before its equals."""
+class Fitting(NamedTuple):
+    """The nets of a job, and the bytes of memory of each worker that they are to fit into."""
+
+    variants: NetVariants
+    limit: int
+
+
+def _alternatives(
+    job: Job, model: CostModel, choices: Mapping[str, PricedCuts], workers: int, fitting: Fitting | None = None
+) -> list[Alternative]:
+    """Return the alternatives for a number of workers, cheapest first; "auto" before its equals.
+
+    With ``fitting`` they are those that fit into the memory, and "auto" is the cheapest of these.
+    """
     alternatives = [
         _with_memory(job, _alternative(model, name, choice, 1 if name == "one worker" else workers), model.net, choice)
         for name, choice in choices.items()
     ]
+    if fitting is not None:
+        alternatives = _that_fit(alternatives, choices, fitting, workers)
     return sorted(alternatives, key=lambda row: (row.prediction.seconds, row.name != "auto"))
 
 
@@ -208,23 +233,65 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
     return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
 
 
+def _that_fit(
+    alternatives: Sequence[Alternative], choices: Mapping[str, PricedCuts], fitting: Fitting, workers: int
+) -> list[Alternative]:
+    """Return the alternatives that can be trained in the memory, with the micro-batches and stretches that this takes.
+
+    Raises UserError where none can.
+    """
+    found = {}
+    for row in alternatives:
+        choice = choices[row.name]
+        found[row.name] = fit(fitting.variants, fitting.limit, choice.workers, choice.cuts)
+    if not any(fits for _, fits in found.values()):
+        name, (least, _) = min(found.items(), key=lambda item: item[1][0].memory.peak)
+        raise cannot_fit(least, fitting.limit, choices[name].workers)
+    rows = {row.name: _fitted(row, found[row.name][0], fitting) for row in alternatives if found[row.name][1]}
+    cheapest = min(rows.values(), key=lambda row: row.prediction.seconds)
+    if "auto" in choices:
+        rows["auto"] = cheapest._replace(name="auto")
+    return list(rows.values())
+
+
+def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
+    """Return an alternative with its memory and the time that it takes so."""
+    price = found.price(max(1, fitting.variants.batchsize // row.workers))
+    words = f"{row.words}; {found.words()}" if found.words() else row.words
+    return row._replace(prediction=row.prediction.computing(price), memory=found.memory, words=words, fit=found)
+
+
+def open_variants(job: Job, roots: Sequence[str]) -> NetVariants:
+    """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
+    slots = len(create_updater(job.updater).slots)
+    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    try:
+        return NetVariants.of(job, open_batch_reader(job, Phase.kTrain, 1, roots), slots, bf16)
+    except UserError:
+        return NetVariants(job.neuralnet, plan_infos(job, roots), {}, 0, slots, bf16)
+
+
 def plan_net(job: Job, roots: Sequence[str]) -> NeuralNet:
     """Return the training net; without its stores, in the shapes that the job gives."""
+    return create_net(job.neuralnet, Phase.kTrain, plan_infos(job, roots))
+
+
+def plan_infos(job: Job, roots: Sequence[str]) -> Mapping[str, RecordInfo]:
+    """Return the description of the training records; without their stores, as far as the job gives it."""
     try:
-        infos = open_batch_reader(job, Phase.kTrain, 1, roots).infos
+        return open_batch_reader(job, Phase.kTrain, 1, roots).infos
     except UserError as error:
         layers = input_layers(job.neuralnet, Phase.kTrain)
         if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):
             error.add_note("without its store, a plan needs the shape of the records in store_conf")
             raise
-        infos = {layer.name: _info(layer) for layer in layers}
-    return create_net(job.neuralnet, Phase.kTrain, infos)
+        return {layer.name: _info(layer, job.micro_batches) for layer in layers}
 
 
-def _info(layer: LayerConf) -> RecordInfo:
+def _info(layer: LayerConf, micro_batches: int) -> RecordInfo:
     conf = layer.store_conf
     assert conf is not None
-    return RecordInfo(tuple(conf.shape), sum(conf.batchsize))
+    return RecordInfo(tuple(conf.shape), sum(conf.batchsize) // micro_batches, micro_batches=micro_batches)
 
 
 def describe_link(link: Link) -> str:

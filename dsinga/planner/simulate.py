@@ -43,6 +43,11 @@ class Prediction(NamedTuple):
     received: int
     memory: int
 
+    def computing(self, factor: float) -> Prediction:
+        """Return the cost of an iteration whose layers take ``factor`` times as long to compute."""
+        compute = self.compute * factor
+        return self._replace(seconds=self.seconds + compute - self.compute, compute=compute)
+
 
 def simulate(group: GroupProgram, links: Links, overlap: bool = True) -> Prediction:
     """Return the cost of an iteration of ``group`` in the steady state.

@@ -35,13 +35,17 @@ def net_of(job: Job, info: RecordInfo) -> NeuralNet:
     return create_net(job.neuralnet, Phase.kTrain, {"data": info})
 
 
+@pytest.mark.parametrize("stretches", [0, 4])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", NETS)
-def test_an_iteration_needs_the_predicted_memory(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iteration_needs_the_predicted_memory(
+    name: str, precision: str, stretches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if precision == "bf16" and get_ops().lacks_bf16():
         pytest.skip("the processor has no bfloat16")
     ops = get_ops().for_worker(precision=precision)
     job, info = NETS[name]
+    job = job.replace(neuralnet=job.neuralnet.replace(recompute=stretches))
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers.ResultPool()
     monkeypatch.setattr(buffers, "pool", pool)
@@ -59,6 +63,14 @@ def test_an_iteration_needs_the_predicted_memory(name: str, precision: str, monk
     memory = worker_memory(net, slots=1, bf16=ops.has_bf16_features)
     iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
     assert allocated == pytest.approx(iteration, rel=0.16)
+
+
+def test_micro_batches_add_each_gradient_to_a_sum() -> None:
+    net = net_of(*NETS["convnet"])
+    whole, part = worker_memory(net, slots=1), worker_memory(net, slots=1, micro_batches=4)
+    sizes = {4 * param.size for param in net.params.values()}
+    assert part.gradients - whole.gradients == sum(sizes)
+    assert part._replace(gradients=0) == whole._replace(gradients=0)
 
 
 def test_features_between_convolutions_take_half_the_memory_in_bf16() -> None:

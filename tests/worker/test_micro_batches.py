@@ -152,6 +152,15 @@ def test_a_number_that_cannot_be_is_refused(name: str):
         train_in_threads(bind_records(linear(*fields), data))
 
 
+@pytest.mark.parametrize("grain", ["round", "graph"])
+def test_features_are_computed_again_on_a_cluster(stores: Path, threads: Client, grain: str):
+    """With the bits of features that are kept; sums over the workers of a batch norm are asked for once."""
+    kept, again = small(stores, 1, JOB), small(stores, 1, JOB)
+    again.neuralnet.recompute = 3
+    params = [dsinga.train(job, threads, workers=2, grain=grain, progress=False).params for job in (kept, again)]
+    assert_same(params[1], params[0])
+
+
 def test_graph_grain_and_agents_refuse_micro_batches(stores: Path, threads: Client):
     with pytest.raises(JobError, match="graph grain computes whole batches"):
         dsinga.train(small(stores, 2), threads, grain="graph", progress=False)

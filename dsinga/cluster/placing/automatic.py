@@ -29,6 +29,7 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
+from dsinga.net.memory_check import as_size
 from dsinga.ops import Ops
 from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.barrier_probe import (
@@ -40,6 +41,7 @@ from dsinga.planner.barrier_probe import (
 )
 from dsinga.planner.choice import compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
+from dsinga.planner.fitting import Fit, NetVariants, cheapest_that_fits
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
@@ -67,22 +69,32 @@ _log = logging.getLogger(__name__)
 
 
 def choose_cuts(
-    job: Job, topology: Topology, net: NeuralNet, updater: Updater, client: Client, placement: Placement
+    job: Job,
+    topology: Topology,
+    net: NeuralNet,
+    updater: Updater,
+    client: Client,
+    placement: Placement,
+    variants: NetVariants,
+    limit: int,
 ) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
     """Return a job, its topology, and the cuts of layers that the cost model finds fastest, by name.
 
-    Where one worker is the fastest, the job is one with a single worker in each group, and the cuts are None. Layers
-    with a partition_dim or a location of their own are left out. The first worker times the layers whose times its
-    machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
+    They are those that fit into the memory of a worker, ``limit`` bytes, if need be with micro-batches and
+    recomputation, which the job then has. Where one worker is the fastest, the job is one with a single worker in each
+    group, and the cuts are None. Layers with a partition_dim or a location of their own are left out. The first worker
+    times the layers whose times its machine has not stored. Raises RunError where a Dask worker is lost meanwhile, and
+    UserError where the net cannot be trained in the memory.
     """
     workers = placement.workers[0]
     links, processes = measure_links(client, workers), process_map_of(placement, topology.slicing)
     machines, folder = machines_of(client, workers), read_setting("cache")
-    arguments = Packed((job, net, updater)), processes, links, placement, machines, folder
+    arguments = Packed((job, net, updater)), processes, links, placement, machines, folder, Packed((variants, limit))
     search = submit_to(client, workers[0], _search, *arguments)
-    ((cuts, description, warning),) = gather(client, [search], workers)
+    ((cuts, description, warning, found),) = gather(client, [search], workers)
     if warning:
         _log.warning("partition: auto: %s", warning)
+    job = with_fit(job, found, limit)
     if cuts is None:
         _log.info("partition: auto trains with one worker, which is faster than %d", len(workers))
         conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
@@ -90,6 +102,14 @@ def choose_cuts(
         return job, create_topology(job, 1, 1), None
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
     return job, topology, cuts
+
+
+def with_fit(job: Job, found: Fit, limit: int) -> Job:
+    """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
+    fitted = found.applied(job)
+    if fitted != job:
+        _log.info("partition: auto trains with %s, to fit into %s of memory", found.words(), as_size(limit))
+    return fitted
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
@@ -135,8 +155,9 @@ def _search(
     placement: Placement,
     machines: Sequence[str],
     folder: str | None,
-) -> tuple[dict[str, LayerCut] | None, str, str]:
-    """Task: return the cuts of layers by name, None for one worker, a description of them, and a warning or ""."""
+    variants_limit: Packed[tuple[NetVariants, int]],
+) -> tuple[dict[str, LayerCut] | None, str, str, Fit]:
+    """Task: return the cuts of layers by name, None for one worker, a description, a warning or "", and their fit."""
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))
     wire = wire_bytes(job, ops.precision == "bf16")
@@ -145,10 +166,13 @@ def _search(
     cost_model = CostModel(net, machine, links, processes.first)
     excluded = explicitly_cut_layers(job.neuralnet) | layers_with_whole_params(net, updater)
     one_worker = not needs_several_workers(job.neuralnet)
-    choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
+    choices = compared(cost_model, len(processes.workers), excluded, one_worker)
+    if not one_worker:
+        del choices["one worker"]
     store.save()
+    choice, found = cheapest_that_fits(choices, *variants_limit.unpack())
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}
-    return (cuts if choice.workers > 1 else None), choice.words(net), store.warning
+    return (cuts if choice.workers > 1 else None), choice.words(net), store.warning, found
 
 
 class EchoService:

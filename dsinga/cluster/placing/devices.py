@@ -163,7 +163,7 @@ def choose_run_devices(
     def needs(number: int) -> int:
         from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
 
-        memory = worker_memory(locals_[number], slots)
+        memory = worker_memory(locals_[number], slots, micro_batches=job.micro_batches)
         return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
     devices = choose_devices(job, client, placement.workers, needs)

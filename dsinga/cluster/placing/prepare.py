@@ -18,6 +18,7 @@ from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, count_processes, on_several_hosts, process
 from dsinga.cluster.dask.placement import Devices, Placement, place
 from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
+from dsinga.cluster.placing.memory_limits import choose_training, warn_of_memory
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
@@ -105,7 +106,9 @@ def prepare_run(
             client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
         )
         opened = open_job(job, topology, roots)
-        check_memory(client, opened.nets.values(), topology.workers)
+        is_automatic = job.neuralnet.partition is PartitionMethod.auto
+        if not is_automatic:
+            check_memory(client, opened.nets.values(), topology.workers)
         request = Request(new_run_name(), job.name, topology, selection)
         with claim_workers(client, request, cancellation, announce) as claim:
             threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
@@ -121,16 +124,17 @@ def prepare_run(
             )
             check_ready = partial(check_ready, has_bf16=check_ready(placement.addresses))
             cuts = None
-            if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
-                from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
-
-                job, topology, cuts = choose_cuts(job, topology, opened.nets[Phase.kTrain], updater, client, placement)
-                if cuts is None:  # one worker is faster
+            if is_automatic:
+                given = job
+                job, topology, cuts = choose_training(job, topology, opened, updater, client, placement)
+                if job != given:  # one worker is faster, or the memory needs micro-batches or recomputation
                     claim.keep(place(topology, claim.workers))
                     opened = open_job(job, topology, roots)
                     threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
                     placement = place(topology, claim.workers).with_threads(threads, max_threads)
             nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
+            if not is_automatic:
+                warn_of_memory(job, opened, nets[Phase.kTrain].locals, updater, client, placement)
             choose = partial(choose_run_devices, job, client, topology, nets, updater)
             placement = placement._replace(devices=choose(placement))
             config = configure(
