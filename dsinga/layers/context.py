@@ -71,7 +71,8 @@ class RecordInfo:
     whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
     float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
     largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
-    before. ``codes`` is the number of different codes of a text, 0 for others.
+    before. ``codes`` is the number of different codes of a text, 0 for others. ``fit`` is an object whose ``evaluate``
+    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape.
     """
 
     shape: Shape
@@ -85,6 +86,7 @@ class RecordInfo:
     codes: int = 0
     label_dtype: Any = np.int64
     label_names: tuple[str, ...] = ()
+    fit: Any = None
 
 
 def single_worker(key: str, array: Array) -> Array:

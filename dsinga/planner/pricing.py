@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
 from dsinga.layers import RecordInfo
@@ -26,6 +28,7 @@ from dsinga.planner.search import explicitly_cut_layers
 from dsinga.planner.strategies import by_rows
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
+from dsinga.worker.augmented_records import augmented_info
 from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 
@@ -216,14 +219,15 @@ def plan_net(job: Job, roots: Sequence[str]) -> NeuralNet:
         if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):
             error.add_note("without its store, a plan needs the shape of the records in store_conf")
             raise
-        infos = {layer.name: _info(layer) for layer in layers}
+        infos = {layer.name: _info(layer, job.seed) for layer in layers}
     return create_net(job.neuralnet, Phase.kTrain, infos)
 
 
-def _info(layer: LayerConf) -> RecordInfo:
+def _info(layer: LayerConf, seed: int) -> RecordInfo:
     conf = layer.store_conf
     assert conf is not None
-    return RecordInfo(tuple(conf.shape), sum(conf.batchsize))
+    info = RecordInfo(tuple(conf.shape), sum(conf.batchsize))
+    return augmented_info(layer, info, np.uint8, seed, Phase.kTest)[0]
 
 
 def describe_link(link: Link) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from dsinga.augmentation import AugmentationList
 from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
@@ -23,6 +24,7 @@ from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
 from dsinga.training.resolve import error_note
+from dsinga.worker.augmented_records import augmented_info
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class BatchReader:
         sampler: the order of the records.
         parts: the rows of a batch that each worker of a group computes.
         groups: the number of worker groups, each of which reads batches of its own.
+        augmentations: those of the input layers that have some, by the layer's name.
     """
 
     stores: Mapping[str, RecordSource]
@@ -45,6 +48,7 @@ class BatchReader:
     sampler: Sampler
     parts: tuple[Rows, ...]
     groups: int = 1
+    augmentations: Mapping[str, AugmentationList] = field(default_factory=dict)
 
     @property
     def batchsize(self) -> int:
@@ -59,14 +63,32 @@ class BatchReader:
         """Return the given rows of a group's batch of ``step``, by input layer."""
         if not rows:  # of a worker without input layers, or whose records the algorithm makes
             return {}
+        batch = step * self.groups + group
         parts = {(part.start, part.stop) for part in rows.values()}
-        numbers = {part: self.sampler.rows(step * self.groups + group, *part) for part in parts}
-        return {name: Records(*self.stores[name].read(numbers[part[:2]])) for name, part in rows.items()}
+        numbers = {part: self.sampler.rows(batch, *part) for part in parts}
+        return {
+            name: self._read_augmented(name, batch, part)
+            if name in self.augmentations
+            else Records(*self.stores[name].read(numbers[part[:2]]))
+            for name, part in rows.items()
+        }
+
+    def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
+        """Return rows of a batch after the augmentations of the input layer."""
+        augmentations = self.augmentations[layer]
+        before = range(rows.start - augmentations.partners, rows.start)
+        parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
+        numbers = np.concatenate([self.sampler.rows(batch, *part) for part in parts])
+        epochs = np.concatenate([self.sampler.epochs(batch, *part) for part in parts])
+        return Records(*augmentations.augment(*self.stores[layer].read(numbers), numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
-        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+        records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+        for name, augmentations in self.augmentations.items():
+            records[name] = records[name]._replace(data=augmentations.evaluate(records[name].data))
+        return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
         """Return the bytes that a worker with this net reads for a batch, and those of all records, without labels."""
@@ -90,6 +112,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
     stores: dict[str, RecordSource] = {}
     infos: dict[str, RecordInfo] = {}
+    augmentations: dict[str, AugmentationList] = {}
     for layer in layers:
         store: RecordSource
         text = layer.type is LayerType.kCharRNN
@@ -97,6 +120,9 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
             store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
         except PathNotFound as error:
             raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
+        if layer.store_conf is not None:
+            infos[layer.name], found = augmented_info(layer, infos[layer.name], store.dtype, job.seed, phase)
+            augmentations |= {} if found is None else {layer.name: found}
         if job.skip_bad_batches:
             store = store.allowing_nonfinite()
         stores[layer.name] = store
@@ -113,7 +139,8 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
         skip=first.store_conf.random_skip if first.store_conf else 0,
     )
-    return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
+    rows = _cut(first, infos[first.name].batchsize, workers)
+    return BatchReader(stores, infos, sampler, rows, groups, augmentations)
 
 
 def _how_to_give_arrays(job: Job, phase: Phase) -> str:
