@@ -25,7 +25,6 @@ class AugmentationList:
         stored_shape: the shape of a record as the augmentations get it.
         shape: the shape of a record after them.
         classes: the length of mixed labels, 0 for labels that are not mixed or are no classes.
-        mixes_labels: whether labels become mixed ones, float32.
         partners: how many records of the places before a part of a batch are read for it, as partners.
     """
 
@@ -60,6 +59,8 @@ class AugmentationList:
         Raises UserError for labels that are not in [0, classes).
         """
         records = self._as_images(records)
+        if labels is not None:
+            labels = self.cut_labels(labels)
         if not self._training:
             return self._without_channels(self._evaluate(records)), labels
         if self.partners and labels is not None:
@@ -78,6 +79,14 @@ class AugmentationList:
     def evaluate(self, records: np.ndarray) -> np.ndarray:
         """Return records (n, *stored_shape) in the shape (n, *shape), without randomness."""
         return self._without_channels(self._evaluate(self._as_images(records)))
+
+    def cut_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Return the labels of records of ``shape``: of sequences that are cut, the first of (n, T) step labels."""
+        return np.ascontiguousarray(labels[:, : self.shape[0]]) if self.cuts_labels(labels.shape[1:]) else labels
+
+    def cuts_labels(self, label_shape: Shape) -> bool:
+        """Whether records with labels of this shape are sequences with a label for each step, which are cut."""
+        return self.changes_shape and len(self.stored_shape) == 1 and tuple(label_shape) == self.stored_shape
 
     def _evaluate(self, records: np.ndarray) -> np.ndarray:
         for augmentation in self._augmentations:

@@ -159,7 +159,8 @@ def batch_records(
     for name in layers:
         fit = infos[name].fit
         if fit is not None and records[name].data.shape[1:] == fit.stored_shape:
-            records[name] = records[name]._replace(data=fit.evaluate(records[name].data))
+            data, label = records[name]
+            records[name] = Records(fit.evaluate(data), None if label is None else fit.cut_labels(label))
     rows = len(records[layers[0]].data)
     for name, (data, label) in records.items():
         if len(data) != rows or (label is not None and len(label) != rows):

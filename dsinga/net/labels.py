@@ -65,8 +65,14 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     source = sources[labels.source]
     dtype = source.label_format.dtype
     if dtype is not None and dtype.kind == "f" and not labels.floats:
-        if not (labels.shares and source.label_format.shape):
+        if not source.label_format.shape:
             raise float_labels_fault(layer)
+        if not labels.shares:
+            raise layer.fail(
+                f"takes labels that are classes, but {layer.source_name(labels.source)} gives several numbers a row, "
+                "as kMixup and kCutMix make them; kSoftmaxLoss takes shares of classes, other layers that take classes "
+                "need exclude: kTrain"
+            )
         check_shares(layer, labels_shape(source), getattr(layer, "classes", 0))
         return
     if labels.per == "row":

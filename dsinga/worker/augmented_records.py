@@ -43,6 +43,8 @@ def augmented_info(
     if augmentations is None:
         return info, None
     info = replace(info, shape=augmentations.shape, fit=augmentations if augmentations.changes_shape else None)
+    if augmentations.cuts_labels(info.label_shape):
+        info = replace(info, label_shape=augmentations.shape)
     if augmentations.partners and info.has_labels:
         shape = (augmentations.classes,) if augmentations.classes else info.label_shape
         info = replace(info, label_shape=shape, label_dtype=np.dtype(np.float32), label_range=None)

@@ -87,7 +87,9 @@ class BatchReader:
         numbers = range(start, min(stop, len(self)))
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
-            records[name] = records[name]._replace(data=augmentations.evaluate(records[name].data))
+            data, labels = records[name]
+            labels = None if labels is None else augmentations.cut_labels(labels)
+            records[name] = Records(augmentations.evaluate(data), labels)
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
@@ -121,8 +123,11 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         except PathNotFound as error:
             raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
         if layer.store_conf is not None:
-            infos[layer.name], found = augmented_info(layer, infos[layer.name], store.dtype, job.seed, phase)
-            augmentations |= {} if found is None else {layer.name: found}
+            infos[layer.name], augmentations_of_layer = augmented_info(
+                layer, infos[layer.name], store.dtype, job.seed, phase
+            )
+            if augmentations_of_layer is not None:
+                augmentations[layer.name] = augmentations_of_layer
         if job.skip_bad_batches:
             store = store.allowing_nonfinite()
         stores[layer.name] = store

@@ -167,6 +167,8 @@ def test_images_without_channels_and_flat_ones():
         ("augment { type: kRandAugment magnitude: 31 }", "magnitude is 31; give 0 to 30"),
         ("augment { pad: 3 }", "type .*kRandomCrop"),
         ("augment { type: kMixup classes: 12 }", "layer 'loss': has 10 classes, but 'data' gives labels of 12 numbers"),
+        ("augment { type: kTruncate length: 5 }", "layer 'data': kTruncate takes sequences of one number a step"),
+        ("augment { type: kTruncate }", "length"),
         ("augment { type: kRandomCrop size: 20 }", "layer 'data': kRandomCrop cannot cut 20 x 20"),
         ("shape: 3 shape: 9 shape: 9 augment { type: kRandomFlip }", "shape .*3, 9, 9.* make them equal"),
     ],
@@ -174,3 +176,38 @@ def test_images_without_channels_and_flat_ones():
 def test_what_is_wrong_is_refused_before_training(augment, message):
     with pytest.raises(UserError, match=message):
         train_in_threads(job(augment))
+
+
+@pytest.mark.parametrize("labels_by_step", [False, True])
+def test_sequences_are_cut_in_all_phases_with_their_labels(labels_by_step):
+    codes = np.random.default_rng(0).integers(0, 9, (30, 12)).astype(np.int32)
+    codes[::2, 5:] = -1
+    labels = np.where(codes < 0, -1, codes % 3).astype(np.int64) if labels_by_step else np.arange(30) % 3
+    text = """
+    train_steps: 3 updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+    neuralnet {
+      layer { name: "data" type: kRecordInput store_conf { batchsize: 10 CUT } }
+      layer { name: "embedding" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 9 feature_dim: 4 }
+        param { name: "e" init { type: kUniform } } }
+      layer { name: "ip" type: kInnerProduct srclayers: "embedding" innerproduct_conf { num_output: 3 } STEPS
+        param { name: "w" init { type: kUniform } } param { name: "b" } }
+      layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" STEPS }
+    }""".replace("STEPS", "per_step: true" if labels_by_step else "")
+    cutting = loads(text.replace("CUT", "augment { type: kTruncate length: 7 }"))
+    plain = loads(text.replace("CUT", ""))
+    short = labels[:, :7] if labels_by_step else labels
+    first = train_in_threads(cut(bind_records(cutting, (codes, labels)), 2))
+    second = train_in_threads(cut(bind_records(plain, (codes[:, :7], short)), 2))
+    assert_same(first.params, second.params)
+    whole, parts = (LocalNet(each, codes[:, :steps], short) for each, steps in ((cutting, 12), (plain, 7)))
+    params = whole.initial_params()
+    assert whole.evaluate(params, codes, labels) == parts.evaluate(params, codes[:, :7], short)
+
+
+def test_layers_that_take_classes_refuse_mixed_labels():
+    more = 'layer { name: "accuracy" type: kAccuracy srclayers: "ip" srclayers: "data" EXCLUDE }\n}'
+    text = JOB.replace("AUGMENT", "augment { type: kMixup }").rstrip().removesuffix("}") + more
+    refused, excluded = (loads(text.replace("EXCLUDE", words)) for words in ("", "exclude: kTrain"))
+    with pytest.raises(UserError, match="'accuracy': takes labels that are classes.*kMixup.*exclude: kTrain"):
+        train_in_threads(bind_records(refused, (X, Y)))
+    assert train_in_threads(bind_records(excluded, (X, Y))).params

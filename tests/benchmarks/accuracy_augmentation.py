@@ -69,10 +69,9 @@ def job(steps: int, seed: int, augment: list[Any]) -> Job:
 def ours(train: Images, test: Images, steps: int, seed: int) -> tuple[float, float]:
     """Return test accuracy and seconds of dsinga."""
     conf = job(steps, seed, AUGMENT)
-    began = time.perf_counter()
-    params = dsinga.train(conf, data={"train": train}, progress=False).params
-    seconds = time.perf_counter() - began
-    return dsinga.evaluate(conf, params, data={"test": test})["accuracy"], seconds
+    result = dsinga.train(conf, data={"train": train}, workers=1, progress=False)
+    accuracy = dsinga.evaluate(conf, result.params, data={"test": test})["accuracy"]
+    return accuracy, result.history[-1]["time"]
 
 
 def torch_net() -> torch.nn.Module:
@@ -80,8 +79,8 @@ def torch_net() -> torch.nn.Module:
     blocks = [Residual(size, stride) for size, first in ((16, 1), (32, 2), (64, 2)) for stride in (first, 1, 1)]
     ends = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.LazyLinear(10)
     net = torch.nn.Sequential(convolved(16, 3, 1, 1), torch.nn.ReLU(), *blocks, *ends)
-    net = net.to(memory_format=torch.channels_last)
     net(torch.zeros(2, 3, 32, 32))
+    net = net.to(memory_format=torch.channels_last)
     for module in net.modules():
         if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
             torch.nn.init.kaiming_normal_(module.weight)
@@ -168,9 +167,11 @@ def print_speed() -> None:
         click.echo(f"{name}, from 3 x 256 x 256: {images_a_second((3, 256, 256), which, 32):,.0f} images/s")
     x = np.random.default_rng(0).integers(0, 256, (2048, 3, 32, 32), dtype=np.uint8)
     for name, which in {"without augmentation": [], "with crop, flip and erasing": AUGMENT}.items():
-        result = dsinga.train(job(24, 1, which), data={"train": (x, np.arange(2048) % 10)}, workers=1, progress=False)
-        speed = sorted(row["samples_per_second"] for row in result.history if "samples_per_second" in row)
-        click.echo(f"ResNet-20 {name}: {result.history[-1].get('samples_per_second', speed)} images/s")
+        conf = job(40, 1, which).replace(disp_freq=8)
+        result = dsinga.train(conf, data={"train": (x, np.arange(2048) % 10)}, workers=1, progress=False)
+        first, last = result.history[0], result.history[-1]
+        speed = (last["step"] - first["step"]) * BATCH / (last["time"] - first["time"])
+        click.echo(f"ResNet-20 {name}: {speed:,.0f} images/s")
 
 
 @click.command()
