@@ -18,7 +18,9 @@ def augmentation_function(name: str, form: Form, cls: Any) -> Callable[..., Augm
     """Return the function called ``name`` that makes augmentations of a class."""
 
     def function(**arguments: Any) -> AugmentConf:
-        given = {key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()}
+        given: dict[str, Any] = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()
+        }
         form.fields(name, cls.Conf, given)  # which checks them
         return AugmentConf(**type_fields(AugmentationType, form.type), **given)
 
