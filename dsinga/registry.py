@@ -36,6 +36,7 @@ ROOMS = {
     "importer": "dsinga.data.importers",
     "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
     "extension": "dsinga.extensions",
+    "augmentation": "dsinga.augmentation",
     "environment": "dsinga.rl.environments",
     "learning_algorithm": "dsinga.rl.algorithms",
 }

@@ -114,7 +114,7 @@ def verify(store: str, data: str | None, label: str | None) -> None:
 def _text(name: str, value: Any) -> str:
     if name == "location":
         return redact(value)
-    if name in ("sample", "label_values"):
+    if name in ("sample", "steps", "label_values"):
         return ", ".join(f"{key} {number:.6g}" if key != "rows" else f"{number} rows" for key, number in value.items())
     return str(value)
 

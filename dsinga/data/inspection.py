@@ -38,6 +38,8 @@ def describe(source: RecordSource) -> dict[str, Any]:
         ``outputs``: outputs that a net needs for these labels: the largest class and one more, or the number of floats;
             K for integers (N, K) that are all 0 or 1. None without labels, or if there are negative ones.
         ``vocabulary``: its length.
+        ``steps``: of sequences of codes with -1 after the end, the ``longest`` and the ``mean`` number of steps, and
+            ``padding``, the share of the numbers that are -1, from the blocks of ``sample``; there for such only.
         ``sample``: ``rows`` and the ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks
             spread over the source, and ``nonfinite``, how many numbers are NaN or infinite, if any.
     """
@@ -60,8 +62,19 @@ def describe(source: RecordSource) -> dict[str, Any]:
         facts["label_values"] = _statistics(_label_parts(source))
     facts["outputs"] = _outputs(source, counts)
     facts["vocabulary"] = len(source.vocabulary)
+    if steps := _steps(source):
+        facts["steps"] = steps
     facts["sample"] = _statistics(_data_parts(source))
     return facts
+
+
+def _steps(source: RecordSource) -> dict[str, float]:
+    """Return the longest and the mean length of sequences of codes, and the share of padding; nothing without any."""
+    if source.dtype != np.int32 or len(source.shape) != 1:
+        return {}
+    lengths = np.concatenate([(part != -1).sum(axis=1) for part in _data_parts(source)])
+    padding = 1 - lengths.sum() / (len(lengths) * source.shape[0])
+    return {"longest": int(lengths.max()), "mean": float(lengths.mean()), "padding": float(padding)} if padding else {}
 
 
 def _label_parts(source: RecordSource) -> Iterator[np.ndarray]:

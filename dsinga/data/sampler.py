@@ -52,6 +52,11 @@ class Sampler:
             return np.arange(start, stop) % self.length
         return np.concatenate([np.empty(0, np.int64), *self._rows_by_slot(start, stop)])
 
+    def epochs(self, step: int, start: int, stop: int) -> np.ndarray:
+        """Return the number of the epoch, from 0, of each row of a part of the batch, (stop - start,) int64."""
+        first = self.skip + step * self.batchsize
+        return np.arange(first + start, first + stop) // self.length
+
     def _rows_by_slot(self, start: int, stop: int) -> Iterator[np.ndarray]:
         """Yield the rows at positions ``start`` to ``stop`` of the endless order, an array for each slot."""
         while start < stop:

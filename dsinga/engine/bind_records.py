@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from dsinga.data import open_records, read_mean
-from dsinga.data.conversion import as_labels, as_records, find_nonfinite, label_dtype, nonfinite_error, place_of
+from dsinga.data.conversion import (
+    as_labels,
+    as_records,
+    find_nonfinite,
+    label_dtype,
+    nonfinite_error,
+    place_of,
+    record_dtype,
+)
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.enums import PHASES
@@ -17,6 +25,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest_or_listed
+from dsinga.worker.augmented_records import augmented_info
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
@@ -123,6 +132,9 @@ def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[
             mean=read_mean(store.mean_file, roots) if store and store.mean_file else None,
             std=read_mean(store.std_file, roots) if store and store.std_file else None,
         )
+        if store is not None and store.augment:
+            dtype = record_dtype(np.asarray(arrays[layer.name]).dtype)
+            infos[layer.name], _ = augmented_info(layer, infos[layer.name], dtype, job.seed, Phase.kTest)
     return infos
 
 
@@ -144,6 +156,11 @@ def batch_records(
     arrays = by_layer(x, layers, "records")
     labels = by_layer(y, layers, "labels") if y is not None else {}
     records = {name: _converted(arrays[name], labels.get(name)) for name in layers}
+    for name in layers:
+        fit = infos[name].fit
+        if fit is not None and records[name].data.shape[1:] == fit.stored_shape:
+            data, label = records[name]
+            records[name] = Records(fit.evaluate(data), None if label is None else fit.cut_labels(label))
     rows = len(records[layers[0]].data)
     for name, (data, label) in records.items():
         if len(data) != rows or (label is not None and len(label) != rows):

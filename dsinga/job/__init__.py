@@ -5,7 +5,7 @@ from typing import Any
 from dsinga.job.checks import check, training_phases
 from dsinga.job.component import Component, Configured, Fault, Settings, component_settings, required, setting
 from dsinga.job.enums import *
-from dsinga.job.layerconf import DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
+from dsinga.job.layerconf import AugmentConf, DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
@@ -17,7 +17,8 @@ def __getattr__(name: str) -> Any:
     """Return a class of settings by name, as LRNConf of kLRN, or one from which such a class derives."""
     if name.endswith("Conf"):
         for kind in (
-            "layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm", "source"
+            "layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm", "source",
+            "augmentation",
         ):  # fmt: skip
             for _, conf in component_settings(kind):
                 for cls in conf.__mro__:

@@ -14,7 +14,7 @@ from dsinga.job.enums import (
     PartitionMethod,
     Phase,
 )
-from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
+from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import ExtensionConf, Job
@@ -93,6 +93,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
                 check_path(message, phases)
         elif isinstance(message, ExtensionConf):
             check_extension(message)
+        elif isinstance(message, AugmentConf):
+            check_known_fields(message, ("extensions",))
     check_cluster(job)
     check_algorithm(job)
     if trains and job.train_steps == job.epochs == 0:
@@ -230,15 +232,20 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
         raise error_in(layer, message, text, field, item)
 
 
-def check_extension(conf: ExtensionConf) -> None:
-    """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
-    settings = dict(component_settings("extension")).get(conf.type_name)
+def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, ...]) -> None:
+    """Raise JobError for a setting that a component of this type lacks; users' ones may have fields ``of_users``."""
+    settings = dict(component_settings(conf.kind)).get(conf.type_name)
     if settings is not None:
-        known = [*field_types(settings), *(("freq", "after", "extensions") if conf.type.is_user else ())]
+        known = [*field_types(settings), *(of_users if conf.type.is_user else ())]
         for name in set_fields(conf):
             if name not in ("type", "user_type", *known):
                 hint = nearest(name, known) or f"; it has {', '.join(known)}"
-                raise conf.error(f"extension {conf.type_name} has no field {name!r}{hint}", name)
+                raise conf.error(f"{conf.title} has no field {name!r}{hint}", name)
+
+
+def check_extension(conf: ExtensionConf) -> None:
+    """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
+    check_known_fields(conf, ("freq", "after", "extensions"))
     if conf.after is not None and conf.freq is None:
         raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
 

@@ -39,6 +39,10 @@ class ExtensionType(TypeName, kind="extension", user="kUserExtension", number=10
     """The extensions of the training loop."""
 
 
+class AugmentationType(TypeName, kind="augmentation", user="kUserAugmentation", number=107):
+    """The augmentations of training records."""
+
+
 class MonitorMode(Enum):
     """Whether lower or higher values of a metric are better; ``auto`` goes by its name."""
 

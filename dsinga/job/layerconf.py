@@ -7,10 +7,24 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dsinga.job.component import Component, Settings, required, setting
-from dsinga.job.enums import InitMethod, LayerType, ParamType, Phase, UnrollConnType
+from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
 from dsinga.registry import entries, register
+
+
+class AugmentConf(Component):
+    """A random change of training records: a built-in one by its ``type``, or ``user_type`` names a registered one.
+
+    The settings of its type are fields, too. Not in SINGA.
+    """
+
+    kind: ClassVar = "augmentation"
+    flat: ClassVar = True
+
+    type: AugmentationType = AugmentationType.kUserAugmentation
+    user_type: str | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 @register("source", "zarr", "kvfile", "textfile", "lmdb", "imagefolder", "hdfsfile")  # which have no other settings
@@ -47,6 +61,7 @@ class StoreConf(Settings, Component):
     label: str | None = setting(
         None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
     )
+    augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
 
     @property
     def type_name(self) -> str:

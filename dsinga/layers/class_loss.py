@@ -14,7 +14,7 @@ from dsinga.job.limits import Count, NonNegative, Positive, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels, SourceKind
-from dsinga.layers.label import check_topk, class_labels
+from dsinga.layers.label import check_shares, check_topk, class_labels, required_labels
 from dsinga.layers.loss import (
     WEIGHTS,
     check_weights,
@@ -39,6 +39,9 @@ class SoftmaxLoss(Layer):
 
     With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class (Szegedy et al., Rethinking the
     Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
+
+    Labels (B, K) float32 are the target t of each class, which adds up to 1 in a row, as kMixup makes them:
+    -Σ t·log max(p, FLT_MIN)·scale / B. The accuracy is then that for the class with the largest target.
     """
 
     source_kind = SourceKind.kVectors
@@ -53,7 +56,7 @@ class SoftmaxLoss(Layer):
     settings: Conf
     source_count = 2
     optional_sources = 1
-    labels = Labels(source=1, per="row")
+    labels = Labels(source=1, per="row", shares=True)
     is_loss = True
     metric_names = ("loss", "accuracy")
     cut = Cut(gathered_because="normalises over all classes of a row")
@@ -68,6 +71,9 @@ class SoftmaxLoss(Layer):
         self.shape = (rows, self.classes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        given = required_labels(self, sources[1])
+        if given.dtype.kind == "f" and given.ndim > 1:
+            return self._shared_feature(sources, ctx)
         labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
             return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
@@ -97,13 +103,36 @@ class SoftmaxLoss(Layer):
         }
         return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
 
+    def _shared_feature(self, sources: Arrays, ctx: Context) -> Output:
+        """Return the output for labels (B, K) that have a share for each class."""
+        xp, shares, scores = ctx.ops.xp, np.asarray(sources[1]), to_matrix(sources[0], ctx.ops)
+        check_shares(self, shares.shape, self.classes)
+        weights, largest = weights_of(sources, WEIGHTS, ctx.ops), ctx.ops.asarray(shares.argmax(axis=1))
+        target = ctx.ops.asarray(shares).astype(scores.dtype)
+        if self.smoothing:
+            target = target * (1 - self.smoothing) + self.smoothing / self.classes
+        probabilities = ctx.ops.softmax(scores)
+        losses = -(target * xp.log(xp.maximum(probabilities, FLT_MIN))).sum(axis=1)
+        if weights is None:
+            loss = losses.sum(dtype=np.float64) * self.scale
+            accuracy = ctx.ops.hits(probabilities, largest, self.topk), len(shares)
+        else:
+            hits = hits_by_row(probabilities, largest, self.topk, ctx.ops)
+            loss = weighted_sum(losses, weights, self.scale)
+            accuracy = weighted_sum(hits, weights), weights.sum(dtype=np.float64)
+        metrics = {"loss": (loss, len(shares)), "accuracy": accuracy}
+        return Output(probabilities, saved=(target, losses) if ctx.training else None, metrics=metrics)
+
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         (labels, losses), factor = output.saved, self.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
-            dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor, self.smoothing)
+            if labels.ndim == 1:
+                dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor, self.smoothing)
+            else:
+                dx = (output.feature * labels.sum(axis=1, keepdims=True) - labels) * factor
             dx = weighted_rows(dx, weights_of(sources, WEIGHTS, ctx.ops))
             grads[0] = from_matrix(dx, sources[0], ctx.ops)
         if any(needs[WEIGHTS:]):

@@ -77,7 +77,8 @@ class RecordInfo:
     float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
     largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
     before. ``codes`` is the number of different codes of a text, 0 for others. ``batchsize`` counts the rows that are
-    computed at once: a training batch has ``micro_batches`` times as many.
+    computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
+    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape.
     """
 
     shape: Shape
@@ -92,6 +93,7 @@ class RecordInfo:
     label_dtype: Any = np.int64
     label_names: tuple[str, ...] = ()
     micro_batches: int = 1
+    fit: Any = None
 
 
 def single_worker(key: str, array: Array) -> Array:

@@ -67,7 +67,7 @@ class RecordInput(Layer):
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
         """Return the shape of a record: the job's, if it has one, or the store's."""
         shape = tuple(store.shape)
-        if not shape:
+        if not shape or store.augment:  # which take records of this shape, and may give others
             return stored
         if math.prod(shape) != math.prod(stored):
             raise self.fail(

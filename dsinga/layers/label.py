@@ -113,6 +113,16 @@ def check_one_label(layer: Layer, shape: Shape) -> None:
         )
 
 
+def check_shares(layer: Layer, shape: Shape, classes: int) -> None:
+    """Raise UserError unless labels of ``shape`` are a share for each class, (B, ``classes``)."""
+    if shape[1:] != (classes,):
+        assert layer.labels.source is not None
+        raise layer.fail(
+            f"has {classes} classes, but {layer.source_name(layer.labels.source)} gives labels of {as_text(shape[1:])} "
+            f"numbers a row; if they are mixed there, by kMixup or kCutMix, give these classes: {classes}"
+        )
+
+
 def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
     """Raise UserError unless labels of ``shape`` are one for each of ``steps`` steps, (B, ``steps``)."""
     if shape[1:] != (steps,):

@@ -100,6 +100,8 @@ class StoreOutput(Layer):
         super().__init__(conf, source_shapes, info)
         if conf.store_conf is None or not conf.store_conf.path:
             raise self.fail("needs store_conf { path: ... }, where to write", conf.store_conf)
+        if conf.store_conf.augment:
+            raise self.fail("writes its source and augments nothing; leave augment out", conf.store_conf, "augment")
         self.store = conf.store_conf
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

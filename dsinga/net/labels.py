@@ -11,7 +11,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.declarations import LabelFormat
-from dsinga.layers.label import check_one_label, check_step_labels, class_labels, float_labels_fault
+from dsinga.layers.label import check_one_label, check_shares, check_step_labels, class_labels, float_labels_fault
 from dsinga.layers.tagging import EntityF1
 
 
@@ -65,7 +65,16 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     source = sources[labels.source]
     dtype = source.label_format.dtype
     if dtype is not None and dtype.kind == "f" and not labels.floats:
-        raise float_labels_fault(layer)
+        if not source.label_format.shape:
+            raise float_labels_fault(layer)
+        if not labels.shares:
+            raise layer.fail(
+                f"takes labels that are classes, but {layer.source_name(labels.source)} gives several numbers a row, "
+                "as kMixup and kCutMix make them; kSoftmaxLoss takes shares of classes, other layers that take classes "
+                "need exclude: kTrain"
+            )
+        check_shares(layer, labels_shape(source), getattr(layer, "classes", 0))
+        return
     if labels.per == "row":
         check_one_label(layer, labels_shape(source))
     if labels.per == "step" and dtype is not None:

@@ -7,6 +7,7 @@ docs/nn.md has examples, and what differs from Keras.
 from collections import ChainMap
 
 from dsinga.engine.local_net import LocalNet
+from dsinga.nn import augment
 from dsinga.nn.activations import Activation, Softmax
 from dsinga.nn.basic_layers import (
     BatchNormalization,

@@ -11,6 +11,7 @@ from dsinga.job.updaterconf import LRGenConf
 from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
+from dsinga.nn import augment as augment
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
 from dsinga.nn.model import Model as Model
@@ -1065,7 +1066,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        store: further fields of its ``store_conf``, such as ``random_skip``.
+        store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
+            ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
 

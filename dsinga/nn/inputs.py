@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from dsinga.arguments import is_whole
+from dsinga.augmentation import create_augmentations
 from dsinga.data import DataSource
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
@@ -32,7 +35,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        store: further fields of its ``store_conf``, such as ``random_skip``.
+        store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
+            ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
@@ -53,11 +57,15 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
     def write(writer: LayerWriter) -> Feature:
         known = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
         fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
-        writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
+        conf = writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
-        return Feature(writer.name, known if known is not None else data, is_input=True)
+        record = known if known is not None else data
+        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
+            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
+            record = record if augmented is None else augmented.shape
+        return Feature(writer.name, record, is_input=True)
 
     return write
 

@@ -12,6 +12,7 @@ from dsinga.extensions.keras_names import CALLBACKS
 _FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending.md)"
 _NO_LAYER = "there is no such layer; register one of your own (docs/extending.md)"
 _THREE_AXES = "images have two axes here; register a layer of your own (docs/extending.md)"
+_AUGMENT = "nn.augment has such changes of training records, for nn.Input(augment=[...]) (docs/augmentation.md)"
 _CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
 _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
 _NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending.md)"
@@ -23,12 +24,12 @@ _BY_NAME = "functions of nn itself make them"
 _LAYERS = {
     **instead_by_name(
         {
-            _FROM_RECORDS: "AugMix AutoContrast CenterCrop CutMix Equalization MelSpectrogram MixUp Pipeline "
-            "RandAugment RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast "
-            "RandomElasticTransform RandomErasing RandomGaussianBlur RandomGrayscale RandomHue RandomInvert "
-            "RandomPerspective RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear "
-            "RandomTranslation RandomZoom Resizing STFTSpectrogram Solarization Discretization HashedCrossing "
-            "Hashing FeatureSpace MaxNumBoundingBoxes",
+            _FROM_RECORDS: "AugMix AutoContrast CenterCrop Equalization MelSpectrogram Pipeline "
+            "RandomColorDegeneration RandomElasticTransform RandomGaussianBlur RandomGrayscale RandomInvert "
+            "RandomPerspective RandomPosterization RandomSharpness RandomShear RandomTranslation RandomZoom Resizing "
+            "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
+            _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
+            "RandomHue RandomRotation RandomSaturation",
             _NO_LAYER: "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
             "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "

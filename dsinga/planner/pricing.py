@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
 from dsinga.layers import RecordInfo
@@ -29,6 +31,7 @@ from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_param
 from dsinga.planner.strategies import by_rows
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
+from dsinga.worker.augmented_records import augmented_info
 from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 
@@ -285,13 +288,14 @@ def plan_infos(job: Job, roots: Sequence[str]) -> Mapping[str, RecordInfo]:
         if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):
             error.add_note("without its store, a plan needs the shape of the records in store_conf")
             raise
-        return {layer.name: _info(layer, job.micro_batches) for layer in layers}
+        return {layer.name: _info(layer, job) for layer in layers}
 
 
-def _info(layer: LayerConf, micro_batches: int) -> RecordInfo:
+def _info(layer: LayerConf, job: Job) -> RecordInfo:
     conf = layer.store_conf
     assert conf is not None
-    return RecordInfo(tuple(conf.shape), sum(conf.batchsize) // micro_batches, micro_batches=micro_batches)
+    info = RecordInfo(tuple(conf.shape), sum(conf.batchsize) // job.micro_batches, micro_batches=job.micro_batches)
+    return augmented_info(layer, info, np.uint8, job.seed, Phase.kTest)[0]
 
 
 def describe_link(link: Link) -> str:

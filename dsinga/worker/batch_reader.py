@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from dsinga.augmentation import AugmentationList
 from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
@@ -25,6 +26,7 @@ from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
 from dsinga.training.resolve import error_note
+from dsinga.worker.augmented_records import augmented_info
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class BatchReader:
         parts: the rows of a batch that each worker of a group computes; with ``micro_batches``, of the first of these.
         groups: the number of worker groups, each of which reads batches of its own.
         micro_batches: the number of equal parts of a batch that are computed one after another.
+        augmentations: those of the input layers that have some, by the layer's name.
     """
 
     stores: Mapping[str, RecordSource]
@@ -49,6 +52,7 @@ class BatchReader:
     parts: tuple[Rows, ...]
     groups: int = 1
     micro_batches: int = 1
+    augmentations: Mapping[str, AugmentationList] = field(default_factory=dict)
 
     @property
     def batchsize(self) -> int:
@@ -77,18 +81,34 @@ class BatchReader:
         if not rows:  # of a worker without input layers, or whose records the algorithm makes
             return {}
         step, place = divmod(number, self.micro_batches)
-        first = place * self.parts[-1].total
-        parts = {(part.start, part.stop) for part in rows.values()}
-        numbers = {
-            (start, stop): self.sampler.rows(step * self.groups + group, first + start, first + stop)
-            for start, stop in parts
+        batch, first = step * self.groups + group, place * self.parts[-1].total
+        parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
+        numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
+        return {
+            name: self._read_augmented(name, batch, part)
+            if name in self.augmentations
+            else Records(*self.stores[name].read(numbers[part]))
+            for name, part in parts.items()
         }
-        return {name: Records(*self.stores[name].read(numbers[part[:2]])) for name, part in rows.items()}
+
+    def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
+        """Return rows of a batch after the augmentations of the input layer."""
+        augmentations = self.augmentations[layer]
+        before = range(rows.start - augmentations.partners, rows.start)
+        parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
+        numbers = np.concatenate([self.sampler.rows(batch, *part) for part in parts])
+        epochs = np.concatenate([self.sampler.epochs(batch, *part) for part in parts])
+        return Records(*augmentations.augment(*self.stores[layer].read(numbers), numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
-        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+        records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+        for name, augmentations in self.augmentations.items():
+            data, labels = records[name]
+            labels = None if labels is None else augmentations.cut_labels(labels)
+            records[name] = Records(augmentations.evaluate(data), labels)
+        return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
         """Return the bytes that a worker with this net reads for a batch, and those of all records, without labels."""
@@ -113,6 +133,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
     stores: dict[str, RecordSource] = {}
     infos: dict[str, RecordInfo] = {}
+    augmentations: dict[str, AugmentationList] = {}
     for layer in layers:
         store: RecordSource
         text = layer.type is LayerType.kCharRNN
@@ -120,6 +141,12 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
             store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
         except PathNotFound as error:
             raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
+        if layer.store_conf is not None:
+            infos[layer.name], augmentations_of_layer = augmented_info(
+                layer, infos[layer.name], store.dtype, job.seed, phase
+            )
+            if augmentations_of_layer is not None:
+                augmentations[layer.name] = augmentations_of_layer
         if job.skip_bad_batches:
             store = store.allowing_nonfinite()
         stores[layer.name] = store
@@ -139,7 +166,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     count = job.micro_batches if phase is Phase.kTrain else 1
     size = _micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
-    return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count)
+    return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count, augmentations)
 
 
 def _micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:

@@ -78,6 +78,13 @@ def test_what_is_not_finite_is_counted(tmp_path: Path) -> None:
     assert facts["sample"] == {"rows": 3, "nonfinite": 6}
 
 
+def test_the_padding_of_sequences_is_described():
+    codes = np.array([[1, 2, -1, -1], [3, -1, -1, -1], [4, 5, 6, -1]], np.int32)
+    assert describe(open_records(codes))["steps"] == {"longest": 3, "mean": 2.0, "padding": 0.5}
+    assert "steps" not in describe(open_records(np.abs(codes)))
+    assert "steps" not in describe(open_records(codes.astype(np.float32)))
+
+
 def test_arrays_in_memory_are_described() -> None:
     facts = describe(open_records((np.arange(12.0).reshape(6, 2), np.arange(6) % 2)))
     assert (facts["kind"], facts["records"], facts["outputs"]) == ("numpy array", 6, 2)

@@ -180,6 +180,10 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         case("kSoftmaxLoss", ROWS, ROWS, conf=conf("softmaxloss", scale=0.5), classes=12),
         lambda _, x, labels: functional.cross_entropy(x, labels) * 0.5,
     ),
+    "soft labels": (
+        case("kSoftmaxLoss", ROWS, ROWS, conf=conf("softmaxloss", label_smoothing=0.1)),
+        lambda _, x, labels: functional.cross_entropy(x, 0.9 * labels.double() + 0.1 / 12),
+    ),
     "label smoothing": (
         case("kSoftmaxLoss", ROWS, (BATCH,), conf=conf("softmaxloss", label_smoothing=0.1), classes=12),
         lambda _, x, labels: functional.cross_entropy(x, labels, label_smoothing=0.1),

@@ -147,6 +147,8 @@ case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, 
 smoothed = {"softmaxloss_conf": {"label_smoothing": 0.2, "scale": 2}}
 case("kSoftmaxLoss", "smoothed", smoothed, ROWS, (BATCH,), classes=12)
 case("kSoftmaxLoss", "smoothed weighted", smoothed, ROWS, (BATCH,), (BATCH,), classes=12)
+case("kSoftmaxLoss", "shares", {}, (BATCH, 3, 2, 2), ROWS)
+case("kSoftmaxLoss", "shares smoothed weighted", smoothed, ROWS, ROWS, (BATCH,))
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
 case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)

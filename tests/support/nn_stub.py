@@ -31,6 +31,7 @@ def stub() -> str:
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
     imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
+    imports.add("from dsinga.nn import augment as augment")
     texts = []
     for name, function in functions.items():
         signature = inspect.signature(function)

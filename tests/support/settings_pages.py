@@ -126,6 +126,12 @@ PAGES = {
         "k, and settings are arguments. [extensions.md](extensions.md) has examples.",
         (Section("extension", "", "extension { type: ... }"),),
     ),
+    "settings-augmentation.md": Page(
+        "Settings of augmentations",
+        "Random changes of training records. In Python these are functions of `dsinga.nn.augment`, without the k, and "
+        "settings are arguments. [augmentation.md](augmentation.md) has examples.",
+        (Section("augmentation", "", "store_conf { augment { type: ... } }"),),
+    ),
     "settings-reinforcement.md": Page(
         "Settings of reinforcement learning's algorithms",
         "In Python these are classes of `dsinga.rl`, without the k, and settings are arguments. "
@@ -189,7 +195,7 @@ def summary(entry: Entry) -> str:
 def place(entry: Entry, kind: str) -> str:
     """Return where the settings of a component stand in a job, its number, and its other names."""
     conf: Any = entry.settings
-    where = "" if kind == "extension" else f"Settings in `{conf.field}`; number"
+    where = "" if kind in ("extension", "augmentation") else f"Settings in `{conf.field}`; number"
     first, *more = entry.names.items()
     also = "".join(f"; also `{name}`, {number}" for name, number in more)
     return f"{where or 'Number'} {first[1]}{also}."

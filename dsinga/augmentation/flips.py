@@ -1,0 +1,63 @@
+"""Augmentations that turn images: kRandomFlip and kRandomRotation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.augmentation.augmentation import Augmentation, between
+from dsinga.augmentation.resampling import transform_bilinear
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Unit
+from dsinga.registry import register
+
+
+@register("augmentation", kRandomFlip=3)
+class RandomFlip(Augmentation):
+    """Mirror images, each with a probability: from left to right, and from top to bottom.
+
+    As torchvision's RandomHorizontalFlip and RandomVerticalFlip.
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomFlip."""
+
+        horizontal: Unit = setting(0.5, "the probability that left and right are exchanged")
+        vertical: Unit = setting(0.0, "the probability that top and bottom are exchanged")
+
+    draws = 2
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        across, down = uniform[:, 0] < self.settings.horizontal, uniform[:, 1] < self.settings.vertical
+        if across.any():
+            records[across] = records[across, :, :, ::-1]
+        if down.any():
+            records[down] = records[down, :, ::-1]
+        return records
+
+
+@register("augmentation", kRandomRotation=4)
+class RandomRotation(Augmentation):
+    """Turn images around their centre by a random angle, bilinearly; what comes from outside is 0.
+
+    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. torchvision's
+    RandomRotation with bilinear interpolation (its default takes the nearest pixel).
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomRotation."""
+
+        degrees: NonNegative = setting(15.0, "the largest angle, in degrees")
+
+    draws = 1
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        angles = between(uniform[:, 0], -self.settings.degrees, self.settings.degrees)
+        return transform_bilinear(records, rotations(angles, records.shape[2], records.shape[3]))
+
+
+def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return the matrices (n, 6) of :func:`transform_nearest` that turn images around their centre."""
+    angles = np.deg2rad(degrees)
+    cosine, sine = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
+    x, y = width / 2, height / 2
+    return np.stack([cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y], axis=1)
