@@ -35,7 +35,9 @@ def Activation(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Activation by its name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), gelu, leaky_relu, softmax or linear."""
+    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+
+    stanh is SINGA's 1.7159·tanh(2x/3)."""
 
 def Adadelta(
     learning_rate: Rate = 0.001,
@@ -246,6 +248,32 @@ def CRF(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
+
+def CachedAttention(
+    num_heads: int = 1,
+    score: str = 'kScaledDot',
+    rotary: bool = False,
+    steps: int = 256,
+    causal: bool = True,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it (kCachedAttention).
+
+    Args:
+        num_heads: the number of heads.
+        score: as in kAttention, kScaledDot or kDot.
+        rotary: whether queries and keys are rotated by their positions.
+        steps: how many steps are kept.
+        causal: must be true."""
 
 def ClassSoftmaxLoss(
     vocab_size: int,
@@ -1487,6 +1515,24 @@ def RBMVis(
         bias_term: whether the side has a bias.
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
+
+def RMSNorm(
+    first_axis: int = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias (kRMSNorm).
+
+    Args:
+        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
 
 def RMSprop(
     learning_rate: Rate = 0.001,
