@@ -1,4 +1,7 @@
-"""Text generation: a net of one time step, with carried states, gets each code that it has drawn as its next input."""
+"""Text generation: a net of one time step, with carried states, gets each code that it has drawn as its next input.
+
+The states are those of recurrent layers, and the keys and values of the steps before in attention.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from dsinga.engine.predictor import ONE_CORE, Predictor
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
+from dsinga.layers.attention import AttentionLayer
 from dsinga.layers.recurrent import RecurrentConf
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array
@@ -35,7 +39,8 @@ class Generator(NamedTuple):
 def generator(conf: NetConf, codes: int) -> Generator:
     """Return a generator, of one step and one row, for a net that reads texts of ``codes`` different codes.
 
-    It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers.
+    It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers,
+    and attention that keeps the keys and values of as many steps as the training net sees.
     The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf. Raises UserError where the net has neither a
     reader nor a softmax, or has a bidirectional layer.
     """
@@ -48,7 +53,8 @@ def generator(conf: NetConf, codes: int) -> Generator:
     below = _below(top.srclayers[0], {layer.name: layer for layer in layers})
     if reader.name not in below:
         raise top.error(f"the net cannot generate a text: {top.name!r} does not depend on {reader.name!r}")
-    one_step_layers = [_one_step(layer, codes) for layer in layers if layer.name in below]
+    kept = reader.char_rnn_conf.unroll_len if reader.char_rnn_conf else 1
+    one_step_layers = [_one_step(layer, codes, kept) for layer in layers if layer.name in below]
     info = RecordInfo((1,), 1, has_labels=False, continues=True, codes=codes)
     net = create_net(conf.replace(layer=one_step_layers, unroll_len=1), Phase.kTrain, {reader.name: info})
     return Generator(net, reader.name, top.srclayers[0])
@@ -65,9 +71,19 @@ def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
     return below
 
 
-def _one_step(layer: LayerConf, codes: int) -> LayerConf:
-    """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state."""
-    layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[], per_step=False)
+def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
+    """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state.
+
+    The state of an attention has ``kept`` steps, as many as training sees at once.
+    """
+    layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[])
+    if layer.type is LayerType.kAttention:
+        return _cached(layer, kept)
+    if layer.type is LayerType.kPositionalEncoding:
+        raise layer.error(
+            f"layer {layer.name!r} adds the positions of whole sequences, which a step of a generated text does not "
+            "know; use rotary in the attention_conf of each kAttention instead"
+        )
     if layer.type in READERS:
         return layer.replace(type=LayerType.kCharRNN, srclayers=[], char_rnn_conf={"unroll_len": 1})
     if layer.type is LayerType.kOneHot and not (layer.onehot_conf and layer.onehot_conf.vocab_size):
@@ -78,6 +94,15 @@ def _one_step(layer: LayerConf, codes: int) -> LayerConf:
                 raise value.error(f"layer {layer.name!r} is bidirectional: it cannot predict the next code", None)
             return layer.replace(**{field: value.replace(carry=True)})
     return layer
+
+
+def _cached(layer: LayerConf, kept: int) -> LayerConf:
+    """Return the configuration of a kCachedAttention in place of a kAttention."""
+    conf = layer.attention_conf or AttentionLayer.Conf()
+    if not conf.causal:
+        raise layer.error(f"layer {layer.name!r} sees later steps: it cannot predict the next code; make it causal")
+    settings = {"num_heads": conf.num_heads, "score": conf.score, "rotary": conf.rotary, "steps": kept}
+    return layer.replace(type=LayerType.kCachedAttention, attention_conf=None, cachedattention_conf=settings)
 
 
 def generate_text(

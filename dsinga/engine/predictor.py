@@ -15,6 +15,7 @@ from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.base import Output
 from dsinga.net import NeuralNet
+from dsinga.net.node import Node
 from dsinga.ops import Array, Ops
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
 from dsinga.worker.processor import Processor
@@ -39,8 +40,8 @@ class Predictor:
         phase: the phase in which layers compute, by default the net's.
         ops: the kernels of all threads; by default each thread opens those of a processor.
         threads: how many cores a large kernel may use.
-        carries_state: whether the states of recurrent layers, which begin with zeros, are carried from each batch to
-            the next one of the same thread; else they are among ``params``.
+        carries_state: whether the states of rows, of recurrent layers and of kCachedAttention, which begin with zeros,
+            are carried from each batch to the next one of the same thread; else they are among ``params``.
         cut: computes the net cut for several workers, by kernels of its own, of params that each call gives.
     """
 
@@ -58,12 +59,12 @@ class Predictor:
     ):
         self.net, self._seed, self._phase = net, seed, phase or net.phase
         self._ops, self._threads, self._cut = ops, threads, cut
-        self._state_params: dict[str, str] = {}  # by layer
+        self._states: dict[str, dict[str, str]] = {}  # params by role, by layer
         if carries_state:
             states = {
                 name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows
             }
-            self._state_params = {node.layer.name: node.params[-1] for node in net.nodes if states.keys() & node.params}
+            self._states = {node.layer.name: _state_params(node) for node in net.nodes if states.keys() & node.params}
             params = {**(params or {}), **states}
         self._params = {} if params is None else {name: params[name] for name in net.params}
         self._by_thread: dict[tuple[int, Processor], tuple[Ops, dict[str, Array]]] = {}
@@ -99,10 +100,10 @@ class Predictor:
         if params is not None:
             values = _load(ops, params)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
-        names = [*keep, *self._state_params] if self._state_params else keep
+        names = [*keep, *self._states] if self._states else keep
         outputs, metrics = forward(self.net, values, records, ctx, names)
-        for layer, param in self._state_params.items():
-            values[param] = outputs[layer].state["state"]
+        for layer, params_by_role in self._states.items():
+            values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
         return {name: _to_host(outputs[name], ops) for name in keep}, metrics
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
@@ -152,6 +153,11 @@ class Predictor:
         metrics = name_metrics(net.whole, add_metrics(metrics for _, metrics in results))
         features = [{name: feature for name, (feature, _) in features.items()} for features, _ in results]
         return {name: Records(join_features(net, name, features), None) for name in keep}, metrics
+
+
+def _state_params(node: Node) -> dict[str, str]:
+    """Return the params of a node that are states of the rows of the batch, by role."""
+    return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
 
 
 def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:

@@ -83,6 +83,7 @@ class ActivationType(Enum):
     TANH = 3
     STANH = 4
     GELU = 5
+    SILU = 6
 
 
 class CellActivation(Enum):

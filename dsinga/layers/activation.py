@@ -140,19 +140,40 @@ class Tanh(STanh):
     inner: ClassVar[float] = 1.0
 
 
-class GELU(ElementwiseFunction):
+class FunctionOfSource(ElementwiseFunction):
+    """A function whose derivative follows from x alone, because two numbers x may have the same y."""
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        raise NotImplementedError("two numbers x may have the same y")
+
+    @abstractmethod
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        """Return dy·f'(x), from x."""
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (self.derive(sources[0], grad, ctx.ops) if needs[0] else None,), ()
+
+
+class GELU(FunctionOfSource):
     """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.gelu(x)
 
-    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
-        raise NotImplementedError("two numbers x may have the same y")
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.gelu_grad(x, dy)
 
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        return (ctx.ops.gelu_grad(sources[0], grad) if needs[0] else None,), ()
+
+class SiLU(FunctionOfSource):
+    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.silu(x)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.silu_grad(x, dy)
 
 
 FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
@@ -161,6 +182,7 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.TANH: Tanh,
     ActivationType.STANH: STanh,
     ActivationType.GELU: GELU,
+    ActivationType.SILU: SiLU,
 }
 
 
@@ -173,7 +195,7 @@ class Activation(ElementwiseFunction):
 
         type: ActivationType = setting(
             ActivationType.RELU,
-            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x)",
+            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x)",
         )
 
     settings: Conf

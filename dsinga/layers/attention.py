@@ -1,8 +1,7 @@
-"""kAttention and kAttentionWeights, and kPositionalEncoding, which adds to each step a vector of its position."""
+"""kAttention, the means of values that queries weigh by their keys, and kAttentionWeights, which gives the weights."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,14 +10,14 @@ import numpy as np
 
 from dsinga.job import AttentionScore, LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count, Positive
+from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
 from dsinga.layers.label import step_lengths
+from dsinga.layers.positions import SEQUENCES, rotate
+from dsinga.ops import computes_in_blocks
 from dsinga.registry import register
-
-SEQUENCES = ("sequences (batch, steps, features)", "put a kEmbedding layer between, if these are words")
 
 
 class AttentionLayer(Layer):
@@ -28,7 +27,8 @@ class AttentionLayer(Layer):
     (kScaledDot; Vaswani et al., Attention Is All You Need, 2017), q·k (kDot; Luong et al. 2015), or v·tanh(q + k) with
     the param v (kAdditive; Bahdanau et al. 2015). The labels (B, Tk) of an optional last source give the lengths of the
     keys; keys after the end have weight 0. With ``causal``, query t sees the keys 0 to t only. A query that sees no key
-    gets zeros.
+    gets zeros. With ``rotary``, queries and keys are rotated by their positions before (Su et al., RoFormer, 2021;
+    :func:`dsinga.layers.positions.rotate`), so that the score depends on how far the key is from the query.
     """
 
     class Conf(Settings, name="AttentionConf"):
@@ -40,6 +40,9 @@ class AttentionLayer(Layer):
             "the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v",
         )
         causal: bool = setting(False, "whether a query sees no later keys")
+        rotary: bool = setting(
+            False, "whether queries and keys are rotated by their positions, which scores by products then compare"
+        )
 
     settings: Conf
     source_kind = SourceKind.kSequences
@@ -71,12 +74,28 @@ class AttentionLayer(Layer):
                 self.settings,
                 "causal",
             )
+        self._check_rotary(columns // heads)
         self.factor = 1.0
         if self.settings.score is AttentionScore.kScaledDot:
             self.factor = 1 / math.sqrt(columns // heads)
         if self.settings.score is AttentionScore.kAdditive:
             self.params = (ParamSpec("score", (columns,)),)
         self.rows = rows
+
+    def _check_rotary(self, size: int) -> None:
+        if not self.settings.rotary:
+            return
+        if self.settings.score is AttentionScore.kAdditive:
+            raise self.fail(
+                "rotates what only products compare; leave rotary or kAdditive out", self.settings, "rotary"
+            )
+        if size % 2:
+            raise self.fail(
+                f"rotates pairs of features, but a head has {size}; give queries and keys an even number of features a "
+                "head",
+                self.settings,
+                "num_heads",
+            )
 
     def _check_sources(self, count: int) -> None:
         shapes = self.source_shapes
@@ -113,10 +132,17 @@ class AttentionLayer(Layer):
             visible = np.tile(before, (len(sources[0]), 1)) if visible is None else np.minimum(visible, before)
         return visible
 
+    def positioned(self, sources: Arrays, ctx: Context) -> tuple[Any, Any]:
+        """Return queries and keys, rotated by their positions if ``rotary``."""
+        query, keys = sources[:2]
+        if not self.settings.rotary:
+            return query, keys
+        return rotate(query, self.heads, ctx.ops), rotate(keys, self.heads, ctx.ops)
+
     def weigh(self, params: Arrays, sources: Arrays, ctx: Context) -> tuple[Any, Any]:
         """Return the weights (B, num_heads, Tq, Tk) and a workspace for their gradient."""
         score = params[0] if params else None
-        query, keys = sources[:2]
+        query, keys = self.positioned(sources, ctx)
         return ctx.ops.attention_weights(query, keys, self.heads, self.factor, self.visible(sources), score)
 
 
@@ -145,27 +171,46 @@ class Attention(AttentionLayer):
         return self.conf.replace(attention_conf=self.settings.replace(num_heads=heads))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weights, workspace = self.weigh(params, sources, ctx)
-        y = ctx.ops.weighted_means(weights, self._values(sources))
-        return Output(y, saved=(weights, workspace) if ctx.training else None)
+        if params:
+            weights, workspace = self.weigh(params, sources, ctx)
+            y = ctx.ops.weighted_means(weights, self._values(sources))
+            return Output(y, saved=(weights, workspace) if ctx.training else None)
+        query, keys = self.positioned(sources, ctx)
+        visible, values = self.visible(sources), self._values(sources)
+        y, workspace = ctx.ops.attention(query, keys, values, self.heads, self.factor, visible, ctx.training)
+        return Output(y, saved=(query, keys, visible, workspace) if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        (weights, workspace), ops = output.saved, ctx.ops
-        dweights, dvalues = ops.weighted_means_grad(weights, self._values(sources), grad)
-        query, keys = sources[:2]
-        score = params[0] if params else None
-        dquery, dkeys, dscore = ops.attention_weights_grad(
-            query, keys, weights, workspace, dweights, self.factor, score
-        )
+        ops = ctx.ops
+        dscore: Sequence[Any] = ()
+        if params:
+            (weights, workspace), (query, keys) = output.saved, sources[:2]
+            dweights, dvalues = ops.weighted_means_grad(weights, self._values(sources), grad)
+            settings = self.factor, params[0]
+            dquery, dkeys, *dscore = ops.attention_weights_grad(query, keys, weights, workspace, dweights, *settings)
+        else:
+            dquery, dkeys, dvalues = self._gradient_by_products(sources, output, grad, ctx)
         grads = [dquery, dkeys, dvalues] if self.has_values else [dquery, ops.add(dkeys, dvalues)]
         grads += [None] * (len(sources) - len(grads))
-        for_sources = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
-        return for_sources, () if score is None else (dscore,)
+        return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
+
+    def _gradient_by_products(self, sources: Arrays, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
+        """Return the gradients for queries, keys and values, where scores are products of queries and keys."""
+        query, keys, visible, workspace = output.saved
+        dquery, dkeys, dvalues = ctx.ops.attention_grad(
+            query, keys, self._values(sources), output.feature, workspace, grad, self.heads, self.factor, visible
+        )
+        if self.settings.rotary:
+            dquery, dkeys = (rotate(x, self.heads, ctx.ops, back=True) for x in (dquery, dkeys))
+        return dquery, dkeys, dvalues
 
     def saved_sizes(self, rows: int) -> list[int]:
-        return [float_bytes(rows, (self.rows, self.heads, self.queries, self.keys))]  # the weights
+        in_blocks = not self.params and computes_in_blocks(self.queries, self.keys)
+        weights = (self.rows, self.heads, self.queries, 1 if in_blocks else self.keys)
+        rotated = [float_bytes(rows, shape) for shape in self.source_shapes[:2]] if self.settings.rotary else []
+        return [float_bytes(rows, weights), *rotated]
 
     def _values(self, sources: Arrays) -> Any:
         return sources[2 if self.has_values else 1]
@@ -193,53 +238,3 @@ class AttentionWeights(AttentionLayer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.weigh(params, sources, ctx)[0])
-
-
-BASE = 10_000.0
-
-
-@register("layer", kPositionalEncoding=714)
-class PositionalEncoding(Layer):
-    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)).
-
-    Vaswani et al., Attention Is All You Need (2017), 3.5. Attention itself does not know the order of the steps. The
-    paper multiplies embeddings by ``scale`` √n.
-    """
-
-    class Conf(Settings):
-        """Settings of kPositionalEncoding."""
-
-        scale: Positive = setting(1.0, "what the source is multiplied by before the encoding is added")
-
-    settings: Conf
-    source_count = 1
-    cut = Cut(Connection.kOneToOne, axis=2)
-    source_kind = SourceKind.kSequences
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.expect_axes((3,), *SEQUENCES)
-        self.scale = self.settings.scale
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x = sources[0]
-        columns = self.columns or Columns(0, x.shape[2], x.shape[2])
-        positions = encoding(x.shape[1], columns.total)[:, columns.start : columns.stop]
-        y = x * x.dtype.type(self.scale)
-        y += ctx.ops.asarray(np.ascontiguousarray(positions, x.dtype))
-        return Output(y)
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        if not needs[0]:
-            return (None,), ()
-        return (grad if self.scale == 1 else grad * grad.dtype.type(self.scale),), ()
-
-
-@functools.lru_cache(maxsize=8)
-def encoding(steps: int, columns: int) -> np.ndarray:
-    """Return the sines and cosines of the positions, (``steps``, ``columns``) in float64."""
-    even = np.arange(columns) // 2 * 2
-    angles = np.arange(steps)[:, None] / BASE ** (even / columns)
-    return np.where(np.arange(columns) % 2 == 0, np.sin(angles), np.cos(angles))

@@ -1,4 +1,4 @@
-"""kLRN, kLayerNorm and kSoftmax: normalisation over neighbouring channels, and of each row."""
+"""kLRN, kLayerNorm, kRMSNorm and kSoftmax: normalisation over neighbouring channels, and of each row."""
 
 from __future__ import annotations
 
@@ -74,26 +74,11 @@ class LRN(Layer):
 EPSILON = 1e-5  # as in kBM
 
 
-@register("layer", kLayerNorm=722)
-class LayerNorm(Layer):
-    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
-
-    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
-    with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
-    bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
-    """
+class RowNorm(Layer):
+    """Base of layers that normalise (B, ...) over the axes from ``first_axis`` on, and have params of their shape."""
 
     source_kind = SourceKind.kAnyShape
-
-    class Conf(Settings):
-        """Settings of kLayerNorm."""
-
-        first_axis: Annotated[int, Range(1, 3)] = setting(
-            1,
-            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
-        )
-
-    settings: Conf
+    settings: Any
     source_count = 1
     cut = Cut(gathered_because="normalises over the features of a row")
 
@@ -108,11 +93,41 @@ class LayerNorm(Layer):
                 "first_axis",
             )
         self.axes_shape = self.shape[first:]
-        self.params = (ParamSpec("scale", self.axes_shape, None, initial=1.0), ParamSpec("bias", self.axes_shape, None))
+        self.params = (ParamSpec("scale", self.axes_shape, None, initial=1.0),)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]
 
     def _rows(self, x: Array, ctx: Context) -> Array:
-        """Return x as (R, n), with a row for each set of numbers that share a mean and a variance."""
+        """Return x as (R, n), with a row for each set of numbers that are normalised together."""
         return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
+
+    def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
+        return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)
+
+
+@register("layer", kLayerNorm=722)
+class LayerNorm(RowNorm):
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
+
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
+    with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
+    bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
+    """
+
+    class Conf(Settings):
+        """Settings of kLayerNorm."""
+
+        first_axis: Annotated[int, Range(1, 3)] = setting(
+            1,
+            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+        )
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.params = (*self.params, ParamSpec("bias", self.axes_shape, None))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = self._rows(sources[0], ctx)
@@ -129,11 +144,40 @@ class LayerNorm(Layer):
         for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
         return (for_source,), (dscale.reshape(self.axes_shape), dbias.reshape(self.axes_shape))
 
-    def saved_sizes(self, rows: int) -> list[int]:
-        return [float_bytes(rows, self.source_shapes[0])]
 
-    def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
-        return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)
+@register("layer", kRMSNorm=790)
+class RMSNorm(RowNorm):
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias.
+
+    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean is that of all numbers of a row, or, with
+    ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). ε is inside
+    the root, as in PyTorch, whose default is 1.2e-7.
+    """
+
+    class Conf(Settings):
+        """Settings of kRMSNorm."""
+
+        first_axis: Annotated[int, Range(1, 3)] = setting(
+            1,
+            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+        )
+
+    settings: Conf
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = self._rows(sources[0], ctx)
+        y, workspace = ctx.ops.rms_norm(x, params[0].reshape(-1), EPSILON, ctx.training)
+        return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, workspace = output.saved
+        dx, dscale = ctx.ops.rms_norm_grad(x, workspace, self._rows(grad, ctx), params[0].reshape(-1))
+        return (self._unrow(dx, sources[0], ctx) if needs[0] else None,), (dscale.reshape(self.axes_shape),)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape[: self.settings.first_axis])]  # the inverse of each root
 
 
 @register("layer", kSoftmax=214, kCudnnSoftmax=253)

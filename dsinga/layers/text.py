@@ -23,13 +23,17 @@ class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
     vocab_path: str | None = setting(None, "the file of the text's vocabulary")
     unroll_len: Count = setting(50, "the number of time steps")
     batchsize: Count = setting(1, "the number of streams of the text, each with a row of the batch")
+    labels: bool = setting(
+        False, "whether the next code of each step is its label; the feature then lacks the code after the last step"
+    )
 
 
 @register("layer", kCharRNN=195)
 class CharRNN(Layer):
     """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
-    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA.
+    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA. With
+    ``labels`` the feature is (B, T), for nets that compute whole sequences, and the labels (B, T) are the next codes.
     """
 
     Conf: ClassVar = CharRNNConf
@@ -44,7 +48,7 @@ class CharRNN(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
-        return Output(records.data.astype(np.int64))
+        return Output(records.data.astype(np.int64), labels=records.labels)
 
 
 @register("layer", kRNNLabel=196)

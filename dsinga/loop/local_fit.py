@@ -25,7 +25,7 @@ def fit_here(job: Job, roots: Sequence[str]) -> Job:
     if job.train_one_batch.alg is AlgType.kCD:
         return job
     check(job)
-    limit, slots = local_job.memory_limit(), len(create_updater(job.updater).slots)
+    limit, slots = local_job.memory_limit(), len(create_updater(job.updater).state_slots)
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     reader = open_batch_reader(job, Phase.kTrain, 1, roots)
     found = fit_or_refuse(NetVariants.of(job, reader, slots, bf16), limit)

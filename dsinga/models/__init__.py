@@ -6,6 +6,7 @@ the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return s
 
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.convnet import alexnet, convnet, lenet
+from dsinga.models.gpt import gpt
 from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
 from dsinga.models.rbm import autoencoder, rbm
 from dsinga.models.recommender import recommender
@@ -22,6 +23,7 @@ __all__ = [
     "bigru_crf",
     "char_rnn",
     "convnet",
+    "gpt",
     "gru_translator",
     "lenet",
     "line",

@@ -11,37 +11,16 @@ from dsinga.job.updaterconf import LRGenConf
 from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
-from dsinga.nn import augment as augment
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
 from dsinga.nn.model import Model as Model
 from dsinga.nn.model import Sequential as Sequential
 from dsinga.nn.optimizers import Momentum
 from dsinga.nn.optimizers import Rate
-from dsinga.nn.schedules import Rate
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.symbol import Symbol
 from typing import Any
 import os
-
-def AbsoluteLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
-
-    Args:
-        scale: the factor of the loss and its gradient."""
 
 def Activation(
     activation: str,
@@ -53,26 +32,21 @@ def Activation(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Activation by its name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), gelu, leaky_relu, softmax or linear."""
+    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+
+    stanh is SINGA's 1.7159·tanh(2x/3)."""
 
 def Adadelta(
     learning_rate: Rate = 0.001,
     rho: float = 0.95,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaDelta of Zeiler (2012) (kAdaDelta).
 
@@ -84,15 +58,9 @@ def Adagrad(
     learning_rate: Rate = 0.001,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
@@ -105,40 +73,11 @@ def Adam(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
-
-    Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
-
-def AdamW(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.004,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
-    """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -151,15 +90,9 @@ def Adamax(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaMax without bias correction (kAdamMax).
 
@@ -177,7 +110,6 @@ def Add(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -196,7 +128,6 @@ def Attention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -222,7 +153,6 @@ def AveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -245,17 +175,16 @@ def AveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
-    out.
+    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding counts
+    as zeros, which in Keras it does not.
 
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
 
 def BM(
     momentum: float = 0.1,
@@ -268,7 +197,6 @@ def BM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -288,7 +216,6 @@ def BatchNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -317,15 +244,17 @@ def CRF(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
 
-def CTCLoss(
-    blank: int = 0,
-    scale: float = 1.0,
+def CachedAttention(
+    num_heads: int = 1,
+    score: str = 'kScaledDot',
+    rotary: bool = False,
+    steps: int = 256,
+    causal: bool = True,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -334,15 +263,17 @@ def CTCLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time (kCTCLoss).
+    """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it (kCachedAttention).
 
     Args:
-        blank: the class that stands for no label.
-        scale: the factor of the loss and its gradient."""
+        num_heads: the number of heads.
+        score: as in kAttention, kScaledDot or kDot.
+        rotary: whether queries and keys are rotated by their positions.
+        steps: how many steps are kept.
+        causal: must be true."""
 
 def ClassSoftmaxLoss(
     vocab_size: int,
@@ -355,7 +286,6 @@ def ClassSoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -384,7 +314,6 @@ def Concate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -404,7 +333,6 @@ def Concatenate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -414,27 +342,6 @@ def Constant(
     value: float = 0.0,
 ) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
-
-def ContrastiveLoss(
-    margin: float = 1.0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d (kContrastiveLoss).
-
-    Args:
-        margin: the distance from which rows that do not belong together count no more.
-        scale: the factor of the loss and its gradient."""
 
 def Conv1D(
     filters: int,
@@ -453,7 +360,6 @@ def Conv1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -465,7 +371,7 @@ def Conv1D(
         filters: the number of filters.
         kernel_size: how many steps a window has.
         strides: by how many steps the window moves.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -488,7 +394,6 @@ def Conv2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -498,7 +403,7 @@ def Conv2D(
         filters: the number of filters.
         kernel_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -515,7 +420,6 @@ def Convolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
-    same: bool = False,
     bias_term: bool = True,
     workspace_byte_limit: int = 512,
     *,
@@ -526,7 +430,6 @@ def Convolution(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -542,7 +445,6 @@ def Convolution(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
-        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
@@ -551,54 +453,16 @@ def CosineDecay(
     initial_learning_rate: float,
     decay_steps: int,
     alpha: float = 0.0,
+    warmup_steps: int = 0,
     minimum_lr: float | None = None,
     start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
-        alpha: the last rate, as a share of base_lr."""
-
-def CosineDecayRestarts(
-    initial_learning_rate: float,
-    first_decay_steps: int,
-    t_mul: float = 2.0,
-    m_mul: float = 1.0,
-    alpha: float = 0.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
-    """Half a cosine from base to alpha·base in first_decay_steps steps, again and again (kCosineRestarts).
-
-    Args:
-        first_decay_steps: the number of steps of the first period.
-        t_mul: how many times as long each period is as the one before.
-        m_mul: what the height of the cosine is multiplied by in each period.
-        alpha: the lowest rate, as a share of base_lr."""
-
-def CosineLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine (kCosineLoss).
-
-    Args:
-        scale: the factor of the loss and its gradient."""
+        alpha: the last rate, as a share of base_lr.
+        warmup_steps: the number of steps before, in which the rate rises from 0 to base_lr."""
 
 def CosineSimilarity(
     scale: float = 1.0,
@@ -610,7 +474,6 @@ def CosineSimilarity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -634,7 +497,6 @@ def Dense(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -662,7 +524,6 @@ def Dropout(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -681,7 +542,6 @@ def Dueling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -699,7 +559,6 @@ def Dummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -723,7 +582,6 @@ def Embedding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -746,7 +604,6 @@ def EntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -766,7 +623,6 @@ def EuclideanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -782,8 +638,6 @@ def ExponentialDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
 
@@ -796,36 +650,10 @@ def Flatten(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
-
-    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last."""
-
-def FocalLoss(
-    gamma: float = 2.0,
-    alpha: float = 0.25,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p (kFocalLoss).
-
-    Args:
-        gamma: the exponent of 1 - p', by which sure and right answers count less.
-        alpha: the weight of the answer 1; 1 - alpha is that of 0.
-        scale: the factor of the loss and its gradient."""
+    """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
 
 def GELU(
     *,
@@ -836,7 +664,6 @@ def GELU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -861,7 +688,6 @@ def GRU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -875,7 +701,7 @@ def GRU(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
@@ -888,7 +714,6 @@ def GlobalAveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -905,7 +730,6 @@ def GlobalAveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -920,7 +744,6 @@ def GlobalMaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -937,7 +760,6 @@ def GlobalMaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -956,7 +778,6 @@ def HingeLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -979,7 +800,6 @@ def HuberLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -998,7 +818,6 @@ def Identity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1018,7 +837,6 @@ def ImagePreprocess(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1043,7 +861,6 @@ def InnerProduct(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1066,8 +883,7 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
-            ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
+        store: further fields of its ``store_conf``, such as ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
 
@@ -1078,31 +894,10 @@ def InverseTimeDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``."""
-
-def KLDivergenceLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x (kKLDivergenceLoss).
-
-    Args:
-        scale: the factor of the loss and its gradient."""
 
 def LRN(
     local_size: int = 5,
@@ -1117,7 +912,6 @@ def LRN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1148,7 +942,6 @@ def LSTM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1164,7 +957,7 @@ def LSTM(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
@@ -1177,30 +970,10 @@ def Label(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
-
-def Lamb(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-) -> UpdaterConf:
-    """LAMB, whose steps are as long as a share of the param (kLamb).
-
-    Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Layer(
     type: str,
@@ -1221,7 +994,6 @@ def LayerNorm(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1240,7 +1012,6 @@ def LayerNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1256,7 +1027,6 @@ def LeakyReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1275,7 +1045,6 @@ def LearnedVector(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1296,15 +1065,9 @@ def Lion(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
 
@@ -1325,7 +1088,6 @@ def LocalResponseNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1348,7 +1110,6 @@ def MaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1371,7 +1132,6 @@ def MaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1380,7 +1140,7 @@ def MaxPooling2D(
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
 
 def MeanLoss(
     scale: float = 1.0,
@@ -1392,7 +1152,6 @@ def MeanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1419,7 +1178,6 @@ def Mnist(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1453,7 +1211,6 @@ def MultiHeadAttention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1472,34 +1229,10 @@ def Multiply(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
-
-def Muon(
-    learning_rate: Rate = 0.001,
-    beta: float = 0.95,
-    rms: float = 0.2,
-    adamw_match: list[str] = [],
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-) -> UpdaterConf:
-    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params (kMuon).
-
-    Args:
-        beta: the decay of the running mean of a matrix's gradients.
-        rms: the root mean square of a step of a square matrix of full rank, times lr.
-        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are better so.
-        beta_1: the decay of the first moment of AdamW.
-        beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(
     mean: float | None = None,
@@ -1514,35 +1247,12 @@ def Normalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
 
     ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
-
-def OneCycle(
-    max_lr: float,
-    total_steps: int,
-    pct_start: float = 0.3,
-    div_factor: float = 25.0,
-    final_div_factor: float = 10000.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
-    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
-
-    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
-    it rises. :func:`OneCycleMomentum` moves the momentum the other way."""
-
-def OneCycleMomentum(
-    highest: float = 0.95,
-    lowest: float = 0.85,
-) -> MomentumConf:
-    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
 
 def OneHot(
     num_tokens: int | None,
@@ -1554,7 +1264,6 @@ def OneHot(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1575,7 +1284,6 @@ def PPOLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1597,7 +1305,6 @@ def PReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1650,7 +1357,6 @@ def PolicyGradientLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1659,23 +1365,6 @@ def PolicyGradientLoss(
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
-
-def PolynomialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    end_learning_rate: float = 0.0,
-    power: float = 1.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
-    """(base - end_learning_rate)·(1 - r)^power + end_learning_rate, r = step / decay_steps, at most 1 (kPolynomial).
-
-    Args:
-        decay_steps: the number of steps from base_lr to end_learning_rate.
-        end_learning_rate: the rate after decay_steps steps, and from there on.
-        power: the exponent: 1 for a line."""
 
 def Pooling(
     kernel: int | None = None,
@@ -1687,10 +1376,8 @@ def Pooling(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
-    same: bool = False,
     pool: str = 'MAX',
     global_pooling: bool = False,
-    count_include_pad: bool = True,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1699,7 +1386,6 @@ def Pooling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1715,10 +1401,8 @@ def Pooling(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
-        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
-        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
-        count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
+        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA."""
 
 def Pooling1D(
     pool: str = 'MAX',
@@ -1732,14 +1416,13 @@ def Pooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
-        pool: what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent layer, the last step of the one and the first of the other.
+        pool: what a window gives: its maximum, mean, sum, first step or last step.
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
@@ -1753,7 +1436,6 @@ def PositionalEncoding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1777,7 +1459,6 @@ def RBM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1800,7 +1481,6 @@ def RBMHid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1825,7 +1505,6 @@ def RBMVis(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1837,20 +1516,32 @@ def RBMVis(
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
+def RMSNorm(
+    first_axis: int = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias (kRMSNorm).
+
+    Args:
+        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
+
 def RMSprop(
     learning_rate: Rate = 0.001,
     rho: float = 0.9,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
     *,
     centered: bool = False,
 ) -> UpdaterConf:
@@ -1875,7 +1566,6 @@ def RNNDummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1897,7 +1587,6 @@ def RNNLabel(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1915,7 +1604,6 @@ def RandomCrop(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1933,7 +1621,6 @@ def RandomFlip(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1961,7 +1648,6 @@ def ReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1981,45 +1667,19 @@ def Rescaling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
-
-def Reshape(
-    target_shape: list[int],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
-
-    Args:
-        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left."""
 
 def SGD(
     learning_rate: Rate = 0.01,
     momentum: Momentum = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
 ) -> UpdaterConf:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
@@ -2035,7 +1695,6 @@ def STanh(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2055,7 +1714,6 @@ def SampledLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2084,23 +1742,10 @@ def SequenceLength(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
-
-def SequentialSchedule(
-    schedules: Sequence[Rate],
-    boundaries: Sequence[int],
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
-    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
-
-    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
 
 def Sigmoid(
     *,
@@ -2111,7 +1756,6 @@ def Sigmoid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2127,7 +1771,6 @@ def SigmoidCrossEntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2153,7 +1796,6 @@ def SimpleRNN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2165,7 +1807,7 @@ def SimpleRNN(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
 
@@ -2180,7 +1822,6 @@ def Slice(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2195,7 +1836,6 @@ def Softmax(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2213,7 +1853,6 @@ def SoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2236,7 +1875,6 @@ def SpatialDropout2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2255,7 +1893,6 @@ def Split(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2272,7 +1909,6 @@ def TDLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2287,27 +1923,6 @@ def TimeDistributed(
 ) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
 
-def TripletLoss(
-    margin: float = 1.0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
-    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂ (kTripletLoss).
-
-    Args:
-        margin: by how much the second distance should be the larger one.
-        scale: the factor of the loss and its gradient."""
-
 def VTraceLoss(
     distribution: str = 'kCategorical',
     rho_clip: float = 1.0,
@@ -2321,7 +1936,6 @@ def VTraceLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2343,7 +1957,6 @@ def ZeroPadding2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
-    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:

@@ -19,6 +19,8 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("kActivation", {"activation_conf": {"type": "TANH"}}),
     "stanh": ("kSTanh", {}),
     "gelu": ("kActivation", {"activation_conf": {"type": "GELU"}}),
+    "silu": ("kActivation", {"activation_conf": {"type": "SILU"}}),
+    "swish": ("kActivation", {"activation_conf": {"type": "SILU"}}),
     "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
     "softmax": ("kSoftmax", {}),
 }
@@ -56,7 +58,10 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 @layer
 def Activation(activation: str) -> Write:
-    """Activation by its name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), gelu, leaky_relu, softmax or linear."""
+    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+
+    stanh is SINGA's 1.7159·tanh(2x/3).
+    """
     check_activation("Activation", activation)
     return lambda writer: own_activation(writer, activation)
 

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable
 
 from dsinga.errors import UserError
+from dsinga.ops.attention_blocks import computes_in_blocks
 from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 from dsinga.registry import nearest
 
-__all__ = ["BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "get_ops"]
+__all__ = ["BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks", "get_ops"]
 
 
 def _numpy() -> Ops:

@@ -14,11 +14,13 @@ from dsinga.ops.types import Array
 class NumpyAttention(Ops):
     """Attention; a subclass may have faster products, softmax and tanh."""
 
-    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
-        """Compute factor·(a b) into ``out`` for a (B, h, i, j), b (B, h, j, k), of any strides."""
-        np.matmul(a, b, out=out)
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
+        """Compute factor·(a b) into ``out``, or add it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
+        product = np.matmul(a, b) if add else np.matmul(a, b, out=out)
         if factor != 1:
-            out *= np.asarray(factor, out.dtype)
+            product *= np.asarray(factor, out.dtype)
+        if add:
+            out += product
 
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None

@@ -60,6 +60,20 @@ class NumpyElementwise(Ops):
         dx *= dy
         return dx
 
+    def silu(self, x: Array) -> Array:
+        y = _like(x, self.sigmoid(x))
+        y *= x
+        return y
+
+    def silu_grad(self, x: Array, dy: Array) -> Array:
+        sigmoid = self.sigmoid(x)
+        dx = _like(x, 1 - sigmoid)
+        dx *= x
+        dx += 1
+        dx *= sigmoid
+        dx *= dy
+        return dx
+
     def multiply(self, x: Array, y: Array) -> Array:
         return np.multiply(x, y, out=np.empty_like(x, dtype=np.result_type(x, y)))
 
@@ -81,6 +95,13 @@ class NumpyElementwise(Ops):
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
         return (uniform >= ratio) * np.float32(1 / (1 - ratio))
+
+
+def _like(x: Array, values: Array) -> Array:
+    """Return a copy of ``values`` in the layout of x."""
+    copy = np.empty_like(x)
+    copy[...] = values
+    return copy
 
 
 def _normal_distribution(x: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
 from dsinga.ops.types import Array
@@ -95,6 +96,22 @@ class NumpyNormalisation(Ops):
         dx -= normal * along
         dx *= inverse
         return dx, np.einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
+
+    def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        inverse = 1 / np.sqrt(np.einsum("ij,ij->i", x, x)[:, None] / x.shape[1] + x.dtype.type(epsilon))
+        y = np.multiply(x, inverse, out=buffers.empty(x.shape, dtype=x.dtype))
+        y *= scale
+        return y, inverse if train else None
+
+    def rms_norm_grad(self, x: Array, workspace: Any, dy: Array, scale: Array) -> tuple[Array, Array]:
+        inverse = workspace
+        dx = np.multiply(dy, scale, out=buffers.empty(x.shape, dtype=x.dtype))
+        along = np.einsum("ij,ij->i", dx, x)[:, None] * inverse**2 / x.shape[1]
+        normal = np.multiply(x, along, out=buffers.empty(x.shape, dtype=x.dtype))
+        dx -= normal
+        dx *= inverse
+        np.multiply(x, inverse, out=normal)
+        return dx, np.einsum("ij,ij->j", dy, normal)
 
 
 def _along_channels(constants: Array, x: Array) -> Array:

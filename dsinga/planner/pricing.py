@@ -266,7 +266,7 @@ def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
 
 def open_variants(job: Job, roots: Sequence[str]) -> NetVariants:
     """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
-    slots = len(create_updater(job.updater).slots)
+    slots = len(create_updater(job.updater).state_slots)
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     try:
         return NetVariants.of(job, open_batch_reader(job, Phase.kTrain, 1, roots), slots, bf16)

@@ -85,6 +85,32 @@ class AttentionKernels:
 
             assert_gradient(total, getattr(case, field), grad, backend.dtype)
 
+    @given(case=attention_cases(), width=st.integers(1, 3), train=st.booleans())
+    def test_attention_is_the_means_by_its_weights(
+        self, backend: KernelBackend, case: AttentionCase, width: int, train: bool
+    ) -> None:
+        case = case._replace(score=None)
+        rng = np.random.default_rng(width)
+        values = rng.standard_normal((*case.keys.shape[:2], case.heads * width))
+        settings = case.heads, case.factor, case.visible
+        y, workspace = backend.run("attention", case.query, case.keys, values, *settings, train)
+        means = means_of(weights_of(case), values)
+        assert_close(y, means, backend.dtype)
+        if not train:
+            assert workspace is None
+            return
+        dy = rng.standard_normal(means.shape)
+        grads = backend.run("attention_grad", case.query, case.keys, values, y, workspace, dy, *settings)
+        for field, grad in zip(("query", "keys"), grads, strict=False):
+
+            def total(moved: np.ndarray, field: str = field) -> float:
+                changed: dict[str, Any] = {field: moved}
+                return float((means_of(weights_of(case._replace(**changed)), values) * dy).sum())
+
+            assert_gradient(total, getattr(case, field), grad, backend.dtype)
+        weights = weights_of(case)
+        assert_gradient(lambda moved: float((means_of(weights, moved) * dy).sum()), values, grads[2], backend.dtype)
+
     @given(case=attention_cases(), width=st.integers(1, 3))
     def test_weighted_means(self, backend: KernelBackend, case: AttentionCase, width: int) -> None:
         weights, rng = weights_of(case), np.random.default_rng(width)

@@ -15,7 +15,7 @@ from dsinga.ops import Ops
 LAYOUTS = ("channels last", "rows", "gaps", "reversed")
 """The memory layouts of :meth:`KernelBackend.place`."""
 
-WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "recurrent", "crf", "attention_weights")
+WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "rms_norm", "recurrent", "crf", "attention", "attention_weights")
 """Kernels whose last result is a workspace, which only their gradient can read."""
 
 

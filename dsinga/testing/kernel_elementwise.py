@@ -35,6 +35,7 @@ class ElementwiseKernels(LayoutChecks):
         outer, inner = 1.7159047, 0.66666667
         activations: list[tuple[str, tuple[float, ...], Any]] = [
             ("gelu", (), lambda x: x * _normal_distribution(x)),
+            ("silu", (), lambda x: x / (1 + np.exp(-x))),
             ("relu", (slope,), lambda x: np.where(x > 0, x, slope * x)),
             ("sigmoid", (), lambda x: 1 / (1 + np.exp(-x))),
             ("tanh", (), np.tanh),
@@ -44,7 +45,7 @@ class ElementwiseKernels(LayoutChecks):
             y = backend.run(kernel, first, *constants)
             assert_close(y, formula(x), backend.dtype)
             self.assert_same_layout(y, first)
-            dx = backend.run(f"{kernel}_grad", first if kernel == "gelu" else y, second, *constants)
+            dx = backend.run(f"{kernel}_grad", first if kernel in ("gelu", "silu") else y, second, *constants)
             # The derivative from a float32 output is off by the rounding of 1 - y², at most 6e-8 of the largest dy.
             slopes = (formula(x + 1e-6) - formula(x - 1e-6)) / 2e-6
             np.testing.assert_allclose(dx, slopes * other, rtol=1e-4, atol=1e-5 if other.size else 0)
@@ -61,6 +62,8 @@ class ElementwiseKernels(LayoutChecks):
         np.testing.assert_allclose(backend.run("tanh", x), [[-1, -1, 0, 1, 1]])
         np.testing.assert_allclose(backend.run("softmax", x), [[0, 0, 0, 0, 1]], atol=1e-30)
         np.testing.assert_allclose(backend.run("gelu", x), [[0, 0, 0, 100, 1e4]], atol=1e-30)
+        np.testing.assert_allclose(backend.run("silu", x), [[0, 0, 0, 100, 1e4]], atol=1e-30)
+        np.testing.assert_allclose(backend.run("silu_grad", x, np.ones(x.shape)), [[0, 0, 0.5, 1, 1]], atol=1e-30)
         np.testing.assert_allclose(backend.run("gelu_grad", x, np.ones(x.shape)), [[0, 0, 0.5, 1, 1]], atol=1e-30)
 
     @given(rows=BATCHES, columns=st.integers(1, 40), layout=MATRIX_LAYOUTS)

@@ -70,6 +70,12 @@ def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: flo
     return np.array(rows).reshape(x.shape)
 
 
+def rms_norm(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
+    """Return each row divided by the root of its mean square, then scaled."""
+    rows = [scale * row / np.sqrt((row**2).mean() + epsilon) for row in x]
+    return np.array(rows).reshape(x.shape)
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
     """Return the exponentials of each row, divided by their sum."""
     e = np.exp(x - x.max(axis=1)[:, None])

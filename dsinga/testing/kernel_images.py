@@ -148,6 +148,19 @@ class ImageKernels(LayoutChecks):
 
             assert_gradient(loss, at, grad, backend.dtype)
 
+    @given(rows=BATCHES, columns=st.integers(1, 40), layout=st.sampled_from(["rows", "gaps"]), train=st.booleans())
+    def test_rms_norm(self, backend: KernelBackend, rows: int, columns: int, layout: str, train: bool) -> None:
+        x, scale, dy = normal(1, rows, columns), normal(2, columns), normal(3, rows, columns)
+        x_placed = backend.place(x, layout)
+        y, workspace = backend.run("rms_norm", x_placed, scale, 0.1, train)
+        assert_close(y, formulas.rms_norm(x, scale, 0.1), backend.dtype)
+        if not train:
+            assert workspace is None
+            return
+        dx, dscale = backend.run("rms_norm_grad", x_placed, workspace, backend.place(dy, layout), scale)
+        assert_gradient(lambda moved: (formulas.rms_norm(moved, scale, 0.1) * dy).sum(), x, dx, backend.dtype)
+        assert_gradient(lambda moved: (formulas.rms_norm(x, moved, 0.1) * dy).sum(), scale, dscale, backend.dtype)
+
     @given(
         batch=BATCHES,
         inputs=st.integers(1, 70),

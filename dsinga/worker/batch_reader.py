@@ -258,8 +258,15 @@ def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Window
     conf = layer.char_rnn_conf
     if conf is None or not conf.path:
         raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
-    text = Windows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len)
-    info = RecordInfo(text.shape, conf.batchsize, has_labels=False, codes=len(text.vocabulary), continues=groups == 1)
+    text = Windows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len, conf.labels)
+    info = RecordInfo(
+        text.shape,
+        conf.batchsize,
+        has_labels=conf.labels,
+        label_shape=text.label_shape,
+        codes=len(text.vocabulary),
+        continues=groups == 1,
+    )
     return text, info
 
 

@@ -11,6 +11,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import RecordInfo
+from dsinga.layers.positions import rotate
 from dsinga.net.partition import partition
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
@@ -80,6 +81,47 @@ def test_attention_agrees_with_torch(score: str, with_lengths: bool, with_values
     if score != "kAdditive":
         ours = seen.layer().compute_feature([], [*sources[:2], *sources[2 + with_values :]], context(NUMPY))
         np.testing.assert_allclose(ours.feature, weights.detach().numpy(), rtol=1e-9)
+
+
+def test_rotary_attention_is_that_of_rotated_queries_and_keys():
+    """By a matrix for each position, equation 15 of RoFormer, and PyTorch's attention and gradients."""
+    torch = pytest.importorskip("torch")
+    shape, steps, size = (BATCH, 5, 12), 5, 6
+    case = attention(shape, shape, shape, causal=True, rotary=True)
+    layer, (_, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    matrices = torch.zeros(steps, size, size, dtype=torch.float64)
+    for t in range(steps):
+        for i in range(0, size, 2):
+            angle = t / 10_000 ** (i / size)
+            matrices[t, i, i] = matrices[t, i + 1, i + 1] = math.cos(angle)
+            matrices[t, i, i + 1], matrices[t, i + 1, i] = -math.sin(angle), math.sin(angle)
+    features = [torch.tensor(source, requires_grad=True) for source in sources]
+    query, keys, values = map(by_head, features)
+    query, keys = (torch.einsum("tij,bhtj->bhti", matrices, x) for x in (query, keys))
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
+    theirs = theirs.transpose(1, 2).reshape(shape)
+    output = layer.compute_feature([], sources, context(NUMPY))
+    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9)
+    grad = np.random.default_rng(0).normal(size=shape)
+    theirs.backward(torch.tensor(grad))
+    for_sources, _ = layer.compute_gradient([], sources, output, grad, case.needs(), context(NUMPY))
+    for ours, feature in zip(for_sources, features, strict=True):
+        np.testing.assert_allclose(ours, feature.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_rotated_scores_depend_on_the_difference_of_steps_only():
+    x = np.random.default_rng(0).normal(size=(1, 1, 8))
+    rotated = [rotate(x, 2, NUMPY, start=step) for step in (0, 3, 100, 103)]
+    scores = [(rotated[k] * rotated[k + 1]).sum() for k in (0, 2)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+    np.testing.assert_allclose(rotate(rotated[1], 2, NUMPY, start=3, back=True), x, rtol=1e-12)
+
+
+def test_rotations_that_cannot_be_are_refused():
+    with pytest.raises(JobError, match="rotates pairs of features, but a head has 3; give queries and keys an even"):
+        attention((BATCH, 3, 6), (BATCH, 3, 6), rotary=True).layer()
+    with pytest.raises(JobError, match="rotates what only products compare; leave rotary or kAdditive out"):
+        attention(QUERY, KEYS, rotary=True, score="kAdditive").layer()
 
 
 @pytest.mark.parametrize("name", ["numpy", "onednn"])

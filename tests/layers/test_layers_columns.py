@@ -22,7 +22,7 @@ NEVER_CUT = {
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy",
-    "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
+    "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kRMSNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
     "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",

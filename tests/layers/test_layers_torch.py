@@ -60,6 +60,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "TANH": lambda _, x: x.tanh(),
     "STANH": lambda _, x: 1.7159047 * (0.66666667 * x).tanh(),
     "GELU": lambda _, x: functional.gelu(x),
+    "SILU": lambda _, x: functional.silu(x),
 }
 
 
@@ -96,6 +97,13 @@ def layer_norm(first: int) -> tuple[LayerCase, Callable[..., Any]]:
     return (
         case("kLayerNorm", IMAGES, conf=conf("layernorm", first_axis=first)),
         lambda params, x: functional.layer_norm(x, IMAGES[first:], *params, eps=1e-5),
+    )
+
+
+def rms_norm(first: int) -> tuple[LayerCase, Callable[..., Any]]:
+    return (
+        case("kRMSNorm", IMAGES, conf=conf("rmsnorm", first_axis=first)),
+        lambda params, x: functional.rms_norm(x, IMAGES[first:], *params, eps=1e-5),
     )
 
 
@@ -144,6 +152,7 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
         lambda params, x: functional.batch_norm(x, *(p.detach() for p in params[2:]), *params[:2], eps=1e-5),
     ),
     **{f"layer norm from {first}": layer_norm(first) for first in (1, 3)},
+    **{f"RMS norm from {first}": rms_norm(first) for first in (1, 3)},
     "inner product": (
         case("kInnerProduct", IMAGES, conf=conf("innerproduct", num_output=4)),
         lambda params, x: functional.linear(x.flatten(1), *params),

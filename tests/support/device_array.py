@@ -23,7 +23,21 @@ from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 
-METHODS = ("reshape", "transpose", "astype", "copy", "sum", "min", "max", "repeat", "all", "any", "argmax", "ravel")
+METHODS = (
+    "reshape",
+    "transpose",
+    "astype",
+    "copy",
+    "sum",
+    "min",
+    "max",
+    "repeat",
+    "all",
+    "any",
+    "argmax",
+    "ravel",
+    "view",
+)
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides")
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
@@ -213,8 +227,8 @@ def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 TAKES_HOST_ARRAYS = {
-    "images", "bernoulli", "dropout_mask", "recurrent", "attention_weights", "crf_decode", "batch_norm_sums",
-    "batch_norm_grad",
+    "images", "bernoulli", "dropout_mask", "recurrent", "attention", "attention_grad", "attention_weights",
+    "crf_decode", "batch_norm_sums", "batch_norm_grad",
 }  # fmt: skip
 """Kernels some of whose arguments may be in host memory: records, random numbers, lengths."""
 

@@ -16,11 +16,12 @@ BATCH = 5
 IMAGES = (BATCH, 3, 7, 6)
 ROWS = (BATCH, 12)
 
-# Types that have no case here: energy models, which kCD trains, users' layers, and a loss whose gradient has
-# constants: its contract is in test_layers_vtrace.py.
+# Types that have no case here: energy models, which kCD trains, users' layers, a loss whose gradient has constants,
+# whose contract is in test_layers_vtrace.py, and a layer without a gradient, for generation: test_models_gpt.py.
 LATER = {
     "kRBMHid", "kRBMVis",
     "kVTraceLoss",
+    "kCachedAttention",
     "kUserLayer",
 }  # fmt: skip
 # SINGA's other names of a layer, which is registered under its own name, too.
@@ -127,7 +128,7 @@ case("kPReLU", "", {}, IMAGES)
 case("kPReLU", "rows", {"prelu_conf": {"initial_slope": 0.5}}, ROWS)
 case("kPReLU", "shared", {"prelu_conf": {"shared": True}}, IMAGES)
 case("kSigmoid kSTanh", "", {}, ROWS)
-for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU"):
+for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU", "SILU"):
     case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
 case("kActivation", "", {}, ROWS)
 case("kSoftmax", "", {}, ROWS)
@@ -139,6 +140,9 @@ case("kBM", "global statistics", {"bm_conf": {"use_global_stats": True}}, (BATCH
 case("kLayerNorm", "rows", {}, ROWS)
 case("kLayerNorm", "image", {}, (BATCH, 3, 3, 2))
 case("kLayerNorm", "steps", {"layernorm_conf": {"first_axis": 2}}, (BATCH, 3, 4))
+case("kRMSNorm", "rows", {}, ROWS)
+case("kRMSNorm", "image", {}, (BATCH, 3, 3, 2))
+case("kRMSNorm", "steps", {"rmsnorm_conf": {"first_axis": 2}}, (BATCH, 3, 4))
 case("kAdd kMultiply", "", {}, IMAGES, IMAGES, IMAGES)
 case("kAdd kMultiply", "one", {}, ROWS)
 
@@ -321,11 +325,14 @@ for name in ("kScaledDot", "kDot", "kAdditive"):
     case(kinds, f"{name} lengths", attention, (BATCH, 2, 6), (BATCH, 4, 6), (BATCH, 4), **lengths)
 causal = {"attention_conf": {"num_heads": 2, "causal": True}}
 case("kAttention kAttentionWeights", "causal", causal, (BATCH, 4, 4), (BATCH, 4, 4))
+rotary = {"attention_conf": {"num_heads": 2, "causal": True, "rotary": True}}
+case("kAttention kAttentionWeights", "rotary", rotary, (BATCH, 4, 8), (BATCH, 4, 8))
 sources = (BATCH, 4, 4), (BATCH, 4, 4), (BATCH, 4, 4), (BATCH, 4)
 case("kAttention", "causal lengths", causal, *sources, classes=3, steps=4)
 case("kPositionalEncoding", "", {}, SEQUENCES)
 case("kPositionalEncoding", "scaled", {"positionalencoding_conf": {"scale": 2.5}}, (BATCH, 3, 4))
 case("kCharRNN", "", {"char_rnn_conf": {}}, info=RecordInfo((5,), BATCH, has_labels=False))
+case("kCharRNN", "labels", {"char_rnn_conf": {"labels": True}}, info=RecordInfo((5,), BATCH, label_shape=(5,)))
 case("kRNNLabel", "sequences", {}, (BATCH, 5), codes=6)
 case("kRNNLabel", "fewer", {"unroll_len": 3}, (BATCH, 5), codes=6)
 case("kRNNLabel", "copy", {"unroll_index": 2}, (BATCH, 5), codes=6)

@@ -21,7 +21,9 @@ from dsinga.registry import entries, is_user_code, registered_numbers
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->\n"
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
-SEQUENCE_FILES = "attention convolution1d embedding pooling1d recurrent steps tagging text".split()
+SEQUENCE_FILES = (
+    "attention attention_cache convolution1d embedding pooling1d positions recurrent steps tagging text".split()
+)
 IMAGE_FILES = "convolution normalisation image".split()
 RECORD_FILES = "input label output composed_metrics".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()

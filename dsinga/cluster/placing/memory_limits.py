@@ -58,7 +58,7 @@ def choose_training(
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
     bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    variants = NetVariants.of(job, opened.readers[Phase.kTrain], len(updater.slots), bf16)
+    variants = NetVariants.of(job, opened.readers[Phase.kTrain], len(updater.state_slots), bf16)
     if topology.workers == 1:
         return with_fit(job, fit_or_refuse(variants, limit), limit), topology, None
     net = opened.nets[Phase.kTrain] if whole_job(job) == job else variants.net(1, 0)
@@ -76,7 +76,7 @@ def warn_of_memory(
 
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return
-    reader, slots = opened.readers[Phase.kTrain], len(updater.slots)
+    reader, slots = opened.readers[Phase.kTrain], len(updater.state_slots)
     bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     needed = max(
         worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches).peak

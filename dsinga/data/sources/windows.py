@@ -23,17 +23,21 @@ class Windows(RecordSource):
     codes in each step. At the end of its stream it begins again; the codes beyond the last full window are left out.
     (SINGA reads them, goes on into the next stream, and at the end of the text reads beyond its memory.)
 
+    If ``labelled``, a record has the first T codes, and its labels (T,) are the codes after each of them.
+
     Raises UserError if the text is too short for one step.
     """
 
-    def __init__(self, store: RecordStore, batchsize: int, steps: int):
-        super().__init__(store.location, _WindowColumn(store, batchsize, steps), vocabulary=store.vocabulary)
+    def __init__(self, store: RecordStore, batchsize: int, steps: int, labelled: bool = False):
+        data = _WindowColumn(store, batchsize, steps, slice(0, steps if labelled else steps + 1), store.dtype)
+        labels = _WindowColumn(store, batchsize, steps, slice(1, steps + 1), np.dtype(np.int64)) if labelled else None
+        super().__init__(store.location, data, labels, vocabulary=store.vocabulary)
 
 
 class _WindowColumn(Column):
-    """The windows (T + 1,) of a text, a block for the rows of each batch."""
+    """The places ``part`` of the windows (T + 1,) of a text, a block for the rows of each batch."""
 
-    def __init__(self, store: RecordStore, batchsize: int, steps: int):
+    def __init__(self, store: RecordStore, batchsize: int, steps: int, part: slice, dtype: np.dtype):
         self.store, self.batchsize, self.steps = store, batchsize, steps
         self.stream_length = len(store) // batchsize
         windows_per_stream = (self.stream_length - 1) // steps
@@ -47,14 +51,15 @@ class _WindowColumn(Column):
                 f"{store.location} has {len(store)} codes, too few for {batchsize} rows of {steps + 1}; use a smaller "
                 "batchsize or unroll_len"
             )
-        super().__init__("text", windows_per_stream * batchsize, (steps + 1,), store.dtype, batchsize)
+        self.places = np.arange(part.start, part.stop)
+        super().__init__("text", windows_per_stream * batchsize, self.places.shape, dtype, batchsize)
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the windows ``start`` to ``stop`` in the store's dtype."""
+        """Return the windows ``start`` to ``stop``."""
         window, stream = np.divmod(np.arange(start, stop), self.batchsize)
         starts = stream * self.stream_length + window * self.steps
-        codes, _ = self.store.read((starts[:, None] + np.arange(self.steps + 1)).reshape(-1))
-        return codes.reshape(-1, self.steps + 1)
+        codes, _ = self.store.read((starts[:, None] + self.places).reshape(-1))
+        return codes.reshape(-1, *self.shape).astype(self.dtype, copy=False)
 
 
 def open_text(

@@ -38,6 +38,17 @@ KERNEL gelu_grad(const REAL* x, const REAL* dy, REAL* dx, Index n) {
     }
 }
 
+KERNEL silu(const REAL* x, REAL* y, Index n) {
+    FOR_EACH(i, n) y[i] = x[i] / (1 + exp(-x[i]));
+}
+
+KERNEL silu_grad(const REAL* x, const REAL* dy, REAL* dx, Index n) {
+    FOR_EACH(i, n) {
+        const REAL sigmoid = 1 / (1 + exp(-x[i]));
+        dx[i] = dy[i] * sigmoid * (1 + x[i] * (1 - sigmoid));
+    }
+}
+
 KERNEL multiply(const REAL* x, const REAL* y, REAL* z, Index n) {
     FOR_EACH(i, n) z[i] = x[i] * y[i];
 }

@@ -53,6 +53,12 @@ class CupyElementwise(Ops):
     def gelu_grad(self, x: Array, dy: Array) -> Array:
         return _apply("gelu_grad", x, dy)
 
+    def silu(self, x: Array) -> Array:
+        return _apply("silu", x)
+
+    def silu_grad(self, x: Array, dy: Array) -> Array:
+        return _apply("silu_grad", x, dy)
+
     def multiply(self, x: Array, y: Array) -> Array:
         return _apply("multiply", x, y)
 

@@ -103,6 +103,19 @@ class CupyNormalisation(Ops):
         _rows.rows("layer_norm_grad", dy.dtype, len(dy), normal, inverse, dy, scale, dx, dy.shape[1])
         return dx, column_sums(dy, normal, rounded=dy.dtype), column_sums(dy, rounded=dy.dtype)
 
+    def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        x = cupy.ascontiguousarray(x)
+        y, inverse = cupy.empty_like(x), cupy.empty(len(x), x.dtype) if train else None
+        scale = cupy.ascontiguousarray(scale, x.dtype)
+        _rows.rows("rms_norm", x.dtype, len(x), x, scale, y, inverse, float(epsilon), x.shape[1])
+        return y, inverse
+
+    def rms_norm_grad(self, x: Array, workspace: Any, dy: Array, scale: Array) -> tuple[Array, Array]:
+        x, dy = cupy.ascontiguousarray(x), cupy.ascontiguousarray(dy)
+        dx, normal, scale = cupy.empty_like(dy), cupy.empty_like(dy), cupy.ascontiguousarray(scale, dy.dtype)
+        _rows.rows("rms_norm_grad", dy.dtype, len(dy), x, workspace, dy, scale, dx, normal, dy.shape[1])
+        return dx, column_sums(dy, normal, rounded=dy.dtype)
+
 
 def _doubles(*arrays: Array) -> list[Array]:
     return [cupy.ascontiguousarray(cupy.asarray(array, np.float64)) for array in arrays]

@@ -97,3 +97,32 @@ KERNEL layer_norm_grad(
     const REAL factor = inverse[blockIdx.x];
     FOR_COLUMN(j, n) dx[j] = (dy[j] * scale[j] - sum - normal[j] * along) * factor;
 }
+
+// y = scale·x/√(mean of x² + epsilon); also stores 1/√..., unless it is null.
+KERNEL rms_norm(const REAL* x, const REAL* scale, REAL* y, REAL* inverse, double epsilon, Index n) {
+    x += blockIdx.x * n;
+    y += blockIdx.x * n;
+    REAL squares = 0;
+    FOR_COLUMN(j, n) squares += x[j] * x[j];
+    const REAL factor = 1 / sqrt(block_sum(squares) / n + (REAL)epsilon);
+    FOR_COLUMN(j, n) y[j] = x[j] * factor * scale[j];
+    if (inverse && threadIdx.x == 0) inverse[blockIdx.x] = factor;
+}
+
+// Also stores the normalised rows, x/√....
+KERNEL rms_norm_grad(
+    const REAL* x, const REAL* inverse, const REAL* dy, const REAL* scale, REAL* dx, REAL* normal, Index n
+) {
+    x += blockIdx.x * n;
+    dy += blockIdx.x * n;
+    dx += blockIdx.x * n;
+    normal += blockIdx.x * n;
+    const REAL factor = inverse[blockIdx.x];
+    REAL along = 0;
+    FOR_COLUMN(j, n) along += dy[j] * scale[j] * x[j];
+    along = block_sum(along) * factor / n;
+    FOR_COLUMN(j, n) {
+        normal[j] = x[j] * factor;
+        dx[j] = (dy[j] * scale[j] - normal[j] * along) * factor;
+    }
+}

@@ -47,6 +47,14 @@ class ElementwiseOps(ABC):
         """dy·(Φ(x) + x·φ(x)), with φ(x) = exp(-x²/2)/√(2π)."""
 
     @abstractmethod
+    def silu(self, x: Array) -> Array:
+        """x·σ(x), with σ(x) = 1 / (1 + exp(-x))."""
+
+    @abstractmethod
+    def silu_grad(self, x: Array, dy: Array) -> Array:
+        """dy·σ(x)·(1 + x·(1 - σ(x)))."""
+
+    @abstractmethod
     def multiply(self, x: Array, y: Array) -> Array:
         """Elementwise product of equal shapes, in the layout of x."""
 
@@ -209,3 +217,14 @@ class ImageOps(ElementwiseOps):
         self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
     ) -> tuple[Array, Array, Array]:
         """Return (dx (R, n), dscale (n,), dshift (n,))."""
+
+    @abstractmethod
+    def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        """(R, n), scale (n,) -> ((R, n), workspace): scale·x/√(mean of x² + epsilon), row by row.
+
+        No workspace if not ``train``.
+        """
+
+    @abstractmethod
+    def rms_norm_grad(self, x: Array, workspace: Any, dy: Array, scale: Array) -> tuple[Array, Array]:
+        """Return (dx, dscale)."""

@@ -93,6 +93,34 @@ class SequenceOps(ABC):
 class AttentionOps(ABC):
     """Kernels of attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m)."""
 
+    def attention(
+        self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
+    ) -> tuple[Array, Any]:
+        """Return the means (B, Tq, m) of the values by the weights of :meth:`attention_weights`, and a workspace.
+
+        Scores are factor·Σ q·k. No workspace if not ``train``. Here all weights are in memory at once, and are the
+        workspace; a backend may compute them block by block.
+        """
+        weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
+        return self.weighted_means(weights, values), weights if train else None
+
+    def attention_grad(
+        self,
+        query: Array,
+        keys: Array,
+        values: Array,
+        y: Array,
+        workspace: Any,
+        dy: Array,
+        heads: int,
+        factor: float,
+        visible: Array | None,
+    ) -> tuple[Array, Array, Array]:
+        """Return (dquery, dkeys, dvalues); ``y`` is the result of :meth:`attention`."""
+        dweights, dvalues = self.weighted_means_grad(workspace, values, dy)
+        dquery, dkeys, _ = self.attention_weights_grad(query, keys, workspace, None, dweights, factor, None)
+        return dquery, dkeys, dvalues
+
     @abstractmethod
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None

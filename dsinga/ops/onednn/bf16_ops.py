@@ -106,11 +106,11 @@ class Bf16Ops(Bf16Images):
         else:
             super().multiply_into(a, b, out, add)
 
-    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         if accepts(a, b, out) and out.size * a.shape[3] >= FEW_USES * (a.size + b.size):
-            multiply(cast_factor(a), cast_factor(b), out, factor)
+            multiply(cast_factor(a), cast_factor(b), out, factor, add)
         else:
-            super().batched_product(a, b, out, factor)
+            super().batched_product(a, b, out, factor, add)
 
     def _column_sums(self, x: Array) -> Array:
         """Sum bfloat16 (n, C) over n in float32."""

@@ -25,6 +25,7 @@ from dsinga.ops.onednn.library import (
     SOFTMAX,
     SRC,
     SRC_1,
+    SWISH,
     TANH,
     TRAINING,
     dense,
@@ -194,6 +195,14 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
     def gelu_grad(self, x: Array, dy: Array) -> Array:
         kernel = get_kernel(Derivative, x.size, GELU, 0.0, SRC) if accepts(x, dy) else None
         return run_elementwise(kernel, x, dy) if kernel else super().gelu_grad(x, dy)
+
+    def silu(self, x: Array) -> Array:
+        kernel = get_kernel(Function, x.size, SWISH, 1.0) if accepts(x) else None
+        return run_elementwise(kernel, x) if kernel else super().silu(x)
+
+    def silu_grad(self, x: Array, dy: Array) -> Array:
+        kernel = get_kernel(Derivative, x.size, SWISH, 1.0, SRC) if accepts(x, dy) else None
+        return run_elementwise(kernel, x, dy) if kernel else super().silu_grad(x, dy)
 
     def multiply(self, x: Array, y: Array) -> Array:
         kernel = get_kernel(Binary, x.size, MULTIPLY) if accepts(x, y) else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.onednn.attention import OnednnAttention
 from dsinga.ops.onednn.convolution import OnednnConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.normalisation import OnednnNormalisation
 from dsinga.ops.onednn.pooling import OnednnPooling
-from dsinga.ops.onednn.products import OnednnAttention, OnednnProducts
+from dsinga.ops.onednn.products import OnednnProducts
 from dsinga.ops.onednn.recurrent import OnednnRecurrent
 from dsinga.ops.onednn.thread import set_threads
 

@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN: inner products, sums over a batch, and attention."""
+"""Matrix products by oneDNN: inner products, sums over a batch, and stacks of products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import join_rows
-from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -24,12 +23,11 @@ from dsinga.ops.onednn.library import (
     WEIGHTS,
     dense,
     engine,
-    form_of,
     get_instructions,
     strided,
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts
-from dsinga.ops.onednn.thread import get_kernel, sgemm
+from dsinga.ops.onednn.thread import sgemm
 from dsinga.ops.types import FLOAT32, Array, Shape
 
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
@@ -209,16 +207,3 @@ class Product:
             post_ops=(*post_ops, (SUM,)) if add else post_ops,
             operations=2 * prod(out[0]) * a[0][-1],
         )
-
-
-class OnednnAttention(NumpyAttention):
-    """The products of attention by the library, on float32; its softmax and tanh are those of other layers."""
-
-    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
-        kernel = None
-        if accepts(a, b, out):
-            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, factor)
-        if kernel is None:
-            super().batched_product(a, b, out, factor)
-        else:
-            kernel.multiply(a, b, out)

@@ -51,7 +51,7 @@ class SmallReLU(_SmallKernel):
 
 
 class SmallReLUGradient(_SmallKernel):
-    """dy where y is above 0, else 0."""
+    """dy where y is above 0, else 0, in the layout of y."""
 
     def __call__(self, y: Array, dy: Array) -> Array:
-        return np.multiply(y > 0.0, dy)
+        return np.multiply(y > 0.0, dy, out=np.empty_like(y))
