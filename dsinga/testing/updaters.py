@@ -158,13 +158,13 @@ def numbers(seed: int) -> np.ndarray:
 
 
 def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the gradient in float64 as ``change`` gets it: clipped, then with weight decay."""
+    """Return the gradient in float64 as ``change`` gets it: clipped, then with weight decay and penalties."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))
     if conf.clip_high > conf.clip_low:
         g = np.clip(g, conf.clip_low, conf.clip_high)
-    return g + w * conf.weight_decay * WD_SCALE
+    return g + w * conf.weight_decay * WD_SCALE + conf.l1 * np.sign(w) + 2 * conf.l2 * w
 
 
 def assert_same(actual: Arrays, expected: Arrays) -> None:

@@ -27,7 +27,10 @@ from dsinga.registry import nearest
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
-PARAM_SETTINGS = ("learning_rate", "momentum", "momentum_conf", "weight_decay", "clip_low", "clip_high", "clip_norm")
+PARAM_SETTINGS = (
+    "learning_rate", "momentum", "momentum_conf", "weight_decay", "l1", "l2", "clip_low", "clip_high",
+    "clip_norm",
+)  # fmt: skip
 
 
 def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf:
@@ -67,6 +70,7 @@ def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
     return described
 
 
+SMALLEST = float(np.finfo(np.float32).tiny)  # keeps 0 / 0 from being NaN
 Block = Any  # an array, or what stands for one: see dsinga.ops.ufunc_programs
 Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  # see Updater.change
 
@@ -113,6 +117,18 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
 
 
+@dataclass(frozen=True)
+class Later:
+    """A schedule that begins so many steps later: those that an earlier run has done."""
+
+    schedule: Callable[[int], float]
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of the schedule at ``step``, counted from the end of the earlier run."""
+        return self.schedule(step + self.steps)
+
+
 class Updater(Configured, ABC):
     """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
@@ -127,7 +143,7 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rate = schedule(conf.learning_rate)
+        self.rate = Later(schedule(conf.learning_rate), conf.earlier_steps)
         self.clips = conf.clip_high > conf.clip_low
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -208,7 +224,7 @@ class Updater(Configured, ABC):
         The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``.
         """
         lr = self.rate_at(step) * lr_scale
-        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
+        formula = Formula(self, self.change_at(step + self.conf.earlier_steps), lr, self.conf.weight_decay * wd_scale)
         slots = [state[slot] for slot in self.slots]
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
@@ -249,4 +265,9 @@ class Formula:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
         if self.decay:
             g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
+        if conf.l2:
+            g = np.add(g, np.multiply(w, 2 * conf.l2, out=s), out=t)
+        if conf.l1:  # of sign(w), which is 0 of 0
+            size = np.add(np.absolute(w, out=s), SMALLEST, out=s)
+            g = np.add(g, np.multiply(np.divide(w, size, out=s), conf.l1, out=s), out=t)
         self.change(self.lr, w, g, slots, t, s)
