@@ -96,7 +96,10 @@ ARGUMENTS = {
 }
 
 _LOOP = "write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) for a loop of your own (docs/own-loop.md)"
-_GENERATOR = "fit, evaluate and predict take dask arrays in place of generators"
+_GENERATOR = (
+    "fit, evaluate and predict take sequences of batches (keras.utils.PyDataset) and dask arrays; of a generator write "
+    "the batches to a store by dsinga.data.write_store(path, generator), and give the path"
+)
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
 MODEL_ATTRIBUTES = {
