@@ -54,6 +54,7 @@ class TrainingOptions:
     grain: str = "round"
     extensions: Sequence[ExtensionLike] = ()
     params: Arrays | str | os.PathLike[str] | None = None
+    updater_state: Mapping[str, Mapping[str, Any]] | None = None
     resources: Mapping[str, float] | None = None
     hosts: Sequence[str] = ()
     retry: bool = False
@@ -178,7 +179,7 @@ class Execution:
                 run = RunOptions(
                     workspace=folder, roots=roots(job, options.data_root), resume=resume,
                     extensions=options.extensions,
-                    params=None if params is None else params_of(params),
+                    params=None if params is None else params_of(params), updater_state=options.updater_state,
                     cancelled=self.cancelled, saved=remote.save if remote else None,
                     check_workspace=observer.check_workspace,
                 )  # fmt: skip

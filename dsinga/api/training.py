@@ -33,6 +33,7 @@ def train(
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
     params: Arrays | str | os.PathLike[str] | None = None,
+    updater_state: Mapping[str, Mapping[str, Any]] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
     retry: bool = False,
@@ -65,6 +66,8 @@ def train(
             ``dsinga.extensions``, and functions that are called as ``function(step, metrics)`` for each row of metrics.
         params: arrays by name, or the path of a checkpoint, to start from in place of initial values; params that the
             net does not have are left out.
+        updater_state: the updater's state to start from, arrays by param and slot, as a checkpoint has it; params that
+            it lacks begin anew. ``earlier_steps`` of the job's updater says after how many steps that was.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
         retry: where the scheduler is lost, wait for one at the same address or in the same scheduler file, for as long
@@ -80,8 +83,8 @@ def train(
     """
     options = TrainingOptions(
         data=data, epochs=epochs, workspace=workspace, data_root=data_root, workers=workers, resume=resume,
-        progress=progress, grain=grain, extensions=extensions, params=params, resources=resources, hosts=hosts,
-        retry=retry,
+        progress=progress, grain=grain, extensions=extensions, params=params, updater_state=updater_state,
+        resources=resources, hosts=hosts, retry=retry,
     )  # fmt: skip
     return execute(Execution(job, find_cluster(client), options))
 

@@ -60,6 +60,7 @@ class ParamSettingsConf(Message):
     """Settings of the updater for the params whose name ``match``, a pattern such as ``*_bias``, fits.
 
     Fields that are not given have the value of the updater. ``base_lr`` changes that of its ``learning_rate``.
+    ``l1`` and ``l2`` are the factors of the penalties Σ|w| and Σw², as for the updater.
     """
 
     match: str
@@ -68,6 +69,8 @@ class ParamSettingsConf(Message):
     momentum: Share | None = None
     momentum_conf: MomentumConf | None = None
     weight_decay: NonNegative | None = None
+    l1: NonNegative | None = None
+    l2: NonNegative | None = None
     clip_low: Bound | None = None
     clip_high: Bound | None = None
     clip_norm: NonNegative | None = None
@@ -82,6 +85,8 @@ class UpdaterConf(Component):
     ``nan_to_zero`` sets the elements of a gradient that are NaN to 0, before it is clipped. ``momentum_conf`` takes
     the place of ``momentum``. With ``ema_conf`` params are averaged: tests and results use the averages. Of
     ``param_settings``, the first that matches a param's name holds for it.
+    ``l1`` and ``l2`` add the gradients l1·sign(w) and 2·l2·w of penalties, as weight decay also after clipping.
+    ``earlier_steps`` of another run count for the schedule and for formulas that depend on the step, such as Adam's.
     """
 
     kind: ClassVar = "updater"
@@ -93,6 +98,8 @@ class UpdaterConf(Component):
     momentum_conf: MomentumConf | None = None
     weight_decay: NonNegative = 0.0
     decoupled_weight_decay: bool = False
+    l1: NonNegative = 0.0
+    l2: NonNegative = 0.0
     delta: NonNegative = 1e-8
     clip_low: Bound = 0.0
     clip_high: Bound = 0.0
@@ -100,6 +107,7 @@ class UpdaterConf(Component):
     clip_global_norm: NonNegative = 0.0
     nan_to_zero: bool = False
     ema_conf: EMAConf | None = None
+    earlier_steps: Natural = 0
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
 

@@ -24,9 +24,10 @@ class RecordInput(Layer):
 
     Codes, such as words, which a store has as int32, are passed on as they are unless there is a mean or std.
 
-    ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) override
-    ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record. The
-    two types differ in their configuration only.
+    ``store_conf.shape`` reshapes a record; with ``channels_last`` it is (H, W, C), and the feature (B, C, H, W). The
+    mean and std of ``info`` (from ``mean_file`` and ``std_file``) override ``mean_value`` and ``std_value``, as in
+    SINGA; each is a number, or an array that broadcasts against a record. The two types differ in their configuration
+    only.
     """
 
     required_fields = ("store_conf",)
@@ -40,11 +41,17 @@ class RecordInput(Layer):
         store = conf.store_conf or StoreConf()
         self.codes = info.codes
         self.record = self._record_shape(store, tuple(info.shape))
-        self.shape = (info.batchsize, *self.record)
+        self.shape = (info.batchsize, *self._channels_first(store))
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
         self.std = self._per_record(info.std, store.std_value, store, "std")
         if self.std is not None and not np.all(self.std):
             raise self.fail("records are divided by std, but std_file has zeros; give numbers above 0", store)
+        self.channels_last = store.channels_last
+        if self.channels_last:
+            self.mean, self.std = (
+                np.moveaxis(np.broadcast_to(array, self.record), -1, 0) if np.ndim(array) else array
+                for array in (self.mean, self.std)
+            )
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         return records if self._are_codes(records.data) else records._replace(data=ops.upload(records.data))
@@ -58,11 +65,27 @@ class RecordInput(Layer):
         data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
+        if self.channels_last:
+            data = data.transpose(0, 3, 1, 2)  # a view, whose memory is as kernels take it
         if self._are_codes(data):
             return Output(data, labels=records.labels)
         unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
         feature = ctx.ops.asarray(data) if unchanged else ctx.ops.images(data, mean=self.mean, std=self.std)
         return Output(feature, labels=records.labels)
+
+    def _channels_first(self, store: StoreConf) -> Shape:
+        """Return the shape of a row of the feature: that of a record, of images with the channels first."""
+        if not store.channels_last:
+            return self.record
+        if len(self.record) != 3:
+            raise self.fail(
+                f"takes images (height, width, channels), as channels_last says, but records are {as_text(self.record)}"
+                "; leave channels_last out, or give the shape of an image",
+                store,
+                "channels_last",
+            )
+        height, width, channels = self.record
+        return channels, height, width
 
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
         """Return the shape of a record: the job's, if it has one, or the store's."""

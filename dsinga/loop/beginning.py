@@ -19,7 +19,7 @@ from dsinga.extensions import Extension, ExtensionLike, check_extensions, create
 from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.net import NeuralNet, Param
-from dsinga.training import check_start, initial_values
+from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite
 from dsinga.worker.param_slices import Arrays
 
@@ -36,6 +36,7 @@ class RunOptions:
         resume: the path of the checkpoint to go on from; True for the newest undamaged one in the workspace.
         extensions: those that run besides those that the job names.
         params: what replaces initial values, by name; params that the net does not have are left out.
+        updater_state: that of an earlier run's updater, by param and slot, which goes on; what it lacks begins anew.
         cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
         saved: called after each checkpoint that was written.
         check_workspace: called before; it raises RunError where none must be written.
@@ -46,6 +47,7 @@ class RunOptions:
     resume: bool | Path = False
     extensions: Sequence[ExtensionLike] = ()
     params: Mapping[str, np.ndarray] | None = None
+    updater_state: Mapping[str, Mapping[str, np.ndarray]] | None = None
     cancelled: threading.Event | None = None
     saved: Callable[[], None] | None = None
     check_workspace: Callable[[], None] | None = None
@@ -63,7 +65,9 @@ def begin_run(
     check_extensions(all_extensions, job, nets, options.workspace)
     net_params = nets[Phase.kTrain].params
     if not options.resume:
-        return all_extensions, Snapshot(0, begin_anew(job, net_params, options.params or {}, options.roots))
+        params = begin_anew(job, net_params, options.params or {}, options.roots)
+        state = complete_state(job, net_params, options.updater_state) if options.updater_state else None
+        return all_extensions, Snapshot(0, params, state)
     checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
     return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
 
@@ -83,6 +87,31 @@ def begin_anew(
         values.update(port(shapes, job.checkpoint_path, roots, without=states))
     put_params(values, params)
     return values
+
+
+def complete_state(
+    job: Job, net_params: Mapping[str, Param], state: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, Arrays]:
+    """Return copies of an updater's state, and that with which training begins for params that it lacks.
+
+    Raises UserError for the state of another updater, or of params of other shapes.
+    """
+    updater, complete = create_updater(job.updater), {}
+    for name, param in net_params.items():
+        if not param.trainable:
+            continue
+        slots = updater.of(name).create_state(param.size)
+        if name in state:
+            updater.of(name).check_state(name, state[name])
+            for slot, array in state[name].items():
+                if array.size != param.size:
+                    raise UserError(
+                        f"the updater's state of param {name!r} to start from has {array.size} numbers, the param "
+                        f"{param.size}; leave it out"
+                    )
+                slots[slot] = np.array(array, np.float32)
+        complete[name] = {slot: array.reshape(param.shape) for slot, array in slots.items()}
+    return complete
 
 
 def put_params(values: Arrays, params: Mapping[str, np.ndarray]) -> None:

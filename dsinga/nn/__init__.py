@@ -21,13 +21,14 @@ from dsinga.nn.basic_layers import (
 )
 from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
 from dsinga.nn.energy import RBM, decoder, encoder
-from dsinga.nn.from_job import from_job, load
+from dsinga.nn.from_job import from_job, load_model
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.model import CD, Model, Sequential
 from dsinga.nn.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
+from dsinga.nn.regularisers import L1, L1L2, L2
 from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
@@ -41,8 +42,9 @@ from dsinga.nn.schedules import (
 )
 
 __all__ = [
-    "CD", "CRF", "GELU", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",
-    "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss",
+    "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam",
+    "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional",
+    "ClassSoftmaxLoss",
     "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
     "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
@@ -51,7 +53,7 @@ __all__ = [
     "OneHot", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop",
     "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule", "SequenceLength",
     "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss",
-    "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
+    "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load_model",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.

@@ -17,6 +17,7 @@ from dsinga.nn.model import Model as Model
 from dsinga.nn.model import Sequential as Sequential
 from dsinga.nn.optimizers import Momentum
 from dsinga.nn.optimizers import Rate
+from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.symbol import Symbol
 from typing import Any
@@ -352,6 +353,8 @@ def Conv1D(
     use_bias: bool = True,
     kernel_initializer: Any = 'glorot_uniform',
     bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -375,7 +378,9 @@ def Conv1D(
         activation: the name of the function after the layer.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name."""
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
 
 def Conv2D(
     filters: int,
@@ -386,6 +391,8 @@ def Conv2D(
     use_bias: bool = True,
     kernel_initializer: Any = 'glorot_uniform',
     bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -407,7 +414,9 @@ def Conv2D(
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name."""
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
 
 def Convolution(
     num_filters: int,
@@ -489,6 +498,8 @@ def Dense(
     kernel_initializer: Any = 'glorot_uniform',
     bias_initializer: Any = 'zeros',
     transpose: bool = False,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -511,7 +522,9 @@ def Dense(
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        transpose: whether the weight has the shape (inputs, units), not (units, inputs)."""
+        transpose: whether the weight has the shape (inputs, units), not (units, inputs).
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
 
 def Dropout(
     rate: float,
@@ -574,6 +587,7 @@ def Embedding(
     output_dim: int,
     embeddings_initializer: Any = 'uniform',
     dense_gradient: bool = False,
+    embeddings_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -591,7 +605,8 @@ def Embedding(
         input_dim: the number of different codes.
         output_dim: the width of the vectors.
         embeddings_initializer: the initialiser of the table, or its name.
-        dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step."""
+        dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
+        embeddings_regularizer: the penalty of the table."""
 
 def EntropyLoss(
     distribution: str = 'kCategorical',
@@ -680,6 +695,9 @@ def GRU(
     return_sequences: bool = True,
     bidirectional: bool = False,
     carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -703,7 +721,10 @@ def GRU(
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias."""
 
 def GlobalAveragePooling1D(
     *,
@@ -875,6 +896,7 @@ def Input(
     shape: int | Sequence[int] | None = None,
     name: str = 'data',
     type: str = 'kRecordInput',
+    data_format: str = 'channels_first',
     **store: Any,
 ) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
@@ -883,6 +905,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
+        data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
+            (B, C, H, W), as of other images.
         store: further fields of its ``store_conf``, such as ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
@@ -898,6 +922,26 @@ def InverseTimeDecay(
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``."""
+
+def L1(
+    l1: float = 0.01,
+) -> Penalty:
+    """Return the penalty l1·Σ|w| of a param w, for ``kernel_regularizer`` and its like.
+
+    Training adds its gradient to that of the loss, after clipping; the loss that is reported is without it."""
+
+def L1L2(
+    l1: float = 0.0,
+    l2: float = 0.0,
+) -> Penalty:
+    """Return the penalty l1·Σ|w| + l2·Σw² of a param w; raise UserError for a negative factor."""
+
+def L2(
+    l2: float = 0.01,
+) -> Penalty:
+    """Return the penalty l2·Σw² of a param w, for ``kernel_regularizer`` and its like.
+
+    Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it."""
 
 def LRN(
     local_size: int = 5,
@@ -934,6 +978,9 @@ def LSTM(
     return_sequences: bool = True,
     bidirectional: bool = False,
     carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -959,7 +1006,10 @@ def LSTM(
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias."""
 
 def Label(
     *,
@@ -1788,6 +1838,9 @@ def SimpleRNN(
     return_sequences: bool = True,
     bidirectional: bool = False,
     carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1809,7 +1862,10 @@ def SimpleRNN(
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: True, for the feature of all steps.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA."""
+        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias."""
 
 def Slice(
     parts: int,
@@ -1985,9 +2041,9 @@ def from_job(
 ) -> JobModel:
     """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
 
-def load(
+def load_model(
     folder: str | os.PathLike[str],
 ) -> JobModel:
-    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params.
+    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged."""

@@ -33,6 +33,10 @@ def further(
     bias_initializer: Any = "zeros",
     embeddings_initializer: Any = "uniform",
     score_initializer: Any = "uniform",
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    embeddings_regularizer: Any = None,
     return_sequences: bool = True,
     epsilon: float = 1e-7,
 ) -> None:
@@ -49,6 +53,10 @@ def further(
         bias_initializer: the initialiser of the bias, or its name
         embeddings_initializer: the initialiser of the table, or its name
         score_initializer: the initialiser of the additive score, or its name
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2
+        recurrent_regularizer: the penalty of the weight of the hidden state
+        bias_regularizer: the penalty of the bias
+        embeddings_regularizer: the penalty of the table
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
     """

@@ -14,6 +14,7 @@ from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.model_params import TrainingState
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.trainable import Trainable
@@ -68,6 +69,7 @@ class JobModel(Trainable):
         """Replace the optimizer, the topology, or both; the losses are layers of the job."""
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
+            self._training_state = TrainingState()
         if cluster is not None:
             self.base = self.base.replace(cluster=cluster)
 
@@ -121,8 +123,8 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 
 
 @checked
-def load(folder: str | os.PathLike[str]) -> JobModel:
-    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params.
+def load_model(folder: str | os.PathLike[str]) -> JobModel:
+    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged.
     """
@@ -131,5 +133,6 @@ def load(folder: str | os.PathLike[str]) -> JobModel:
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
     model = from_job(path / "job.conf")
     model.params = path / "params.safetensors"
+    model._training_state = TrainingState.read(path / "optimizer.safetensors")
     model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
     return model

@@ -27,7 +27,11 @@ INPUT = "_input"  # the kind of an input's builder
 
 
 def Input(
-    shape: int | Sequence[int] | None = None, name: str = "data", type: str = "kRecordInput", **store: Any
+    shape: int | Sequence[int] | None = None,
+    name: str = "data",
+    type: str = "kRecordInput",
+    data_format: str = "channels_first",
+    **store: Any,
 ) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
 
@@ -35,12 +39,17 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
+        data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
+            (B, C, H, W), as of other images.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
-    check_names("Input", ["shape", "name", "type", *field_types(StoreConf)], store)
+    check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
+    if data_format not in ("channels_first", "channels_last"):
+        raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')
+    store |= {"channels_last": True} if data_format == "channels_last" else {}
     sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
     if shape is not None and not all(is_whole(size, 1) for size in sizes):
         raise UserError(
@@ -62,6 +71,13 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         record = known if known is not None else data
+        if store and store.get("channels_last") and record is not None:
+            if len(record) != 3:
+                raise UserError(
+                    f"the input {writer.name!r} takes images (height, width, channels), as data_format says, not "
+                    f"records of the shape {record}"
+                )
+            record = (record[2], *record[:2])
         if record is not None and conf.store_conf is not None and conf.store_conf.augment:
             augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
             record = record if augmented is None else augmented.shape

@@ -39,10 +39,11 @@ ARGUMENTS = {
             "write shape=, that of one record; fit has batch_size": "batch_shape Input.batch_size",
         }
     ),
-    **{f"{part}_regularizer": _DECAY for part in _PARTS},
+    **{f"{part}_regularizer": _DECAY for part in ("beta", "gamma", "depthwise", "pointwise")},
     **{f"{part}_constraint": "there is none; the optimizer has clip_norm and clip_value" for part in _PARTS},
     "activity_regularizer": _NONE,
-    "data_format": 'images are channels first here: np.moveaxis(x, -1, 1) makes them so from "channels_last"',
+    "data_format": 'features of images are channels first; nn.Input(shape, data_format="channels_last") takes records '
+    "of the other format",
     "dtype": "params are float32",
     "sparse": "records are dense arrays; codes go to nn.Embedding",
     "tensor": "fit and predict take arrays",
@@ -77,12 +78,12 @@ ARGUMENTS = {
     "gradient_accumulation_steps": "use a larger batch_size, or workers=",
     "compile.loss": "the losses of a model of a job are layers of the job",
     "compile.metrics": "the layers of the job report metrics",
-    "load.compile": "it is trained as before; compile(optimizer) gives it another one",
+    "load_model.compile": "it is trained as before; compile(optimizer) gives it another one",
     "weighted_metrics": "give fit sample_weight=, which weighs the loss",
     "verbose": "use progress=False to show nothing",
     "shuffle": "training always shuffles the records",
-    "class_weight": "give sample_weight=weights[y]",
-    "initial_epoch": "a second fit goes on from the params",
+    "class_weight": "only fit has it; give sample_weight=weights[y]",
+    "initial_epoch": "a further fit goes on, with the params and the optimizer's state",
     "validation_split": "give validation_data=(x, y)",
     "validation_steps": "use validate_steps",
     "validation_freq": "use validate_freq, a number of steps",
@@ -95,7 +96,10 @@ ARGUMENTS = {
 }
 
 _LOOP = "write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) for a loop of your own (docs/own-loop.md)"
-_GENERATOR = "fit, evaluate and predict take dask arrays in place of generators"
+_GENERATOR = (
+    "fit, evaluate and predict take sequences of batches (keras.utils.PyDataset) and dask arrays; of a generator write "
+    "the batches to a store by dsinga.data.write_store(path, generator), and give the path"
+)
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
 MODEL_ATTRIBUTES = {

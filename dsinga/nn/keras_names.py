@@ -116,8 +116,9 @@ _OTHERS = {
     **instead_by_name(
         {
             _CONSTRAINT: "MaxNorm MinMaxNorm NonNeg UnitNorm Constraint constraints",
-            "give the optimizer weight_decay, and layers wd_scale": "L1 L2 L1L2 l1 l2 l1_l2 Regularizer "
-            "OrthogonalRegularizer regularizers",
+            'write nn.L1(), nn.L2() or nn.L1L2(), or the name, as in kernel_regularizer="l2"': "l1 l2 l1_l2 "
+            "Regularizer regularizers",
+            "there is none; nn.L1, nn.L2 and nn.L1L2 are": "OrthogonalRegularizer",
             _NO_INITIALISER: "Orthogonal OrthogonalInitializer TruncatedNormal VarianceScaling Initializer",
             _METRIC: "metrics",
             "numpy and scikit-learn prepare arrays; stores are in docs/data.md": "preprocessing utils",
@@ -135,9 +136,9 @@ _OTHERS = {
     "models": "nn.Sequential and nn.Model; dsinga.models has well-known nets",
     "applications": "dsinga.models has well-known nets, without trained params",
     "datasets": "dsinga data import reads published files (docs/data.md)",
-    "saving": "model.save(folder) writes a model and nn.load(folder) reads it",
+    "saving": "model.save(folder) writes a model and nn.load_model(folder) reads it",
     "save_model": "write model.save(folder)",
-    "load_model": "write nn.load(folder)",
+    "load": "write nn.load_model(folder)",
     "model_from_json": "write nn.from_job(path) for a job file",
     "clone_model": "write nn.from_job(model.job())",
     "KerasTensor": "nn.Input and layers return symbols",

@@ -36,7 +36,7 @@ def convolve(writer: LayerWriter, values: Values) -> dict[str, Any]:
     channels, height, width = image(writer)
     rows, columns = pair(values["kernel_size"])
     if values["padding"] == "valid" and (rows > height or columns > width):
-        hint = "; if the channels are last, use x = np.moveaxis(x, -1, 1)" if width <= 4 else ""
+        hint = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")' if width <= 4 else ""
         size = f"{channels} channels of {height} x {width}"
         raise writer.fail(f"a kernel of {rows} x {columns} is larger than the images, {size}{hint}")
     fans = channels * rows * columns, values["filters"] * rows * columns
@@ -179,7 +179,7 @@ def refuse_channels_last(writer: LayerWriter) -> None:
     if rows[0] == rows[1] > 4 and rows[2] in (1, 3, 4):
         raise writer.fail(
             f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}, whose channels are last; "
-            f"use x = np.moveaxis(x, -1, 1), and {(rows[2], *rows[:2])} as the shape of nn.Input"
+            f'begin with nn.Input({rows}, data_format="channels_last")'
         )
 
 

@@ -6,6 +6,7 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from dsinga.job.component import Settings
@@ -28,6 +29,7 @@ from dsinga.nn.layer_details import (
     scores_and_labels,
     softmax_of_scores,
 )
+from dsinga.nn.regularisers import Penalty, penalty
 from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
 
@@ -80,7 +82,8 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
     return Form(
         type,
         f"units=dim_hidden {activations} use_bias=bias_term kernel_initializer recurrent_initializer "
-        "bias_initializer return_sequences bidirectional carry",
+        "bias_initializer return_sequences bidirectional carry kernel_regularizer recurrent_regularizer "
+        "bias_regularizer",
         {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
         words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
         inits={"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"},
@@ -93,7 +96,8 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
 FORMS = {
     "Dense": Form(
         "kInnerProduct",
-        "units=num_output activation use_bias=bias_term kernel_initializer bias_initializer transpose",
+        "units=num_output activation use_bias=bias_term kernel_initializer bias_initializer transpose "
+        "kernel_regularizer bias_regularizer",
         inits=KERNEL,
         details=flatten_rows,
         doc="Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.\n\n"
@@ -102,7 +106,7 @@ FORMS = {
     ),
     "Embedding": Form(
         "kEmbedding",
-        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient",
+        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient embeddings_regularizer",
         required=("output_dim",),
         inits={"weight": "embeddings_initializer"},
     ),
@@ -129,14 +133,14 @@ FORMS = {
     "Conv2D": Form(
         "kConvolution",
         "filters=num_filters kernel_size strides padding activation use_bias=bias_term kernel_initializer "
-        "bias_initializer",
+        "bias_initializer kernel_regularizer bias_regularizer",
         inits=KERNEL,
         details=convolve,
     ),
     "Conv1D": Form(
         "kConvolution1D",
         "filters=num_filters kernel_size=kernel strides=stride padding activation use_bias=bias_term "
-        "kernel_initializer bias_initializer",
+        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer",
         required=("kernel_size",),
         inits=KERNEL,
         details=convolve_steps,
@@ -201,18 +205,25 @@ def layer_function(name: str, form: Form, cls: Any) -> Any:
         check_activation(name, activation)
         fields = form.fields(name, conf, values)
         inits = {role: values.get(init, init) for role, init in form.inits.items()}
+        penalties = penalties_of(form, values)
 
         def write(writer: LayerWriter) -> Any:
             more = (details and details(writer, values)) or {}
             written = form.fields(name, conf, values, more) if more else fields
             others = {key: value for key, value in more.items() if conf is None or key not in conf._types}
-            feature = writer.add(form.type, inits=inits, **others, **written)
+            feature = writer.add(form.type, inits=inits, penalties=penalties, **others, **written)
             feature = feature if form.after is None else form.after(writer, feature, values)
             return activate(writer, feature, activation)._replace(flat=form.flat or feature.flat)
 
         return write
 
     return layer(named(function, name, form, cls))
+
+
+def penalties_of(form: Form, values: Mapping[str, Any]) -> dict[str, Penalty]:
+    """Return the penalties of params by role: those of the regularizers beside the initializers of a form."""
+    names = {role: init.replace("_initializer", "_regularizer") for role, init in form.inits.items()}
+    return {role: penalty(values[name]) for role, name in names.items() if values.get(name) is not None}
 
 
 def is_of_nets(cls: Any) -> bool:

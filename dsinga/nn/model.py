@@ -14,6 +14,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import checked, checked_class
 from dsinga.nn.losses import is_loss, loss_kind
+from dsinga.nn.model_params import TrainingState
 from dsinga.nn.net_conf import (
     Objective,
     check_metric_names,
@@ -26,6 +27,7 @@ from dsinga.nn.net_conf import (
 )
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
+from dsinga.nn.regularisers import penalised
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
 from dsinga.registry import nearest_or_listed
@@ -85,7 +87,7 @@ class Model(Trainable):
         self.metrics = flatten(names) if metrics is not None else ()
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
-        self._complete = False  # a loss may have params
+        self._complete, self._training_state = False, TrainingState()  # a loss may have params
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
 
@@ -172,10 +174,11 @@ class Model(Trainable):
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""
-        shapes = {name: symbol.shape for name, symbol in zip(self.input_names(), self._inputs(), strict=True)}
-        if any(shape is None for shape in shapes.values()):
+        shapes = [symbol.builder.settings["shape"] for symbol in self._inputs()]
+        if any(shape is None for shape in shapes):
             return super().input_shapes()
-        return {name: tuple(size or 1 for size in (shape or ())[1:]) for name, shape in shapes.items()}
+        rows = [tuple(shape) if isinstance(shape, Iterable) else (shape,) for shape in shapes]
+        return dict(zip(self.input_names(), rows, strict=True))
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
@@ -191,7 +194,7 @@ class Model(Trainable):
             **{
                 "name": self.name,
                 "train_one_batch": self.algorithm or algorithm_for(layers),
-                "updater": self.optimizer,
+                "updater": penalised(self.optimizer, written.penalties) if written.penalties else self.optimizer,
                 "cluster": self.cluster,
                 "net": {"layer": layers},
                 **fields,

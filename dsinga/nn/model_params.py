@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import numpy as np
 import dsinga.api as api
 from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.durable_files import explained_writing, replace_file
 from dsinga.engine.local_net import LocalNet
 from dsinga.errors import UserError
@@ -25,6 +27,45 @@ from dsinga.net.describe import describe
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.training import check_params, check_start
+
+
+@dataclass
+class TrainingState:
+    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
+
+    Attributes:
+        steps: how many steps it has done.
+        slots: its arrays by param and slot, such as the momentum.
+    """
+
+    steps: int = 0
+    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
+
+        Its arrays are called "param/slot"; "steps" is the number of steps.
+        """
+        if not self.steps:
+            path.unlink(missing_ok=True)
+            return
+        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
+        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
+
+    @classmethod
+    def read(cls, path: Path) -> TrainingState:
+        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
+        if not path.is_file():
+            return cls()
+        arrays = read_safetensors(path)
+        steps = arrays.pop("steps", np.zeros(0, np.int64))
+        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
+            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
+        slots: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in arrays.items():
+            param, _, slot = name.rpartition("/")
+            slots.setdefault(param, {})[slot] = array
+        return cls(int(steps[0]), slots)
 
 
 class ModelParams(ABC):
@@ -45,6 +86,7 @@ class ModelParams(ABC):
         self._params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
         self._fits = 0
+        self._training_state = TrainingState()
         self._arguments: JobArguments | None = None  # of the last fit
 
     @abstractmethod
@@ -128,6 +170,7 @@ class ModelParams(ABC):
                 f"model.params takes arrays by name, or the path of a checkpoint, not {type(params).__name__}"
             )
         self._params = {name: _float32(name, array) for name, array in arrays.items()}
+        self._training_state = TrainingState()
         self._complete = False
 
     def _shaped(self) -> LocalNet:
@@ -215,8 +258,10 @@ class ModelParams(ABC):
 
     @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
+        """Write the model to a folder, from which :func:`load_model` reads it.
 
+        The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
+        ``fit``, in ``optimizer.safetensors``. Nothing is pickled.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
@@ -227,6 +272,7 @@ class ModelParams(ABC):
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / "job.conf", job)
             export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
+            self._training_state.write(path / "optimizer.safetensors")
 
 
 def _float32(name: str, array: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.losses import comparing, loss_builder, may_have_params, metric_names
+from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
@@ -44,6 +45,7 @@ class WrittenNet:
         outputs: the names of the layers of the outputs.
         label_inputs: the names of the inputs that give the labels of each output that has a loss.
         label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
+        penalties: those of params, by name.
     """
 
     layers: list[LayerConf]
@@ -51,6 +53,7 @@ class WrittenNet:
     outputs: list[str]
     label_inputs: list[str]
     label_examples: dict[str, np.ndarray]
+    penalties: dict[str, Penalty]
 
 
 def write_net(
@@ -101,7 +104,7 @@ def write_net(
         net.layers = [part for conf in net.layers for part in weighted(conf)]
         net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
     layers = [feature(symbol).layer for symbol in outputs]
-    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples)
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties)
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:

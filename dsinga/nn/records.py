@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import values_by_name
+from dsinga.arguments import check_range, values_by_name
 from dsinga.data import open_labels, open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
@@ -137,6 +137,25 @@ def add_weights(records: PhaseRecords, weights: Any) -> None:
         raise UserError(f"sample_weight has a number for each record, not the shape {array.shape}")
     records.sources[SAMPLE_WEIGHT] = open_records(array[:, None])
     records.shapes[SAMPLE_WEIGHT] = (1,)
+
+
+def weights_of_classes(class_weight: Any, labels: Any, sample_weight: Any = None) -> np.ndarray:
+    """Return the weights of rows (n,) float32: those of their classes, times ``sample_weight``.
+
+    ``class_weight`` has a factor for some classes, by label; it is 1 for the others. Raises UserError for factors that
+    are no numbers of at least 0, and for labels that are no numpy array of classes (n,).
+    """
+    if not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight has a factor for each class, as in {{0: 1.0, 1: 5.0}}, not {class_weight!r}")
+    if not (isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biu"):
+        raise UserError("class_weight needs y, a numpy array with the class of each record; else give sample_weight")
+    weights = np.ones(len(labels), np.float32)
+    for label, factor in class_weight.items():
+        check_range(f"class_weight[{label!r}]", factor, 0)
+        weights[labels == label] = factor
+    if missing := sorted(set(class_weight) - set(np.unique(labels).tolist())):
+        raise UserError(f"class_weight has a factor for {missing[0]!r}, which is the class of no record")
+    return weights if sample_weight is None else weights * np.asarray(sample_weight, np.float32)
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:

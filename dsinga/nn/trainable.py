@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import dsinga.api as api
 from dsinga.arguments import check_whole
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
+from dsinga.extensions import AtEnd, Extension
 from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.keras_arguments import check_names, checked
-from dsinga.nn.model_params import ModelParams
+from dsinga.nn.model_params import ModelParams, TrainingState
 from dsinga.nn.records import (
     JobArguments,
     Pair,
@@ -31,10 +34,29 @@ from dsinga.nn.records import (
     read_label_paths,
     shapes_of,
     split_pair,
+    weights_of_classes,
 )  # fmt: skip
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+
+class KeptState(Extension):
+    """Keeps the updater's state at the end of training.
+
+    Attributes:
+        slots: arrays by param and slot; none after a run that an error has ended.
+    """
+
+    is_part_of_run = True
+
+    def __init__(self) -> None:
+        self.trigger = AtEnd()
+        self.slots: Mapping[str, Mapping[str, np.ndarray]] = {}
+
+    def run(self, loop: Any) -> None:
+        """Keep the state, which the whole view of a run gives."""
+        self.slots = loop.snapshot()[1]
 
 
 class Trainable(ModelParams):
@@ -152,6 +174,7 @@ class Trainable(ModelParams):
         batch_size: int | None = None,
         train_steps: int | None = None,
         sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
         validation_data: Any = None,
         callbacks: Any = (),
         client: Client | None = None,
@@ -161,12 +184,17 @@ class Trainable(ModelParams):
         progress: bool = True,
         **fields: Any,
     ) -> History:
-        """Train the model and return the history, whose rows are one an epoch; a second call goes on from the params.
+        """Train the model and return the history, whose rows are one an epoch.
+
+        A second call goes on: from the params, the optimizer's state and its step, on which schedules depend.
+        ``compile`` and setting the params begin the optimizer anew.
 
         Args:
             x: records, and labels where they have them; see :meth:`job`.
             y: labels.
             sample_weight: a factor for the loss of each record, (n,).
+            class_weight: a factor for the loss of each class, by label, 1 for the others; the loss is the sum of the
+                weighted ones over the number of records, as in Keras. ``sample_weight`` multiplies it.
             epochs: how many times all records are read, by default once. Training shuffles the records.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             train_steps: the number of batches, in place of ``epochs``.
@@ -192,16 +220,22 @@ class Trainable(ModelParams):
             self._pairs(*split_pair(data)) if has_data(data) else {} for data in ((x, y), validation_data)
         )
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
+        if class_weight is not None:
+            labels = next(iter(pairs.values()), (None, None))[1]
+            sample_weight = weights_of_classes(class_weight, labels, sample_weight)
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
             arguments = self._job_arguments(
                 {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
                 {**fields, "seed": self._fits if seed is None else seed},
             )  # fmt: skip
+            job, earlier, kept = self._bound_job(arguments), self._training_state, KeptState()
             self.result = api.train(
-                self._bound_job(arguments), cluster, workers=workers, workspace=workspace, progress=progress,
-                extensions=callbacks, params=self._params,
+                job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + earlier.steps)),
+                cluster, workers=workers, workspace=workspace, progress=progress,
+                extensions=[*listed(callbacks), kept], params=self._params, updater_state=earlier.slots,
             )  # fmt: skip
         self._arguments = arguments.described()
+        self._training_state = TrainingState(earlier.steps + self.result.step, kept.slots)
         self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
         return self.result.history
 
@@ -269,6 +303,13 @@ class Trainable(ModelParams):
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return features[0] if len(names) == 1 else features
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """Return callbacks, of which there may be a single one or None, as a list."""
+    if callbacks is None:
+        return []
+    return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
 
 
 def check_whole_numbers(**arguments: Any) -> None:

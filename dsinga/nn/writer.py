@@ -17,13 +17,15 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.sequences import make_sequence_layer
 from dsinga.nn.feature import Feature, Writable, row_shape
 from dsinga.nn.initialisers import init_conf
+from dsinga.nn.regularisers import Penalty
 
 
 class NetWriter:
     """The layers of a job while a model is written.
 
     ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share. ``record_shapes`` are the shapes of records
+    that was written, by the id of its builder, for further calls to share. ``penalties`` are those of params, by name.
+    ``record_shapes`` are the shapes of records
     by input layer, for inputs that do not say theirs.
     """
 
@@ -32,6 +34,7 @@ class NetWriter:
         self.layers: list[LayerConf] = []
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
+        self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
 
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
@@ -103,6 +106,7 @@ class LayerWriter:
         name: str | None = None,
         inits: Mapping[str, Any] | None = None,
         fans: Mapping[str, tuple[int, int]] | None = None,
+        penalties: Mapping[str, Penalty] | None = None,
         param: Sequence[Any] | None = None,
         **fields: Any,
     ) -> Feature:
@@ -115,6 +119,7 @@ class LayerWriter:
             name: its name; by default the name of the call.
             inits: initialisers by the role of a param, or the last part of its role.
             fans: inputs and outputs of a param by role, where they are not its columns and rows.
+            penalties: those of params, likewise by role.
             param: the ParamConf of each param; by default those that the user gave.
             fields: further fields of the layer.
         """
@@ -128,6 +133,10 @@ class LayerWriter:
         if layer is not None:
             given = param if param is not None else settings.get("param") or ()
             conf.param = self._params(conf.name, layer, given, inits or {}, fans or {})
+            for spec, name in zip(layer.params, self.net.owners[id(self.builder)], strict=False):
+                factors = by_role(penalties or {}, spec)
+                if isinstance(factors, Penalty):
+                    self.net.penalties[name] = factors
         self.net.layers.append(conf)
         return self._feature(conf, layer, features)
 

@@ -167,14 +167,14 @@ def numbers(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
 
 
-def clipped(conf: UpdaterConf, gradient: np.ndarray) -> np.ndarray:
-    """Return the gradient in float64, clipped."""
+def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the gradient in float64 as the weight decay finds it: clipped, then with penalties."""
     g: np.ndarray = gradient.astype(np.float64)
     if conf.clip_norm:
         g = g * min(1.0, conf.clip_norm / float(np.linalg.norm(g)))
     if conf.clip_high > conf.clip_low:
         g = np.clip(g, conf.clip_low, conf.clip_high)
-    return g
+    return g + conf.l1 * np.sign(w) + 2 * conf.l2 * w
 
 
 def assert_same(actual: Arrays, expected: Arrays) -> None:

@@ -32,7 +32,10 @@ from dsinga.training.ema import decay_at
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
-PARAM_SETTINGS = ("learning_rate", "momentum", "momentum_conf", "weight_decay", "clip_low", "clip_high", "clip_norm")
+PARAM_SETTINGS = (
+    "learning_rate", "momentum", "momentum_conf", "weight_decay", "l1", "l2", "clip_low", "clip_high",
+    "clip_norm",
+)  # fmt: skip
 
 
 def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf:
@@ -72,6 +75,7 @@ def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
     return described
 
 
+SMALLEST = float(np.finfo(np.float32).tiny)  # keeps 0 / 0 from being NaN
 Block = Any  # an array, or what stands for one: see dsinga.ops.ufunc_programs
 Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  # see Updater.change
 
@@ -126,6 +130,18 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
     return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
 
 
+@dataclass(frozen=True)
+class Later:
+    """A schedule that begins so many steps later: those that an earlier run has done."""
+
+    schedule: Callable[[int], float]
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of the schedule at ``step``, counted from the end of the earlier run."""
+        return self.schedule(step + self.steps)
+
+
 class Updater(Configured, ABC):
     """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
@@ -145,7 +161,7 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rate = schedule(conf.learning_rate)
+        self.rate = Later(schedule(conf.learning_rate), conf.earlier_steps)
         self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
         self.decoupled = self.decoupled or conf.decoupled_weight_decay
@@ -248,8 +264,9 @@ class Updater(Configured, ABC):
         """
         lr = self.rate_at(step) * lr_scale
         shape = shape if self.whole else ()
-        ema_decay = decay_at(self.conf.ema_conf, step)
-        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale, shape, ema_decay)
+        counted = step + self.conf.earlier_steps
+        ema_decay, decay = decay_at(self.conf.ema_conf, counted), self.conf.weight_decay * wd_scale
+        formula = Formula(self, self.change_at(counted), lr, decay, shape, ema_decay)
         slots = [state[slot] for slot in self.state_slots]
         if self.whole:
             gradient = gradient.dense().reshape(-1) if isinstance(gradient, SparseRows) else gradient
@@ -307,6 +324,11 @@ class Formula:
             g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
+        if conf.l2:
+            g = np.add(g, np.multiply(w, 2 * conf.l2, out=s), out=t)
+        if conf.l1:  # of sign(w), which is 0 of 0
+            size = np.add(np.absolute(w, out=s), SMALLEST, out=s)
+            g = np.add(g, np.multiply(np.divide(w, size, out=s), conf.l1, out=s), out=t)
         self.updater.decay_and_change(self.change, self.lr, self.decay, w, g, slots, t, s)
         if (decay := self.ema_decay) is not None:
             for a in averages:

@@ -11,9 +11,7 @@ from dsinga.job import UpdaterConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Share
 from dsinga.registry import register
-from dsinga.training.updater import Block, Change, Updater
-
-SMALLEST = float(np.finfo(np.float32).tiny)
+from dsinga.training.updater import SMALLEST, Block, Change, Updater
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:

@@ -117,7 +117,7 @@ def saved(folder: Path, client: Client | None) -> Report:
         callbacks=KeepBest("val_loss"), workspace=folder / "fit", checkpoint_freq=9, **QUIET,
     )  # fmt: skip
     model.save(folder / "model")
-    loaded = nn.load(folder / "model")
+    loaded = nn.load_model(folder / "model")
     names = [layer.name for layer in model.job().neuralnet.layer if layer.name.startswith("dense")]
     features = {f"feature-{name}": value for name, value in zip(names, loaded.features(IMAGES, names), strict=True)}
     return report({**loaded.params, **features, "output": loaded.predict(IMAGES)}, history)

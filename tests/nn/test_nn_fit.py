@@ -153,7 +153,7 @@ def test_params_can_be_set_and_saved(trained, tmp_path):
     other.set_weights(model.get_weights())
     assert_same(other.params, model.params)
     model.save(tmp_path / "saved")
-    loaded = nn.load(tmp_path / "saved")
+    loaded = nn.load_model(tmp_path / "saved")
     assert_same(loaded.params, model.params)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
@@ -170,7 +170,7 @@ def test_a_model_that_was_trained_with_weights_is_usable_after_load(tmp_path, le
     model.fit(X, Y, sample_weight=weights, validation_data=(X, Y), batch_size=50, progress=False, **length)
     assert "sample_weight" not in str(model)
     model.save(tmp_path)
-    loaded = nn.load(tmp_path)
+    loaded = nn.load_model(tmp_path)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
     loaded.fit(X[:120], Y[:120], progress=False)
@@ -188,8 +188,8 @@ def test_a_model_of_numbers_predicts_on_a_cluster_and_after_load(threads, tmp_pa
     model.fit(X, X[:, :3], progress=False)
     np.testing.assert_allclose(model.predict(X, client=threads), model.predict(X), rtol=1e-5, atol=1e-6)
     model.save(tmp_path)
-    np.testing.assert_array_equal(nn.load(tmp_path).predict(X), model.predict(X))
-    assert nn.load(tmp_path).evaluate(X, X[:, :3]) == model.evaluate(X, X[:, :3])
+    np.testing.assert_array_equal(nn.load_model(tmp_path).predict(X), model.predict(X))
+    assert nn.load_model(tmp_path).evaluate(X, X[:, :3]) == model.evaluate(X, X[:, :3])
 
 
 def test_a_model_is_shown_as_a_table_and_as_a_job(trained, capsys):
@@ -327,4 +327,4 @@ def test_a_model_that_cannot_be_saved_says_where(tmp_path, place):
     with pytest.raises(UserError, match=rf"{place} cannot be written: .*; name a folder that can be written$"):
         model.save(tmp_path / place)
     model.save(tmp_path / "new" / "folders")
-    assert nn.load(tmp_path / "new" / "folders").predict(X).shape == (150, 3)
+    assert nn.load_model(tmp_path / "new" / "folders").predict(X).shape == (150, 3)

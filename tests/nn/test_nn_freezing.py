@@ -94,7 +94,7 @@ def test_an_added_layer_and_a_new_loss_get_initial_values(tmp_path):
     model.compile("sgd", nn.ClassSoftmaxLoss(3, [0, 1]))
     assert len(model.get_weights()) > len(after)
     model.save(tmp_path)
-    np.testing.assert_array_equal(nn.load(tmp_path).predict(X), model.predict(X))
+    np.testing.assert_array_equal(nn.load_model(tmp_path).predict(X), model.predict(X))
 
 
 def test_params_of_which_the_net_has_none_are_refused():
@@ -155,7 +155,7 @@ def test_weights_have_the_order_of_layers_after_fit_and_after_load(tmp_path):
     model.fit(X, Y, progress=False)
     names = [f"{layer}_{role}" for layer in ("dense", "dense_1", "dense_2") for role in ("weight", "bias")]
     model.save(tmp_path)
-    loaded = nn.load(tmp_path)
+    loaded = nn.load_model(tmp_path)
     for trained in (model, loaded):
         for array, name in zip(trained.get_weights(), names, strict=True):
             np.testing.assert_array_equal(array, model.params[name])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from tests.support.keras_figures import FILE, LAYERS, numbers
+from tests.support.keras_figures import FILE, LAYERS, TRAINING, numbers, training_data
 
 FIGURES = json.loads(FILE.read_text())
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -49,9 +49,62 @@ def params_of(kind: str, record: tuple[int, ...], arguments: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_keras_computes(name: str):
     kind, arguments, record = LAYERS[name]
-    x = numbers(3, *record)
     images = len(record) == 3
-    model = nn.Sequential([nn.Input((record[-1], *record[:-1]) if images else record), layer_of(kind, arguments)])
+    data_format = {"data_format": "channels_last"} if images else {}
+    model = nn.Sequential([nn.Input(record, **data_format), layer_of(kind, arguments)])
     model.set_weights(params_of(kind, record, arguments))
-    y = model.predict(np.moveaxis(x, -1, 1) if images else x)
+    y = model.predict(numbers(3, *record))
     np.testing.assert_allclose(np.moveaxis(y, 1, -1) if images else y, FIGURES["layers"][name], **CLOSE)
+
+
+def trained(name: str, **more: Any) -> tuple[nn.Sequential, list[float]]:
+    """Return the net of a case of training, trained as in Keras, and the losses of its epochs."""
+    case = TRAINING[name]
+    settings = {
+        argument: getattr(nn, value[0])(**value[1]) if isinstance(value, tuple) else value
+        for argument, value in case.get("layer", {}).items()
+    }
+    model = nn.Sequential([nn.Input(4), nn.Dense(3, activation="softmax", **settings)])
+    kind, arguments = case.get("optimizer", ("SGD", {"learning_rate": 0.1}))
+    if "schedule" in case:
+        arguments = {"learning_rate": nn.ExponentialDecay(**case["schedule"])}
+    model.compile(getattr(nn, kind)(**arguments), "sparse_categorical_crossentropy")
+    model.set_weights([numbers(4, 3).T, numbers(3)])
+    losses: list[float] = []
+    for epochs in case.get("fits", (3,)):
+        arguments = {"batch_size": 12, "epochs": epochs, "progress": False, **case.get("fit", {}), **more}
+        losses += model.fit(*training_data(), **arguments).history["loss"]
+    return model, losses
+
+
+GOES_ON = ("momentum", "adam", "rmsprop", "schedule")
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_further_fit_goes_on_with_the_optimizer_as_in_keras(name: str):
+    model, losses = trained(name)
+    figures = FIGURES["training"][name]
+    np.testing.assert_allclose(losses, figures["loss"], **CLOSE)
+    for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
+        # Keras's epsilon of Adam is in the correction of the bias.
+        np.testing.assert_allclose(weight.T, figure, **(CLOSE if name != "adam" else {"rtol": 0, "atol": 5e-5}))
+
+
+PENALISED = ("l1", "l2", "l1 and l2", "by name")
+
+
+@pytest.mark.parametrize("name", PENALISED)
+def test_penalties_move_params_as_in_keras(name: str):
+    model, losses = trained(name)
+    figures = FIGURES["training"][name]
+    for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
+        np.testing.assert_allclose(weight.T, figure, **CLOSE)
+    assert losses[0] < figures["loss"][0]  # Keras adds the penalty to the loss that it reports
+
+
+def test_weights_of_classes_are_as_in_keras():
+    model, losses = trained("class_weight")
+    figures = FIGURES["training"]["class_weight"]
+    for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
+        np.testing.assert_allclose(weight.T, figure, **CLOSE)
+    np.testing.assert_allclose(losses, figures["loss"], **CLOSE)

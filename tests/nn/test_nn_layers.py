@@ -256,7 +256,7 @@ def test_image_layers_refuse_records_with_channels_last(layer):
     x, y = np.zeros((10, 12, 12, 3), np.float32), np.arange(10) % 3
     of_data = nn.Sequential([nn.Rescaling(0.5), layer, nn.Dense(3)])
     of_data.compile("sgd", "sparse_categorical_crossentropy")
-    remedy = r"\(batch, 12, 12, 3\), whose channels are last; use x = np.moveaxis\(x, -1, 1\), and \(3, 12, 12\)"
+    remedy = r'12, 12, 3\), whose channels are last; begin with nn.Input\(\(12, 12, 3\), data_format="channels_last"\)'
     for refused in (lambda: written(layer, shape=(12, 12, 3)), lambda: of_data.fit(x, y, progress=False)):
         with pytest.raises(UserError, match=remedy):
             refused()

@@ -30,6 +30,7 @@ OPTIONS = {
 }
 
 
+PENALTIES = {"l1": 0.05, "l2": 0.03, "clip_low": -0.5, "clip_high": 0.7}
 MOVING = {"base_momentum": 0.3, "final_momentum": 0.8, "saturation_step": 4}
 
 
@@ -55,6 +56,8 @@ class TestBuiltInUpdaters(UpdaterContract):
         for kind in ("kSGD", "kNesterov", "kRMSProp", "kLion")
     ]
     confs.append(conf_of("kRMSProp", rmsprop_conf={"rho": 0.8, "centered": True}, weight_decay=0.02, delta=1e-3))
+
+    confs += [conf_of(kind, **PENALTIES, delta=1e-3) for kind in ("kSGD", "kAdam")]
 
     def formula(self, conf, step, lr, w, g, slots):
         assert lr == 0.1 * 0.5 ** (step // 2) * LR_SCALE

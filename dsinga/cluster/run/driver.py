@@ -47,6 +47,7 @@ def train(
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
+    updater_state: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
@@ -63,6 +64,7 @@ def train(
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
     job names. ``params`` replace initial values, by name; params that the net does not have are left out.
+    ``updater_state`` is that of an earlier run, by param and slot.
 
     ``cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then ends
     after its rounds in flight, and a checkpoint is written; without, it ends at once. ``saved`` is called after each
@@ -74,8 +76,8 @@ def train(
     started = time.perf_counter()
     cancellation = Cancellation(cancelled)
     options = RunOptions(
-        workspace=workspace, roots=roots, resume=resume, extensions=extensions, params=params, saved=saved,
-        check_workspace=check_workspace,
+        workspace=workspace, roots=roots, resume=resume, extensions=extensions, params=params,
+        updater_state=updater_state, saved=saved, check_workspace=check_workspace,
     )  # fmt: skip
     grain.check(job)
     task_client()  # before a run on a cluster that was started within a task makes one

@@ -15,6 +15,7 @@ from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import ARRAYS, Kind, Options
+from dsinga.data.sources.batch_sequences import BATCHES
 from dsinga.data.sources.dask_arrays import DASK_ARRAYS
 from dsinga.data.sources.data_frames import FRAMES
 from dsinga.data.sources.stores import PATHS, is_path, open_store, refuse_numpy_file
@@ -22,7 +23,7 @@ from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 from dsinga.errors import UserError
 
 # In the order in which an object is asked; all but paths convert to numpy arrays, too.
-KINDS = (PATHS, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)
+KINDS = (PATHS, BATCHES, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)
 
 
 class DataSource(ABC):
@@ -82,6 +83,7 @@ def open_records(
             - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
+            - a sequence of batches, as Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
             - a source of records, which is returned as it is, or a :class:`DataSource`, which opens one.
         data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
             names.
@@ -147,6 +149,11 @@ def _refusal(x: Any) -> UserError:
     kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
     if type(x).__module__.startswith("zarr."):
         remedy = 'give its path, or its arrays: (group["x"], group["y"])'
+    elif hasattr(x, "__iter__") and not hasattr(x, "toarray"):
+        remedy = (
+            "records are read again and by row: write its batches (x, y) to a store, once, by "
+            "dsinga.data.write_store(path, batches), and give the path"
+        )
     elif hasattr(x, "toarray"):
         remedy = "sparse matrices are not read; give x.toarray()"
     return UserError(f"records cannot be read from a {kind}; {remedy}")

@@ -1,0 +1,126 @@
+"""A further fit goes on with the optimizer; saved models do, too; images may have their channels last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.errors import UserError
+from tests.support.small_job import assert_same
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(3, size=60)
+X = (RNG.normal(size=(60, 4)) + 3 * Y[:, None] * np.array([1, -1, 1, 0])).astype(np.float32)
+WHOLE: dict[str, Any] = {"batch_size": 60, "progress": False}  # an epoch is a step, of all records
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def blobs(optimizer: Any = None) -> nn.Sequential:
+    model = nn.Sequential([nn.Input(4), nn.Dense(8, activation="tanh"), nn.Dense(3)])
+    model.compile(optimizer or nn.Adam(nn.ExponentialDecay(0.1, 2, 0.7)), "sparse_categorical_crossentropy")
+    return model
+
+
+def assert_near(model: nn.Sequential, other: nn.Sequential) -> None:
+    for name, array in model.params.items():
+        np.testing.assert_allclose(array, other.params[name], **CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop", "Adagrad", "Adadelta"])
+def test_two_fits_are_one_of_as_many_epochs(kind: str):
+    optimizers = [getattr(nn, kind)(0.05, **({"momentum": 0.9} if kind == "SGD" else {})) for _ in range(2)]
+    model, once = map(blobs, optimizers)
+    model.fit(X, Y, epochs=3, **WHOLE)
+    history = model.fit(X, Y, epochs=4, **WHOLE)
+    once.fit(X, Y, epochs=7, **WHOLE)
+    assert_near(model, once)
+    assert len(history.history["loss"]) == 4
+
+
+TOPOLOGIES = {"features": {"workers": 2}, "two servers": {"workers": 2, "servers": 2}, "groups": {"server_groups": 1}}
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_a_further_fit_on_a_cluster_is_that_in_this_process(name: str, threads: Any):
+    model, here = blobs(), blobs()
+    for epochs in (2, 3):
+        here.fit(X, Y, epochs=epochs, **WHOLE)
+        model.fit(X, Y, epochs=epochs, client=threads, cluster=nn.Cluster(**TOPOLOGIES[name]), **WHOLE)
+    assert_near(model, here)
+
+
+def test_compile_and_new_params_begin_the_optimizer_anew():
+    first, params = blobs(), None
+    first.fit(X, Y, epochs=3, **WHOLE)
+    params = first.params
+    anew = blobs()
+    anew.params = params
+    anew.fit(X, Y, epochs=2, seed=1, **WHOLE)
+    compiled, given, kept = blobs(), blobs(), blobs()
+    for model in (compiled, given, kept):
+        model.fit(X, Y, epochs=3, **WHOLE)
+    compiled.compile(nn.Adam(nn.ExponentialDecay(0.1, 2, 0.7)), "sparse_categorical_crossentropy")
+    given.params = params
+    for model in (compiled, given, kept):
+        model.fit(X, Y, epochs=2, seed=1, **WHOLE)
+    assert_same(compiled.params, anew.params)
+    assert_same(given.params, anew.params)
+    assert any((kept.params[name] != array).any() for name, array in anew.params.items())
+
+
+def test_params_that_were_frozen_begin_with_no_state():
+    model = blobs()
+    model.layers[0].trainable = False
+    model.fit(X, Y, epochs=2, **WHOLE)
+    before = model.params["dense_weight"].copy()
+    model.trainable = True
+    model.fit(X, Y, epochs=2, **WHOLE)
+    assert (model.params["dense_weight"] != before).any()
+
+
+def test_a_saved_model_goes_on(tmp_path: Path):
+    model = blobs()
+    model.save(tmp_path)
+    assert not (tmp_path / "optimizer.safetensors").exists()
+    model.fit(X, Y, epochs=3, **WHOLE)
+    model.save(tmp_path)
+    loaded = nn.load_model(tmp_path)
+    for each in (model, loaded):
+        each.fit(X, Y, epochs=2, seed=5, **WHOLE)
+    assert_same(loaded.params, model.params)
+    (tmp_path / "optimizer.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="optimizer.safetensors"):
+        nn.load_model(tmp_path)
+
+
+def test_images_may_have_their_channels_last(tmp_path: Path):
+    images = RNG.integers(0, 255, (40, 6, 5, 3)).astype(np.uint8)
+    labels = np.arange(40) % 3
+
+    def convnet(*inputs: Any) -> nn.Sequential:
+        layers = [nn.Rescaling(1 / 255), nn.Conv2D(4, 3, padding="same", activation="relu"), nn.Flatten(), nn.Dense(3)]
+        model = nn.Sequential([*inputs, *layers])
+        model.compile("adam", "sparse_categorical_crossentropy")
+        return model
+
+    first = convnet(nn.Input((3, 6, 5)))
+    last, unsaid = (
+        convnet(nn.Input((6, 5, 3), data_format="channels_last")),
+        convnet(nn.Input(data_format="channels_last")),
+    )
+    assert last.layers[1](nn.Input((6, 5, 3), data_format="channels_last")).shape == (None, 4, 6, 5)
+    first.fit(np.moveaxis(images, -1, 1), labels, epochs=2, progress=False)
+    for model in (last, unsaid):
+        model.fit(images, labels, epochs=2, progress=False)
+        assert_same(model.params, first.params)
+        np.testing.assert_allclose(model.predict(images), first.predict(np.moveaxis(images, -1, 1)), **CLOSE)
+    last.save(tmp_path)
+    loaded = nn.load_model(tmp_path)
+    np.testing.assert_array_equal(loaded.predict(images), last.predict(images))
+    assert loaded.evaluate(images, labels) == last.evaluate(images, labels)
+    with pytest.raises(UserError, match=r"records have shape \(3, 5, 3\), but .* \(6, 5, 3\)"):
+        last.predict(images[:, :3])
