@@ -55,7 +55,8 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 
     A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
     place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
-    register one name, where two names have one number, and for a ``Conf`` that is not a subclass of :class:`dsinga.job.Settings`.
+    register one name, where two names have one number, and for a ``Conf`` that is not a subclass of
+    :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")

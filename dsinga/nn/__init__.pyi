@@ -11,6 +11,7 @@ from dsinga.job.updaterconf import LRGenConf
 from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
+from dsinga.nn import augment as augment
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
 from dsinga.nn.model import Model as Model
@@ -18,10 +19,30 @@ from dsinga.nn.model import Sequential as Sequential
 from dsinga.nn.optimizers import Momentum
 from dsinga.nn.optimizers import Rate
 from dsinga.nn.regularisers import Penalty
+from dsinga.nn.schedules import Rate
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.symbol import Symbol
 from typing import Any
 import os
+
+def AbsoluteLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def Activation(
     activation: str,
@@ -33,6 +54,7 @@ def Activation(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -45,9 +67,15 @@ def Adadelta(
     rho: float = 0.95,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaDelta of Zeiler (2012) (kAdaDelta).
 
@@ -59,9 +87,15 @@ def Adagrad(
     learning_rate: Rate = 0.001,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
@@ -74,11 +108,40 @@ def Adam(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+
+def AdamW(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.004,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
+) -> UpdaterConf:
+    """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
     Args:
         beta_1: the decay of the first moment, the running mean of gradients.
@@ -91,9 +154,15 @@ def Adamax(
     beta_2: float = 0.999,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """AdaMax without bias correction (kAdamMax).
 
@@ -111,6 +180,7 @@ def Add(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -129,6 +199,7 @@ def Attention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -154,6 +225,7 @@ def AveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -176,16 +248,17 @@ def AveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding counts
-    as zeros, which in Keras it does not.
+    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
+    out.
 
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def BM(
     momentum: float = 0.1,
@@ -198,6 +271,7 @@ def BM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -217,6 +291,7 @@ def BatchNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -245,10 +320,32 @@ def CRF(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
+
+def CTCLoss(
+    blank: int = 0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time (kCTCLoss).
+
+    Args:
+        blank: the class that stands for no label.
+        scale: the factor of the loss and its gradient."""
 
 def CachedAttention(
     num_heads: int = 1,
@@ -264,6 +361,7 @@ def CachedAttention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -287,6 +385,7 @@ def ClassSoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -315,6 +414,7 @@ def Concate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -334,6 +434,7 @@ def Concatenate(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -343,6 +444,27 @@ def Constant(
     value: float = 0.0,
 ) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
+
+def ContrastiveLoss(
+    margin: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d (kContrastiveLoss).
+
+    Args:
+        margin: the distance from which rows that do not belong together count no more.
+        scale: the factor of the loss and its gradient."""
 
 def Conv1D(
     filters: int,
@@ -363,6 +485,7 @@ def Conv1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -374,7 +497,7 @@ def Conv1D(
         filters: the number of filters.
         kernel_size: how many steps a window has.
         strides: by how many steps the window moves.
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -401,6 +524,7 @@ def Conv2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -410,7 +534,7 @@ def Conv2D(
         filters: the number of filters.
         kernel_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
@@ -429,6 +553,7 @@ def Convolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    same: bool = False,
     bias_term: bool = True,
     workspace_byte_limit: int = 512,
     *,
@@ -439,6 +564,7 @@ def Convolution(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -454,6 +580,7 @@ def Convolution(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
@@ -462,16 +589,54 @@ def CosineDecay(
     initial_learning_rate: float,
     decay_steps: int,
     alpha: float = 0.0,
-    warmup_steps: int = 0,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
-        alpha: the last rate, as a share of base_lr.
-        warmup_steps: the number of steps before, in which the rate rises from 0 to base_lr."""
+        alpha: the last rate, as a share of base_lr."""
+
+def CosineDecayRestarts(
+    initial_learning_rate: float,
+    first_decay_steps: int,
+    t_mul: float = 2.0,
+    m_mul: float = 1.0,
+    alpha: float = 0.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Half a cosine from base to alpha·base in first_decay_steps steps, again and again (kCosineRestarts).
+
+    Args:
+        first_decay_steps: the number of steps of the first period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: what the height of the cosine is multiplied by in each period.
+        alpha: the lowest rate, as a share of base_lr."""
+
+def CosineLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine (kCosineLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def CosineSimilarity(
     scale: float = 1.0,
@@ -483,6 +648,7 @@ def CosineSimilarity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -508,6 +674,7 @@ def Dense(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -537,6 +704,7 @@ def Dropout(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -555,6 +723,7 @@ def Dueling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -572,6 +741,7 @@ def Dummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -596,6 +766,7 @@ def Embedding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -619,6 +790,7 @@ def EntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -638,6 +810,7 @@ def EuclideanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -653,6 +826,8 @@ def ExponentialDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
 
@@ -665,10 +840,36 @@ def Flatten(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Makes each row a vector: no layer of the job, because layers that take vectors flatten their source."""
+    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
+
+    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last."""
+
+def FocalLoss(
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p (kFocalLoss).
+
+    Args:
+        gamma: the exponent of 1 - p', by which sure and right answers count less.
+        alpha: the weight of the answer 1; 1 - alpha is that of 0.
+        scale: the factor of the loss and its gradient."""
 
 def GELU(
     *,
@@ -679,6 +880,7 @@ def GELU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -706,6 +908,7 @@ def GRU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -719,7 +922,7 @@ def GRU(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -735,6 +938,7 @@ def GlobalAveragePooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -751,6 +955,7 @@ def GlobalAveragePooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -765,6 +970,7 @@ def GlobalMaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -781,6 +987,7 @@ def GlobalMaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -799,6 +1006,7 @@ def HingeLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -821,6 +1029,7 @@ def HuberLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -839,6 +1048,7 @@ def Identity(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -858,6 +1068,7 @@ def ImagePreprocess(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -882,6 +1093,7 @@ def InnerProduct(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -907,7 +1119,8 @@ def Input(
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
             (B, C, H, W), as of other images.
-        store: further fields of its ``store_conf``, such as ``random_skip``.
+        store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
+            ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
 
@@ -918,10 +1131,31 @@ def InverseTimeDecay(
     staircase: bool = False,
     minimum_lr: float | None = None,
     start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``."""
+
+def KLDivergenceLoss(
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x (kKLDivergenceLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient."""
 
 def L1(
     l1: float = 0.01,
@@ -956,6 +1190,7 @@ def LRN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -989,6 +1224,7 @@ def LSTM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1004,7 +1240,7 @@ def LSTM(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -1020,10 +1256,34 @@ def Label(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
+
+def Lamb(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-07,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
+) -> UpdaterConf:
+    """LAMB, whose steps are as long as a share of the param (kLamb).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Layer(
     type: str,
@@ -1044,6 +1304,7 @@ def LayerNorm(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1062,6 +1323,7 @@ def LayerNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1077,6 +1339,7 @@ def LeakyReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1095,6 +1358,7 @@ def LearnedVector(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1115,9 +1379,15 @@ def Lion(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
 
@@ -1138,6 +1408,7 @@ def LocalResponseNormalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1160,6 +1431,7 @@ def MaxPooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1182,6 +1454,7 @@ def MaxPooling2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1190,7 +1463,7 @@ def MaxPooling2D(
     Args:
         pool_size: the window, a number or (rows, columns).
         strides: by how much the window moves, a number or (rows, columns).
-        padding: "valid", "same", which needs an odd window, or how many zeros are on each side."""
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def MeanLoss(
     scale: float = 1.0,
@@ -1202,6 +1475,7 @@ def MeanLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1228,6 +1502,7 @@ def Mnist(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1261,6 +1536,7 @@ def MultiHeadAttention(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1279,10 +1555,38 @@ def Multiply(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
+
+def Muon(
+    learning_rate: Rate = 0.001,
+    beta: float = 0.95,
+    rms: float = 0.2,
+    adamw_match: list[str] = [],
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
+    clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
+    clip_value: float = 0.0,
+    param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
+) -> UpdaterConf:
+    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params (kMuon).
+
+    Args:
+        beta: the decay of the running mean of a matrix's gradients.
+        rms: the root mean square of a step of a square matrix of full rank, times lr.
+        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are better so.
+        beta_1: the decay of the first moment of AdamW.
+        beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(
     mean: float | None = None,
@@ -1297,12 +1601,35 @@ def Normalization(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
 
     ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
+
+def OneCycle(
+    max_lr: float,
+    total_steps: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 10000.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
+
+    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
+    it rises. :func:`OneCycleMomentum` moves the momentum the other way."""
+
+def OneCycleMomentum(
+    highest: float = 0.95,
+    lowest: float = 0.85,
+) -> MomentumConf:
+    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
 
 def OneHot(
     num_tokens: int | None,
@@ -1314,6 +1641,7 @@ def OneHot(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1334,6 +1662,7 @@ def PPOLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1355,6 +1684,7 @@ def PReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1407,6 +1737,7 @@ def PolicyGradientLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1415,6 +1746,23 @@ def PolicyGradientLoss(
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
+
+def PolynomialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0,
+    power: float = 1.0,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """(base - end_learning_rate)·(1 - r)^power + end_learning_rate, r = step / decay_steps, at most 1 (kPolynomial).
+
+    Args:
+        decay_steps: the number of steps from base_lr to end_learning_rate.
+        end_learning_rate: the rate after decay_steps steps, and from there on.
+        power: the exponent: 1 for a line."""
 
 def Pooling(
     kernel: int | None = None,
@@ -1426,8 +1774,10 @@ def Pooling(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    same: bool = False,
     pool: str = 'MAX',
     global_pooling: bool = False,
+    count_include_pad: bool = True,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1436,6 +1786,7 @@ def Pooling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1451,8 +1802,10 @@ def Pooling(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
-        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA."""
+        global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
+        count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
 
 def Pooling1D(
     pool: str = 'MAX',
@@ -1466,13 +1819,14 @@ def Pooling1D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
-        pool: what a window gives: its maximum, mean, sum, first step or last step.
+        pool: what a window gives: its maximum, mean, sum, first step, last step, or, of both directions of a recurrent layer, the last step of the one and the first of the other.
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
@@ -1486,6 +1840,7 @@ def PositionalEncoding(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1509,6 +1864,7 @@ def RBM(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1531,6 +1887,7 @@ def RBMHid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1555,6 +1912,7 @@ def RBMVis(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1576,6 +1934,7 @@ def RMSNorm(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1589,9 +1948,15 @@ def RMSprop(
     rho: float = 0.9,
     epsilon: float = 1e-07,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
     *,
     centered: bool = False,
 ) -> UpdaterConf:
@@ -1616,6 +1981,7 @@ def RNNDummy(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1637,6 +2003,7 @@ def RNNLabel(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1654,6 +2021,7 @@ def RandomCrop(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1671,6 +2039,7 @@ def RandomFlip(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1698,6 +2067,7 @@ def ReLU(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1717,19 +2087,45 @@ def Rescaling(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+
+def Reshape(
+    target_shape: list[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
+
+    Args:
+        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left."""
 
 def SGD(
     learning_rate: Rate = 0.01,
     momentum: Momentum = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
+    clip_global_norm: float = 0.0,
     clip_value: float = 0.0,
     param_settings: Sequence[ParamSettingsConf] = (),
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_warmup: bool = False,
+    ema_every: int = 1,
 ) -> UpdaterConf:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
@@ -1745,6 +2141,7 @@ def STanh(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1764,6 +2161,7 @@ def SampledLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1792,10 +2190,23 @@ def SequenceLength(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
+
+def SequentialSchedule(
+    schedules: Sequence[Rate],
+    boundaries: Sequence[int],
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
+
+    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
 
 def Sigmoid(
     *,
@@ -1806,6 +2217,7 @@ def Sigmoid(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1821,6 +2233,7 @@ def SigmoidCrossEntropyLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1849,6 +2262,7 @@ def SimpleRNN(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1860,7 +2274,7 @@ def SimpleRNN(
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: True, for the feature of all steps.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -1878,6 +2292,7 @@ def Slice(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1892,6 +2307,7 @@ def Softmax(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1909,6 +2325,7 @@ def SoftmaxLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1931,6 +2348,7 @@ def SpatialDropout2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1949,6 +2367,7 @@ def Split(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1965,6 +2384,7 @@ def TDLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -1979,6 +2399,27 @@ def TimeDistributed(
 ) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
 
+def TripletLoss(
+    margin: float = 1.0,
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂ (kTripletLoss).
+
+    Args:
+        margin: by how much the second distance should be the larger one.
+        scale: the factor of the loss and its gradient."""
+
 def VTraceLoss(
     distribution: str = 'kCategorical',
     rho_clip: float = 1.0,
@@ -1992,6 +2433,7 @@ def VTraceLoss(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
@@ -2013,6 +2455,7 @@ def ZeroPadding2D(
     trainable: bool = True,
     partition_dim: int | None = None,
     location: int | None = None,
+    recompute: bool = False,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:

@@ -71,7 +71,7 @@ class UpdaterContract:
         for step in range(STEPS):
             gradient = numbers(step + 1)
             lr = float(updater.rate(step)) * LR_SCALE
-            g = clipped(conf, gradient)
+            g = prepared(conf, gradient, w)
             if updater.whole and not updater.decoupled:
                 pass  # the formula has the decay
             elif updater.decoupled:

@@ -89,6 +89,8 @@ def test_averages_of_params_are_changed_by_the_same_launch(ops: Any):
         params.step(step, [(1.0, 1.0)] * len(SIZES))
         assert launches() == ["update"]
     params.compare(np.testing.assert_array_equal)
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("clip_global_norm", [0.0, 0.5])
 def test_whole_params_are_changed_on_the_device(ops: Any, kind: UpdaterType, clip_global_norm: float):
