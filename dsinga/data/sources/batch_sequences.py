@@ -32,7 +32,8 @@ class Batches:
         self.count = len(sequence)
         if not self.count:
             raise UserError(f"{self.words} has no batches")
-        self._lock, self._newest = threading.Lock(), (-1, ())
+        self._lock = threading.Lock()
+        self._newest: tuple[int, tuple[np.ndarray, ...]] = (-1, ())
         self.size = len(self.part(0, 0))
         self.length = (self.count - 1) * self.size + len(self.part(self.count - 1, 0))
 
@@ -75,7 +76,8 @@ class Batches:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock, self._newest = threading.Lock(), (-1, ())
+        self._lock = threading.Lock()
+        self._newest: tuple[int, tuple[np.ndarray, ...]] = (-1, ())
 
 
 class BatchColumn(Column):
