@@ -64,7 +64,7 @@ def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
             yield from ((f"[{extension}]", inner) for extension, inner in value.items())
         else:
             # A list with one value is written as a single value, a list of messages as one field for each.
-            single = isinstance(value, list) and (len(value) == 1 or isinstance(value[0], Message))
+            single = isinstance(value, list) and (len(value) == 1 or isinstance(next(iter(value), None), Message))
             yield from ((name, item) for item in (value if single else [value]))
 
 

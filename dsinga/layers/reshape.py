@@ -28,7 +28,7 @@ class Reshape(Layer):
         """Settings of kReshape."""
 
         shape: list[Size] = setting(
-            [-1], "the shape of a row, without the batch; one axis may be -1, the size that is left"
+            [], "the shape of a row, without the batch; one axis may be -1, the size that is left; by default a vector"
         )
 
     settings: Conf
@@ -39,9 +39,9 @@ class Reshape(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        source, sizes = self.source_shapes[0], list(self.settings.shape)
+        source, sizes = self.source_shapes[0], list(self.settings.shape) or [-1]
         numbers = math.prod(source[1:])
-        if 0 in sizes or sizes.count(-1) > 1 or not sizes:
+        if 0 in sizes or sizes.count(-1) > 1:
             raise self.fail(
                 f"has the shape {as_text(sizes)}; give whole numbers above 0, one of which may be -1 for the size that "
                 "is left",

@@ -66,7 +66,7 @@ def begin_run(
     net_params = nets[Phase.kTrain].params
     if not options.resume:
         params = begin_anew(job, net_params, options.params or {}, options.roots)
-        state = complete_state(job, net_params, options.updater_state) if options.updater_state else None
+        state = complete_state(job, net_params, params, options.updater_state) if options.updater_state else None
         return all_extensions, Snapshot(0, params, state)
     checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
     return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
@@ -90,19 +90,23 @@ def begin_anew(
 
 
 def complete_state(
-    job: Job, net_params: Mapping[str, Param], state: Mapping[str, Mapping[str, np.ndarray]]
+    job: Job,
+    net_params: Mapping[str, Param],
+    params: Arrays,
+    state: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[str, Arrays]:
     """Return copies of an updater's state, and that with which training begins for params that it lacks.
 
     Raises UserError for the state of another updater, or of params of other shapes.
     """
-    updater, complete = create_updater(job.updater), {}
+    whole, complete = create_updater(job.updater), {}
     for name, param in net_params.items():
         if not param.trainable:
             continue
-        slots = updater.of(name).create_state(param.size)
+        updater = whole.of(name, param.shape)
+        slots = updater.initial_state(params[name].reshape(-1))
         if name in state:
-            updater.of(name).check_state(name, state[name])
+            updater.check_state(name, state[name])
             for slot, array in state[name].items():
                 if array.size != param.size:
                     raise UserError(

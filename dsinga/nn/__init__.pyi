@@ -2110,7 +2110,7 @@ def Reshape(
     """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
 
     Args:
-        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left."""
+        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left; by default a vector."""
 
 def SGD(
     learning_rate: Rate = 0.01,

@@ -191,7 +191,11 @@ def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, 
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
             raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
-        return {**fields, "same": True} if padding == "same" else fields
+        if padding == "valid":
+            return fields
+        if pair(strides) != (1, 1) or any(side % 2 == 0 for side in pair(size)):
+            return {**fields, "same": True}
+        padding = (pair(size)[0] // 2, pair(size)[1] // 2)  # as much on both sides, as SINGA's own nets have it
     return fields if pair(padding) == (0, 0) else fields | sides("pad", padding)
 
 

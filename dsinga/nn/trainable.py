@@ -36,6 +36,7 @@ from dsinga.nn.records import (
     split_pair,
     weights_of_classes,
 )  # fmt: skip
+from dsinga.training import create_updater
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -56,7 +57,11 @@ class KeptState(Extension):
 
     def run(self, loop: Any) -> None:
         """Keep the state, which the whole view of a run gives."""
-        self.slots = loop.snapshot()[1]
+        updater = create_updater(loop.job.updater)
+        if any(
+            each.state_slots for each in (updater, *dict(updater.variants).values())
+        ):  # a snapshot copies params, too
+            self.slots = loop.snapshot()[1]
 
 
 class Trainable(ModelParams):

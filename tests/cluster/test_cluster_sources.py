@@ -38,6 +38,20 @@ class Converts:
         return X
 
 
+class Batches:
+    """A sequence of batches, as Keras's PyDataset."""
+
+    def __len__(self) -> int:
+        return -(-ROWS // BLOCK)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(number * BLOCK, (number + 1) * BLOCK)
+        return X[rows], Y[rows]
+
+    def on_epoch_end(self) -> None:
+        """Do nothing, where Keras shuffles."""
+
+
 def frame() -> pd.DataFrame:
     return pd.DataFrame(X).add_prefix("x").assign(y=Y)
 
@@ -138,6 +152,7 @@ SOURCES: dict[str, Source] = {
     "array and path": lambda folder, client: (chunked(5000)[0], Path(arrays_in_zarr(folder)[1])),
     "store": lambda folder, client: store(folder),
     "csv": lambda folder, client: csv(folder),
+    "sequence of batches": lambda folder, client: Batches(),
     "a user's column": lambda folder, client: RecordSource("mine", UserColumn("x", X, BLOCK), UserColumn("y", Y, ROWS)),
 }
 
@@ -151,6 +166,7 @@ SENT = [
     "netcdf",
     "zarr group off bounds",
     "store",
+    "sequence of batches",
     "a user's column",
 ]
 

@@ -49,12 +49,19 @@ def documented(kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "extension", "environment")]
+    "kind",
+    [kind for kind in registry.ROOMS if kind not in ("importer", "source", "extension", "environment", "augmentation")],
 )
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
     assert names, "nothing is registered"
     assert documented(kind) - {"kConst"} == names - {"kConst"}
+
+
+def test_the_page_on_augmentation_names_every_augmentation():
+    page = (DOCS / "augmentation.md").read_text(encoding="utf-8")
+    cells = "".join(re.findall(r"^\| (`[A-Z].*?) \|", page, flags=re.MULTILINE))
+    assert {f"k{name}" for name in re.findall(r"`(\w+)`", cells)} == builtin("augmentation")
 
 
 def test_the_page_on_data_names_every_importer():

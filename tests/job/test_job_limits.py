@@ -57,6 +57,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "MeanLossConf.scale",  # -1: the mean is maximised
     "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",
+    "ReshapeConf.shape",  # -1: the size that is left
     "RNNDummyConf.high", "RNNDummyConf.low", "StoreConf.mean_value",
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups
     "UpdaterConf.clip_high", "UpdaterConf.clip_low", "ParamSettingsConf.clip_low", "ParamSettingsConf.clip_high",

@@ -21,7 +21,7 @@ NEVER_CUT = {
     "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kSampledLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
-    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy",
+    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy", "kReshape",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kRMSNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",

@@ -56,7 +56,7 @@ CHAINS = {
     "pool": (nn.MaxPooling2D(), IMAGES, "kPooling pooling_conf { kernel: 2 }"),
     "average": (
         nn.AveragePooling2D(3, 1, padding="same"), IMAGES,
-        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 1 same: true count_include_pad: false }",
+        "kPooling pooling_conf { pool: AVG kernel: 3 stride: 1 pad: 1 count_include_pad: false }",
     ),
     "average, padded": (
         nn.AveragePooling2D(3, padding=(0, 1)), IMAGES,

@@ -97,7 +97,9 @@ layer { name: "sum" type: kAdd srclayers: ["conv1", "conv2"] }
 layer { name: "norm" type: kLayerNorm srclayers: "sum" }
 layer { name: "gate" type: kSigmoid srclayers: "conv2" }
 layer { name: "gated" type: kMultiply srclayers: ["norm", "gate"] }
-layer { name: "pool" type: kPooling srclayers: "gated" pooling_conf { pool: AVG global_pooling: true } }
+layer { name: "order" type: kReshape srclayers: "gated" reshape_conf { shape: [8, -1, 7] } }
+layer { name: "scaled" type: kRMSNorm srclayers: "order" }
+layer { name: "pool" type: kPooling srclayers: "scaled" pooling_conf { pool: AVG global_pooling: true } }
 layer { name: "scores" type: kInnerProduct srclayers: "pool" innerproduct_conf { num_output: 10 } }
 layer { name: "hinge" type: kHingeLoss srclayers: ["scores", "images"] }
 layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
@@ -212,7 +214,8 @@ NETS = {
 # kVTraceLoss takes a step more of one source than of others (tests/layers/test_layers_vtrace.py); kContrastiveLoss
 # takes two classes (tests/training/test_training_partition.py).
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
-    "kContrastiveLoss"
+    "kContrastiveLoss",
+    "kCachedAttention",
 }
 INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),

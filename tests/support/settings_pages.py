@@ -21,9 +21,8 @@ from dsinga.registry import entries, is_user_code, registered_numbers
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->\n"
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
-SEQUENCE_FILES = (
-    "attention attention_cache convolution1d embedding pooling1d positions recurrent steps tagging text".split()
-)
+SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
+ATTENTION_FILES = "attention attention_cache positions".split()
 IMAGE_FILES = "convolution normalisation image".split()
 RECORD_FILES = "input label output composed_metrics".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
@@ -76,9 +75,15 @@ PAGES = {
     "settings-layers.md": Page(
         "Settings of layers",
         "Every layer type that is not on the pages of [images](settings-images.md), "
-        "[sequences](settings-sequences.md), [records](settings-records.md) and [losses](settings-losses.md). "
+        "[sequences](settings-sequences.md), [attention](settings-attention.md), [records](settings-records.md) and "
+        "[losses](settings-losses.md). "
         "[layers.md](layers.md) has their formulas.",
-        layers(lambda entry: not is_loss(entry) and entry.file not in (*SEQUENCE_FILES, *IMAGE_FILES, *RECORD_FILES)),
+        layers(
+            lambda entry: (
+                not is_loss(entry)
+                and entry.file not in (*SEQUENCE_FILES, *ATTENTION_FILES, *IMAGE_FILES, *RECORD_FILES)
+            )
+        ),
     ),
     "settings-images.md": Page(
         "Settings of layers for images",
@@ -89,6 +94,11 @@ PAGES = {
         "Settings of layers for sequences",
         "Layer types for texts and other sequences of T steps. [layers.md](layers.md) has their formulas.",
         layers(lambda entry: not is_loss(entry) and entry.file in SEQUENCE_FILES),
+    ),
+    "settings-attention.md": Page(
+        "Settings of attention",
+        "Layer types of [attention](attention.md) and of positions. [layers.md](layers.md) has their formulas.",
+        layers(lambda entry: not is_loss(entry) and entry.file in ATTENTION_FILES),
     ),
     "settings-records.md": Page(
         "Settings of layers for records",

@@ -77,7 +77,7 @@ class Batches:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock = threading.Lock()
-        self._newest: tuple[int, tuple[np.ndarray, ...]] = (-1, ())
+        self._newest = (-1, ())
 
 
 class BatchColumn(Column):
