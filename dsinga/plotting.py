@@ -1,4 +1,4 @@
-"""Pictures by Matplotlib: images, wrong predictions, confusion matrices, returns of agents, learning rates.
+"""Pictures by Matplotlib: images, wrong predictions, confusion matrices, curves of scores and of learning rates.
 
 They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are drawn by its history,
 :meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes, as pandas does.
@@ -9,6 +9,8 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LRGenConf, UpdaterConf
+from dsinga.monitor.curve_plots import plot_precision_recall_curve as precision_recall_curve
+from dsinga.monitor.curve_plots import plot_roc_curve as roc_curve
 from dsinga.monitor.history_plot import plot_curves
 from dsinga.monitor.history_plot import plot_returns as returns
 from dsinga.monitor.record_plots import plot_confusion_matrix as confusion_matrix
@@ -16,7 +18,10 @@ from dsinga.monitor.record_plots import plot_images as images
 from dsinga.monitor.record_plots import plot_wrong_predictions as wrong_predictions
 from dsinga.training import schedule
 
-__all__ = ["confusion_matrix", "images", "learning_rates", "returns", "wrong_predictions"]
+__all__ = [
+    "confusion_matrix", "images", "learning_rates", "precision_recall_curve", "returns", "roc_curve",
+    "wrong_predictions",
+]  # fmt: skip
 
 
 def learning_rates(schedules: Any, steps: int = 0, *, ax: Any = None) -> Any:

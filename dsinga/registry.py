@@ -29,6 +29,7 @@ LISTED = 12  # names in a message
 # The packages, or single files, that define the built-in components of each kind.
 ROOMS = {
     "layer": "dsinga.layers",
+    "metric": "dsinga.layers.gathered_metrics",
     "updater": "dsinga.training",
     "schedule": "dsinga.training",
     "initialiser": "dsinga.training",

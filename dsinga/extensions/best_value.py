@@ -15,7 +15,7 @@ from dsinga.registry import nearest
 
 # Parts of the names of metrics of which lower values are better, and of those of which higher ones are.
 LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance", "rmse", "mae")
-HIGHER = ("accuracy", "precision", "recall", "f1", "score", "reward", "return")
+HIGHER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "bleu", "score", "reward", "return")
 
 
 def metric_name(monitor: str) -> str:

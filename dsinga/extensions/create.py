@@ -15,6 +15,7 @@ from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, Job, Phase, training_phases
 from dsinga.job.component import Settings
 from dsinga.job.message import JobError, field_types
+from dsinga.layers.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.resolve import error_note, resolve
@@ -109,7 +110,10 @@ class Display(Extension):
 
     def state_dict(self) -> State:
         """Return the sums since the last row."""
-        return {"sums": {name: list(metric) for name, metric in self._sums.items()}}
+        states = {name: metric for name, metric in self._sums.items() if isinstance(metric[0], MetricState)}
+        numbers = {name: list(metric) for name, metric in self._sums.items() if name not in states}
+        more = {name: {**saved_state(state), "count": count} for name, (state, count) in states.items()}
+        return {"sums": numbers, **({"states": more} if more else {})}
 
     def load_state(self, state: State) -> None:
         """Go on from these sums."""
@@ -117,6 +121,8 @@ class Display(Extension):
             name: (checked_number(total), checked_number(count))
             for name, (total, count) in state.get("sums", {}).items()
         }
+        for name, metric in state.get("states", {}).items():
+            self._sums[name] = restore_state(metric), checked_number(metric["count"])
 
 
 class Evaluation(Extension):

@@ -29,14 +29,14 @@ class Output(NamedTuple):
     ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
     for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
     sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
-    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up. ``state`` maps the role of a
-    param that is not trainable to its new value.
+    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up; a sum may also be a state of
+    :mod:`dsinga.layers.metric_state`. ``state`` maps the role of a param that is not trainable to its new value.
     """
 
     feature: Any
     saved: Any = None
     labels: Array | None = None
-    metrics: Mapping[str, tuple[float, float]] = {}
+    metrics: Mapping[str, tuple[Any, float]] = {}
     state: Mapping[str, Array] = {}
 
 
@@ -79,7 +79,7 @@ class Layer(ABC):
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
-    metric_names: ClassVar[tuple[str, ...]] = ()
+    metric_names: tuple[str, ...] = ()
     part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None
     label_format: LabelFormat = LabelFormat()

@@ -78,7 +78,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
         return -x
 
 
-@register("layer", kFocalLoss=761)
+@register("layer", kFocalLoss=771)
 class FocalLoss(SigmoidCrossEntropyLoss):
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p.
 

@@ -2,6 +2,7 @@
 
 A layer reports the parts of a metric ``rmse`` under names such as ``rmse:squares``, each as (sum, count). Parts add up
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records.
+A sum that is no number is a :class:`dsinga.layers.metric_state.MetricState`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels
 from dsinga.layers.label import class_labels, required_labels
+from dsinga.layers.metric_state import Moments
 from dsinga.registry import register
 
-Sums = Mapping[str, tuple[float, float]]
+Sums = Mapping[str, tuple[Any, float]]
 Figures = Mapping[str, Any]
 _FUNCTIONS: dict[str, Callable[[Sums], Figures]] = {}
 
@@ -71,23 +73,28 @@ class ConfusionMatrix(Layer):
 
     The first source gives K scores a row, (B, ...), the second labels in [0, K). Of the table follow the metrics
     "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur among labels or predictions,
-    with 0 for a class that is never predicted, or never a label. The feature is the predicted class, (B,) int64.
+    with 0 for a class that is never predicted, or never a label. Tests also give each class's, as "f1_by_class" and so
+    on. One score a row, (B, 1), is the probability of class 1 of two, which is predicted above 0.5. With two classes
+    "precision", "recall" and "f1" are those of class 1. The feature is the predicted class, (B,) int64.
     """
 
     source_count = 2
     labels = Labels(source=1, per="row")
     is_output = True
-    metric_names = ("macro_precision", "macro_recall", "macro_f1")
+    metric_names: tuple[str, ...] = ("macro_precision", "macro_recall", "macro_f1")
     cut = Cut(gathered_because="chooses among all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.classes = math.prod(self.source_shapes[0][1:])
+        self.classes = max(2, math.prod(self.source_shapes[0][1:]))
         self.shape = self.source_shapes[0][:1]
+        if self.classes == 2:
+            self.metric_names = (*self.metric_names, "precision", "recall", "f1")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = class_labels(self, sources[1], self.classes)
-        predictions = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops)).argmax(axis=1)
+        scores = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops))
+        predictions = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0.5).astype(np.int64)
         cells, counts = np.unique(np.stack([labels, predictions]), axis=1, return_counts=True)
         counted = zip(*cells, counts, strict=True)
         parts = {f"confusion:{row},{column}": (int(count), 0) for row, column, count in counted}
@@ -109,22 +116,27 @@ def class_figures(parts: Sums) -> Figures:
         "macro_recall": (hits, labels),
         "macro_f1": (2 * hits, labels + predictions),
     }
-    means = {name: float((part / np.maximum(whole, 1))[present].mean()) for name, (part, whole) in ratios.items()}
-    return {**means, "confusion": table.tolist()}
+    by_class = {name: part / np.maximum(whole, 1) for name, (part, whole) in ratios.items()}
+    means = {name: float(values[present].mean()) for name, values in by_class.items()}
+    names = {name: name.removeprefix("macro_") for name in by_class}
+    of_second = {names[name]: float(values[1]) for name, values in by_class.items()} if len(table) == 2 else {}
+    lists = {f"{names[name]}_by_class": values.tolist() for name, values in by_class.items()}
+    return {**means, **of_second, "confusion": table.tolist(), **lists}
 
 
 @register("layer", kRegressionError=750)
 class RegressionError(Layer):
-    """Metrics "rmse" and "mae" of predictions: √(Σ (x - label)² / n) and Σ |x - label| / n; the feature is x - label.
+    """Metrics "rmse", √(Σ (x - label)² / n), "mae", Σ |x - label| / n, and "r2"; the feature is x - label.
 
     The first source gives predictions (B, ...), k numbers a row; the second labels (B,) or (B, k), float32 or integers.
-    n counts all numbers of all records of a test. The sums are float64.
+    n counts all numbers of all records of a test. The sums are float64. "r2" is 1 - Σ (x - label)² / Σ (label - mean)²,
+    the mean of that of each of the k numbers, as scikit-learn's r2_score; it needs two records.
     """
 
     source_count = 2
     labels = Labels(source=1, floats=True)
     is_output = True
-    metric_names = ("rmse", "mae")
+    metric_names = ("rmse", "mae", "r2")
     cut = Cut(gathered_because="compares whole rows with their labels")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -149,4 +161,17 @@ class RegressionError(Layer):
         errors = x - ctx.ops.asarray(labels.reshape(x.shape).astype(x.dtype))
         exact, count = errors.astype(np.float64), math.prod(errors.shape)
         squares, absolute = (exact * exact).sum(), ctx.ops.xp.abs(exact).sum()
-        return Output(errors, metrics={"rmse:squares": (squares, count), "mae": (absolute, count)})
+        moments = Moments.of(labels.reshape(x.shape), ctx.ops.to_numpy(errors))
+        metrics = {"rmse:squares": (squares, count), "mae": (absolute, count), "r2:moments": (moments, len(labels))}
+        return Output(errors, metrics=metrics)
+
+
+@composed_metric("r2")
+def determination(parts: Sums) -> Figures:
+    """Return "r2"; of labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
+    moments, count = parts["moments"]
+    if count < 2:
+        return {}
+    known = moments.deviations > 0
+    ratios = moments.squares / np.where(known, moments.deviations, 1)
+    return {"r2": float(np.where(known, 1 - ratios, moments.squares == 0).mean())}

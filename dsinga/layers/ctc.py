@@ -20,7 +20,7 @@ from dsinga.registry import register
 LENGTHS = 2  # the position of the source with codes of the steps
 
 
-@register("layer", kCTCLoss=766)
+@register("layer", kCTCLoss=776)
 class CTCLoss(Layer):
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time.
 

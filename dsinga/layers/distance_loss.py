@@ -26,7 +26,7 @@ def row_sums(x: Array, y: Array, ops: Ops) -> Array:
     return ops.xp.einsum("ij,ij->i", x, y)
 
 
-@register("layer", kCosineLoss=763)
+@register("layer", kCosineLoss=773)
 class CosineLoss(PairLoss):
     """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine.
 
@@ -127,7 +127,7 @@ class DistanceLoss(Layer):
         return [from_matrix(grad, source, ctx.ops) if need else None for grad, source, need in grads]
 
 
-@register("layer", kContrastiveLoss=764)
+@register("layer", kContrastiveLoss=774)
 class ContrastiveLoss(DistanceLoss):
     """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d.
 
@@ -167,7 +167,7 @@ class ContrastiveLoss(DistanceLoss):
         return [*self.gradients(differences, output.feature, slopes, sources, needs[:2], ctx), None], ()
 
 
-@register("layer", kTripletLoss=765)
+@register("layer", kTripletLoss=775)
 class TripletLoss(DistanceLoss):
     """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂.
 

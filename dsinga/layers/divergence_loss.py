@@ -18,7 +18,7 @@ from dsinga.ops.numpy_elementwise import FLT_MIN
 from dsinga.registry import register
 
 
-@register("layer", kKLDivergenceLoss=762)
+@register("layer", kKLDivergenceLoss=772)
 class KLDivergenceLoss(PairLoss):
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x.
 

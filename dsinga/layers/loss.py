@@ -83,7 +83,7 @@ class PairLoss(Layer):
     optional_sources = 1
     cut = Cut(gathered_because="reports the loss of whole rows")
     is_loss = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    metric_names: tuple[str, ...] = ("loss",)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -190,7 +190,7 @@ class HuberLoss(DifferenceLoss):
         return (slopes * (difference - slopes / 2)).sum(axis=1, dtype=np.float64)
 
 
-@register("layer", kAbsoluteLoss=760)
+@register("layer", kAbsoluteLoss=770)
 class AbsoluteLoss(DifferenceLoss):
     """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 

@@ -132,7 +132,7 @@ class PolicyLoss(Layer):
 
     settings: Any
     is_loss = True
-    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    metric_names: tuple[str, ...] = ("loss",)
     cut = Cut(gathered_because="compares all numbers of a policy")
     sources_after_policy: ClassVar[tuple[str, ...]] = ("actions", "advantages")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,36 +96,59 @@ def plot_wrong_predictions(
     return plot_images(np.asarray(images)[wrong[:count]], titles, columns=columns, **options)
 
 
-def plot_confusion_matrix(labels: Any, predicted: Any, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
+def plot_confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
     """Draw the counts of records by true class (row) and predicted class (column).
 
     The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
 
     Args:
-        labels: the true classes (N,), as numbers or names.
+        labels: the true classes (N,), as numbers or names; or, without ``predicted``, the counts themselves, as
+            ``evaluate`` gives them under "confusion", or all that it gives.
         predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction.
         classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
         ax: the Matplotlib axes to draw on; by default they are new.
 
     Returns the axes. Raises UserError where Matplotlib is missing, or the arrays do not fit each other.
     """
-    predictions = _by_number(labels, predicted, classes)
-    size = len(predictions.classes)
+    if predicted is None:
+        counts = _counts(labels)
+        size, class_names = len(counts), classes or range(len(counts))
+        if len(class_names) != size:
+            raise UserError(f"there are {size} classes, but {len(class_names)} names; give each class a name")
+    else:
+        predictions = _by_number(labels, predicted, classes)
+        size, class_names = len(predictions.classes), predictions.classes
     if size > MOST_CLASSES:
         raise UserError(f"the classes are numbered up to {size - 1:,}; a confusion matrix has at most {MOST_CLASSES:,}")
-    counts = np.zeros((size, size), int)
-    np.add.at(counts, (predictions.true, predictions.predicted), 1)
+    if predicted is not None:
+        counts = np.zeros((size, size), int)
+        np.add.at(counts, (predictions.true, predictions.predicted), 1)
     inches = min(max(3.0, 1.0 + 0.36 * size), 12.0)
     axis = single_axes(ax, inches, inches)
     axis.imshow(np.sqrt(counts), cmap="Blues")
     for row, column in zip(*counts.nonzero(), strict=True) if size <= MOST_COUNTED else ():
         colour = "white" if counts[row, column] > counts.max() / 4 else "black"  # the root is above one half
         axis.text(column, row, counts[row, column], ha="center", va="center", color=colour, fontsize=8)
-    names = [str(name) for name in predictions.classes]
+    names = [str(name) for name in class_names]
     axis.set_xticks(range(size), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axis.set_yticks(range(size), names)
     axis.set(xlabel="predicted", ylabel="true")
     return axis
+
+
+def _counts(table: Any) -> np.ndarray:
+    """Return the counts of a confusion matrix, (classes, classes) int. Raises UserError for anything else."""
+    if isinstance(table, Mapping):
+        if "confusion" not in table:
+            raise UserError(
+                'these results have no "confusion"; compile the model with metrics=["confusion"], or give the job a '
+                "kConfusionMatrix layer"
+            )
+        table = table["confusion"]
+    counts = np.asarray(table)
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.dtype.kind not in "iu":
+        raise UserError(f"counts must be whole numbers (classes, classes), not {counts.dtype} of shape {counts.shape}")
+    return counts
 
 
 def _pixels(images: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import checked, checked_class
 from dsinga.nn.losses import is_loss, loss_kind
+from dsinga.nn.metrics import check_metric_names, metrics_by_output
 from dsinga.nn.model_params import TrainingState
 from dsinga.nn.net_conf import (
     Objective,
-    check_metric_names,
     layer_names,
     layers_of,
     layers_of_input,
@@ -70,7 +70,9 @@ class Model(Trainable):
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
                 the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
                 net that ends in a restricted Boltzmann machine needs none.
-            metrics: the names of metrics that are expected, in any nesting; losses report theirs anyway.
+            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/metrics.md lists them), and
+                functions of (labels, predictions) of all records; for several outputs a dict by the name of an output's
+                layer, or a list of lists. Losses report theirs anyway.
             loss_weights: a factor for each loss, by default 1.
             algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
             cluster: the topology, ``nn.Cluster(workers=2)``.
@@ -83,8 +85,8 @@ class Model(Trainable):
         kinds = {loss_kind(loss) for loss in objective.losses if not isinstance(loss, Symbol)}
         ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
         kinds |= {symbol.builder.kind for symbol in ancestors(ends)}
-        names = list(metrics.values()) if isinstance(metrics, Mapping) else [metrics]
-        self.metrics = flatten(names) if metrics is not None else ()
+        objective.metrics = metrics_by_output(metrics, [output.builder.name or "" for output in outputs])
+        self.metrics = flatten([objective.metrics])
         check_metric_names(self.metrics, kinds)
         self.optimizer, self.objective = updater_conf(optimizer), objective
         self._complete, self._training_state = False, TrainingState()  # a loss may have params

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import shown, values_by_name
+from dsinga.arguments import values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.job.enums import PHASES
@@ -17,22 +17,24 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.losses import comparing, loss_builder, may_have_params, metric_names
+from dsinga.nn.losses import comparing, loss_builder, may_have_params
+from dsinga.nn.metrics import write_metrics
 from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
-from dsinga.registry import nearest
 
 
 @dataclass
 class Objective:
     """What a model is trained for: a loss for each output, and their weights.
 
-    ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already.
+    ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
+    names of those of each output.
     """
 
     losses: list[Any] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    metrics: list[list[str]] = field(default_factory=list)
 
 
 @dataclass
@@ -91,15 +93,21 @@ def write_net(
             features[id(symbol)] = net.reshaped(features[id(symbol)])
     examples: dict[str, np.ndarray] = {}
     weights = objective.weights or [1.0] * len(objective.losses)
+    metrics = [*objective.metrics, *([] for _ in weights)]
     for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):
         if isinstance(loss, Symbol):
+            of_outputs = outputs[number : number + 1]
+            for symbol in of_outputs:
+                labels = Feature(inputs[0].builder.name or "", None)
+                write_metrics(net, metrics[number], feature(symbol), feature(loss).layer, labels)
             continue
         output = feature(outputs[number])
         name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
-        net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
+        written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
+        write_metrics(net, metrics[number], output, written.layer, source)
     if SAMPLE_WEIGHT in shapes:
         net.layers = [part for conf in net.layers for part in weighted(conf)]
         net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
@@ -200,21 +208,6 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
     if given is None:
         return []
     return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
-
-
-def check_metric_names(metrics: Sequence[str], kinds: Set[str]) -> None:
-    """Raise UserError for a metric that no layer of a net reports; ``kinds`` are the layers' types without "k"."""
-    known = metric_names(kinds)
-    aliases = {"acc": "accuracy", "sparse_categorical_accuracy": "accuracy", "categorical_accuracy": "accuracy"}
-    for metric in metrics:
-        if not isinstance(metric, str):
-            raise UserError(f'metrics are names, as in metrics=["accuracy"], not {shown(metric)}')
-        if aliases.get(metric, metric) in known:
-            continue
-        raise UserError(
-            f"there is no metric {metric!r}{nearest(str(metric), known)}: the layers report "
-            f"{', '.join(sorted(known))}; compute others from predict()"
-        )
 
 
 def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:

@@ -12,6 +12,7 @@ import numpy as np
 from dsinga.errors import Diverged
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Context, Records
+from dsinga.layers.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops.update import BLOCK
 from dsinga.training.forward_pass import TapeEntry
@@ -23,7 +24,7 @@ ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such bat
 
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
     """Whether the sums of all metrics are finite."""
-    return all(math.isfinite(total) for total, _ in metrics.values())
+    return all(math.isfinite(total) for total, _ in metrics.values() if not isinstance(total, MetricState))
 
 
 def are_finite(records: Mapping[str, Records]) -> bool:
@@ -39,7 +40,7 @@ def without_warnings(skips: bool) -> contextlib.AbstractContextManager[object]:
 def check_metrics(metrics: Metrics, step: int) -> None:
     """Raise Diverged, naming the step and the metric, unless all metrics are finite."""
     if not all_finite(metrics):
-        name = next(name for name, (total, _) in metrics.items() if not math.isfinite(total))
+        name = next(name for name, metric in metrics.items() if not all_finite({name: metric}))
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 

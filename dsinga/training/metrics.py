@@ -6,13 +6,16 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from dsinga.layers.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
 
 COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
-Metrics = dict[str, tuple[float, float]]
-Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
+# A sum may also be a MetricState of dsinga.layers.metric_state, which adds up with others of its kind.
+Metrics = dict[str, tuple[Any, float]]
+Reports = Sequence[tuple[str, Mapping[str, tuple[Any, float]]]]
 
 
 def add_metrics(parts: Iterable[Metrics]) -> Metrics:
@@ -32,7 +35,7 @@ def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]
         for k, (_, metrics) in enumerate(reports)
         for name, metric in metrics.items()
         for index in range(2)
-        if type(metric[index]) not in (int, float)
+        if type(metric[index]) not in (int, float) and not isinstance(metric[index], MetricState)
     ]
     if places:
         numbers = ops.read([reports[k][1][name][index] for k, name, index in places])

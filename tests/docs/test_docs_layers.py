@@ -29,6 +29,7 @@ SECTIONS = {
     "algorithm": ("Algorithm",),
     "learning_algorithm": ("Algorithms",),
 }
+ELSEWHERE = ("importer", "source", "extension", "environment", "augmentation", "metric")  # pages of their own
 
 
 def builtin(kind: str) -> set[str]:
@@ -50,7 +51,7 @@ def documented(kind: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in registry.ROOMS if kind not in ("importer", "source", "extension", "environment", "augmentation")],
+    [kind for kind in registry.ROOMS if kind not in ELSEWHERE],
 )
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
@@ -99,7 +100,9 @@ def test_the_pages_of_settings_say_what_the_registry_says(name):
     assert text == pages()[name], "out of date: python -m tests.support.settings_pages"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "environment")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "environment", "metric")]
+)
 def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means(kind):
     text = "".join(pages().values())
     for name in builtin(kind):
@@ -112,3 +115,9 @@ def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means
 def test_the_index_names_every_page():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\((\S+?\.md)\)", index)) >= {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_page_on_metrics_names_every_metric():
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    for name in builtin("metric"):
+        assert f"`{name}`" in text

@@ -27,6 +27,7 @@ NEVER_CUT = {
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
     "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
+    "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
 }  # fmt: skip
 
 

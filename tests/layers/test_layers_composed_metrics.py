@@ -34,7 +34,11 @@ def test_errors_of_numbers(cuts: list[int], seed: int, shape: tuple[int, ...]) -
     found = figures_of(layer_of("kRegressionError", (40, *(shape or (1,))), labels.shape), predictions, labels, cuts)
     rmse = measures.mean_squared_error(labels.ravel(), predictions.ravel()) ** 0.5
     assert found == pytest.approx(
-        {"rmse": rmse, "mae": measures.mean_absolute_error(labels.ravel(), predictions.ravel())}
+        {
+            "rmse": rmse,
+            "mae": measures.mean_absolute_error(labels.ravel(), predictions.ravel()),
+            "r2": measures.r2_score(labels, predictions),
+        }
     )
 
 
@@ -45,10 +49,14 @@ def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None
     found = figures_of(layer_of("kConfusionMatrix", scores.shape, labels.shape), scores, labels, cuts)
     chosen = scores.argmax(axis=1)
     assert found.pop("confusion") == measures.confusion_matrix(labels, chosen, labels=range(classes)).tolist()
+    of_classes = measures.precision_recall_fscore_support(labels, chosen, labels=range(classes), zero_division=0)
     averages = measures.precision_recall_fscore_support(labels, chosen, average="macro", zero_division=0)
-    assert found == pytest.approx(
-        {f"macro_{name}": average for name, average in zip(("precision", "recall", "f1"), averages[:3], strict=True)}
-    )
+    for name, average, by_class in zip(("precision", "recall", "f1"), averages, of_classes, strict=False):
+        assert found.pop(f"macro_{name}") == pytest.approx(average)
+        assert found.pop(f"{name}_by_class") == pytest.approx(by_class)
+        if classes == 2:
+            assert found.pop(name) == pytest.approx(by_class[1])
+    assert not found
 
 
 def test_a_layer_in_front_of_the_name_stays() -> None:
@@ -67,6 +75,10 @@ neuralnet {
   layer { name: "top2" type: kAccuracy srclayers: "scores" srclayers: "data" argsort_conf { topk: 2 } }
   layer { name: "top5" type: kAccuracy srclayers: "scores" srclayers: "data" argsort_conf { topk: 5 } }
   layer { name: "table" type: kConfusionMatrix srclayers: "scores" srclayers: "data" }
+  layer { name: "area" type: kGatheredMetrics srclayers: "loss" srclayers: "data"
+    gatheredmetrics_conf { metric: "roc_auc" metric: "average_precision" } }
+  layer { name: "top" type: kTopKAccuracy srclayers: "scores" srclayers: "data" topkaccuracy_conf { k: 3 } }
+  layer { name: "perplexity" type: kPerplexity srclayers: "loss" srclayers: "data" }
   layer { name: "number" type: kInnerProduct srclayers: "data" partition_dim: 0 innerproduct_conf { num_output: 1 } }
   layer { name: "errors" type: kRegressionError srclayers: "number" srclayers: "data" }
 }
@@ -90,5 +102,15 @@ def test_tests_of_a_run_have_the_figures_of_all_records_however_the_net_is_cut(c
     assert row["macro_f1"] == pytest.approx(measures.f1_score(Y, scores.argmax(axis=1), average="macro"))
     assert row["rmse"] == pytest.approx(measures.mean_squared_error(Y, numbers) ** 0.5, rel=1e-5)
     assert row["mae"] == pytest.approx(measures.mean_absolute_error(Y, numbers), rel=1e-5)
+    assert row["r2"] == pytest.approx(measures.r2_score(Y, numbers), rel=1e-5)
+    chances = np.exp(scores.astype(np.float64))
+    chances /= chances.sum(axis=1, keepdims=True)
+    assert row["roc_auc"] == pytest.approx(measures.roc_auc_score(Y, chances, multi_class="ovr"), rel=1e-6)
+    assert row["average_precision"] == pytest.approx(measures.average_precision_score(Y, chances), rel=1e-6)
+    assert row["top_3_accuracy"] == pytest.approx(measures.top_k_accuracy_score(Y, scores, k=3))
+    assert row["perplexity"] == pytest.approx(np.exp(measures.log_loss(Y, chances)), rel=1e-6)
+    tested = dsinga.evaluate(job, result.params, data=(X, Y))
+    assert tested["f1_by_class"] == pytest.approx(measures.f1_score(Y, scores.argmax(axis=1), average=None))
+    assert tested["roc_auc"] == pytest.approx(row["roc_auc"], rel=1e-6)
     table = dsinga.evaluate(job, result.params, data=(X, Y))["confusion"]
     assert table == measures.confusion_matrix(Y, scores.argmax(axis=1)).tolist()

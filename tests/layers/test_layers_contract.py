@@ -23,6 +23,8 @@ FETCHES = {
     "kPPOLoss": 2,
     "kSampledLoss": 3,
     "kConfusionMatrix": 2,
+    "kRegressionError": 2,
+    "kGatheredMetrics": 2,
     "kCTCLoss": 2,
     "kArgSort": 2,
     "kAccuracy": 2,

@@ -67,6 +67,10 @@ layer { name: "loss" type: kCudnnSoftmaxLoss srclayers: ["dummy", "rgb"] }
 layer { name: "hits" type: kAccuracy srclayers: ["scores", "images"] }
 layer { name: "error" type: kRegressionError srclayers: ["one", "images"] }
 layer { name: "table" type: kConfusionMatrix srclayers: ["scores", "images"] }
+layer { name: "auc" type: kGatheredMetrics srclayers: ["loss", "images"]
+  gatheredmetrics_conf { metric: "roc_auc" metric: "average_precision" } }
+layer { name: "top3" type: kTopKAccuracy srclayers: ["scores", "images"] topkaccuracy_conf { k: 3 } }
+layer { name: "perplexity" type: kPerplexity srclayers: ["loss", "images"] }
 layer { name: "top" type: kArgSort srclayers: "soft2" argsort_conf { topk: 2 } }
 layer { name: "csv" type: kCSVOutput srclayers: "top" store_conf { path: "out" } }
 layer { name: "out" type: kRecordOutput srclayers: "bm" store_conf { path: "out" } }

@@ -1,0 +1,160 @@
+"""ROC AUC, average precision and users' functions of all records, against scikit-learn, however these were divided."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dsinga
+from dsinga.errors import UserError
+from dsinga.extensions import EverySteps
+from dsinga.extensions.create import Display
+from dsinga.layers import metric_state
+from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metric_state import GatheredRows, Moments
+from dsinga.ops import BACKENDS
+from dsinga.score_curves import average_precision, roc_auc
+from dsinga.training import add_metrics
+from tests.support.layer_cases import context, layer_of
+from tests.support.registries import restored_registry
+
+measures = pytest.importorskip("sklearn.metrics")
+CTX = context(BACKENDS["numpy"]())
+CUTS = st.lists(st.integers(0, 40), max_size=4).map(sorted)
+SEEDS = st.integers(0, 999)
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    with restored_registry():
+        yield
+
+
+def figures_of(predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int], *metrics: str) -> dict[str, Any]:
+    """Return the figures of all rows, of which each part was given to the layer by itself, the last one first."""
+    layer = layer_of(
+        "kGatheredMetrics", predictions.shape, labels.shape, gatheredmetrics_conf={"metric": list(metrics)}
+    )
+    parts = list(zip(np.split(predictions, cuts), np.split(labels, cuts), strict=True))
+    return figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in reversed(parts)]))
+
+
+@given(CUTS, SEEDS, st.sampled_from(["one column", "two columns", "a float label"]))
+def test_yes_or_no_with_ties(cuts: list[int], seed: int, form: str) -> None:
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.integers(0, 9, (40, 1)).astype(np.float32) / 8, rng.permutation(40) % 3 == 0
+    given_scores = np.concatenate([1 - scores, scores], axis=1) if form == "two columns" else scores
+    given_labels = labels[:, None].astype(np.float32) if form == "a float label" else labels.astype(np.int64)
+    found = figures_of(given_scores, given_labels, cuts, "roc_auc", "average_precision")
+    assert found["roc_auc"] == pytest.approx(measures.roc_auc_score(labels, scores[:, 0]), abs=1e-14)
+    assert found["average_precision"] == pytest.approx(
+        measures.average_precision_score(labels, scores[:, 0]), abs=1e-14
+    )
+
+
+@given(CUTS, SEEDS)
+def test_several_classes_one_against_the_others(cuts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.dirichlet(np.ones(4), 40), rng.permutation(40) % 4
+    found = figures_of(scores, labels, cuts, "roc_auc", "average_precision")
+    assert found["roc_auc"] == pytest.approx(measures.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-14)
+    assert found["average_precision"] == pytest.approx(measures.average_precision_score(labels, scores), abs=1e-14)
+
+
+@given(CUTS, SEEDS)
+def test_several_labels_of_a_record(cuts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.random((40, 3)), rng.integers(0, 2, (40, 3))
+    found = figures_of(scores, labels, cuts, "roc_auc", "average_precision")
+    assert found["roc_auc"] == pytest.approx(measures.roc_auc_score(labels, scores), abs=1e-14)
+    assert found["average_precision"] == pytest.approx(measures.average_precision_score(labels, scores), abs=1e-14)
+
+
+@given(CUTS, SEEDS)
+def test_a_users_function_gives_the_same_bits_however_records_are_divided(cuts: list[int], seed: int) -> None:
+    with restored_registry():
+        dsinga.register("metric", "brier")(lambda labels, predictions: np.square(labels - predictions).mean())
+        rng = np.random.default_rng(seed)
+        scores, labels = rng.random((40, 1), np.float32), rng.integers(0, 2, 40)
+        whole = figures_of(scores, labels, [], "brier")["brier"]
+        assert figures_of(scores, labels, cuts, "brier")["brier"] == whole
+        assert whole == pytest.approx(measures.brier_score_loss(labels, scores[:, 0].astype(np.float64)), rel=1e-5)
+
+
+def test_an_answer_that_does_not_occur_leaves_its_class_out() -> None:
+    scores = np.random.default_rng(0).random((9, 3))
+    labels = np.array([0, 1, 0, 1, 1, 0, 1, 0, 0])  # no record of class 2
+    of_two = [measures.roc_auc_score(labels == k, scores[:, k]) for k in (0, 1)]
+    assert roc_auc(labels, scores) == pytest.approx(np.mean(of_two))
+    assert np.isnan(roc_auc(np.zeros(3), np.arange(3.0)))
+    assert np.isnan(average_precision(np.zeros(3), np.arange(3.0)))
+    assert np.isnan(roc_auc(np.zeros((0,), int), np.zeros((0, 2))))
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "text"),
+    [
+        (np.array([0, 2]), np.ones(2), "takes labels 0 and 1, but there is 2; for numbers to predict use r2"),
+        (np.array([0, 3]), np.ones((2, 3)), "takes classes 0 to 2, one for each column"),
+        (np.ones((2, 4)), np.ones((2, 3)), "compares 3 predictions a record with labels .4,.;"),
+    ],
+)
+def test_labels_that_fit_no_predictions(labels: np.ndarray, predictions: np.ndarray, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        roc_auc(labels, predictions)
+
+
+def test_names_and_functions_that_it_refuses(registries: None) -> None:
+    with pytest.raises(UserError, match="there is no metric 'roc_auk'; did you mean 'roc_auc'"):
+        figures_of(np.ones((40, 1)), np.zeros(40, int), [], "roc_auk")
+    dsinga.register("metric", "rows")(lambda labels, predictions: labels)
+    with pytest.raises(UserError, match="the metric 'rows' must return a number, not ndarray"):
+        figures_of(np.ones((40, 1)), np.zeros(40, int), [], "rows")
+
+
+def test_the_memory_that_is_gathered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = GatheredRows(np.zeros(10, np.int64), np.zeros((10, 2), np.float32))
+    assert (rows + rows).nbytes == 2 * 160
+    monkeypatch.setattr(metric_state, "MOST_BYTES", 300)
+    with pytest.raises(UserError, match="a metric of all labels and predictions would gather more than"):
+        rows + rows
+
+
+def test_many_parts_are_pickled_without_deep_recursion() -> None:
+    part = GatheredRows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
+    rows = sum([part] * 5000, 0.0)
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    assert len(rows.rows()[0]) == 5000
+
+
+def test_moments_lose_no_digits_far_from_zero() -> None:
+    labels = 1e6 + np.random.default_rng(0).normal(size=(1000, 2))
+    errors = np.random.default_rng(1).normal(size=(1000, 2)) / 10
+    parts = [Moments.of(part, error) for part, error in zip(np.split(labels, 8), np.split(errors, 8), strict=True)]
+    value = figures({"r2:moments": (sum(parts, 0.0), 1000)})["r2"]
+    assert value == pytest.approx(measures.r2_score(labels, labels + errors), abs=1e-12)
+    same = Moments.of(np.ones((3, 1)), np.zeros((3, 1)))
+    assert figures({"r2:moments": (same, 3)})["r2"] == 1 == measures.r2_score(np.ones(3), np.ones(3))
+    assert figures({"r2:moments": (same, 1)}) == {}
+
+
+def test_a_row_goes_on_after_a_snapshot() -> None:
+    """The sums since the last row of the history are part of a snapshot."""
+    rng = np.random.default_rng(0)
+    rows = [GatheredRows(rng.integers(0, 2, 5), rng.random((5, 1))) for _ in range(2)]
+    moments = Moments.of(rng.random((5, 2)), rng.random((5, 2)))
+    unbroken, first, second = (Display(EverySteps(1)) for _ in range(3))
+    sums = [{"gathered:roc_auc": (row, 0), "r2:moments": (moments, 5), "loss": (1.5, 2)} for row in rows]
+    for part in sums:
+        unbroken.observe(None, part)
+    first.observe(None, sums[0])
+    second.load_state(first.state_dict())
+    second.observe(None, sums[1])
+    assert second.state_dict()["sums"] == unbroken.state_dict()["sums"]
+    assert figures(second._sums) == figures(unbroken._sums)
