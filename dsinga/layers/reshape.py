@@ -17,7 +17,7 @@ from dsinga.registry import register
 Size = Annotated[int, Range(-1)]  # of an axis; -1 for the size that is left
 
 
-@register("layer", kReshape=770)
+@register("layer", kReshape=760)
 class Reshape(Layer):
     """Its source with rows of another shape: (B, ...) to (B, *shape).
 

@@ -16,7 +16,7 @@ _AUGMENT = "nn.augment has such changes of training records, for nn.Input(augmen
 _CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
 _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
 _NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending.md)"
-_METRIC = "losses report loss and accuracy; compute others from model.predict(x), as sklearn.metrics does"
+_METRIC = 'compile takes names, as in metrics=["roc_auc"], and functions of (labels, predictions): docs/metrics.md'
 _CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
 _NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
 _BY_NAME = "functions of nn itself make them"

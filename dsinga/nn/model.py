@@ -14,7 +14,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import checked, checked_class
 from dsinga.nn.losses import is_loss, loss_kind
-from dsinga.nn.metrics import check_metric_names, metrics_by_output
+from dsinga.nn.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.model_params import TrainingState
 from dsinga.nn.net_conf import (
     Objective,

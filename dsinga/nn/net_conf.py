@@ -18,7 +18,7 @@ from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
 from dsinga.nn.losses import comparing, loss_builder, may_have_params
-from dsinga.nn.metrics import write_metrics
+from dsinga.nn.metric_layers import write_metrics
 from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
