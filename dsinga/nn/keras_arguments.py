@@ -102,11 +102,19 @@ _GENERATOR = (
 )
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
+STEP_METHODS = set("train_step test_step predict_step compute_loss compute_metrics make_train_function".split())
+OWN_STEP = (
+    "a step of your own is an algorithm, registered and named by compile(algorithm=) (docs/extending.md), which also "
+    "trains on clusters; a loss of your own is a layer; or write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) for "
+    "a loop of your own (docs/own-loop.md)"
+)
+
 MODEL_ATTRIBUTES = {
     **instead_by_name(
         {
-            _LOOP: "train_on_batch test_on_batch train_step test_step compute_loss make_train_function call "
-            "compute_metrics stateless_call add_loss",
+            _LOOP: "train_on_batch test_on_batch stateless_call add_loss",
+            OWN_STEP: "train_step test_step compute_loss make_train_function compute_metrics",
+            "write model.predict(x)": "call predict_on_batch predict_step",
             _GENERATOR: "fit_generator evaluate_generator predict_generator",
             "write model.predict(x), or .argmax(axis=1) of it": "predict_classes predict_proba",
             "write str(model), the job file": "to_json to_yaml get_config get_compile_config",
@@ -117,7 +125,6 @@ MODEL_ATTRIBUTES = {
             "carry=True keeps states between the batches of a fit": "reset_states reset_state",
             "model.inputs and model.outputs have them": "input output",
             "model.summary() prints shapes": "input_shape output_shape compute_output_shape",
-            "write model.predict(x)": "predict_on_batch predict_step",
             "model.summary() prints it": "count_params summary_text",
         }
     ),

@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.inputs import INPUT, Input
-from dsinga.nn.keras_arguments import checked, checked_class
+from dsinga.nn.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
 from dsinga.nn.losses import is_loss, loss_kind
 from dsinga.nn.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.model_params import TrainingState
@@ -38,20 +38,39 @@ class Model(Trainable):
     """A net from ``inputs`` to ``outputs``, symbols that layers gave when they were called.
 
     ``fit`` trains it, ``job`` returns it as a job, and ``print`` shows the job.
+
+    A subclass may define ``call`` in place of outputs: it makes its layers in the constructor, and ``call(self, x)``
+    returns the outputs that they give for the symbol ``x`` of the input, or for the list of several. It is called once,
+    for symbols: how batches are trained is not up to the model, so that a subclass with a ``train_step`` is refused.
     """
 
-    def __init__(self, inputs: Any, outputs: Any, name: str = "model"):
+    def __init__(self, inputs: Any = None, outputs: Any = None, name: str = "model"):
         super().__init__(name)
-        self.inputs = _symbols("inputs", inputs)
-        self.outputs = _symbols("outputs", outputs)
-        for symbol in ancestors(self.outputs):
-            if symbol.builder.kind == INPUT and symbol not in self.inputs:
-                raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
+        self._is_traced = outputs is None and callable(getattr(type(self), "call", None))
+        if not self._is_traced and (inputs is None or outputs is None):
+            raise UserError(
+                "nn.Model takes inputs and outputs, as in nn.Model(x, nn.Dense(10)(x)); or a subclass defines "
+                "call(self, x), which returns the outputs"
+            )
+        self.inputs = _symbols("inputs", Input() if inputs is None else inputs)
+        self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
         self.metrics: Sequence[str] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in sorted(vars(cls).keys() & STEP_METHODS):
+            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {OWN_STEP}")
+
+    def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
+        """Return the outputs; raise UserError where they need an input that is not the model's."""
+        for symbol in ancestors(outputs):
+            if symbol.builder.kind == INPUT and symbol not in self.inputs:
+                raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
+        return outputs
 
     @checked
     def compile(
@@ -135,6 +154,9 @@ class Model(Trainable):
         return self.inputs
 
     def _outputs(self) -> list[Symbol]:
+        if self._is_traced and not self.outputs:
+            x = self.inputs[0] if len(self.inputs) == 1 else list(self.inputs)
+            self.outputs = self._from_inputs(_symbols("outputs", type(self).call(self, x)))  # type: ignore[attr-defined]
         return self.outputs
 
     def input_names(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from dsinga.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.errors import UserError
@@ -116,6 +116,14 @@ class Symbol:
         """The shape of the feature with None for the batch, as in Keras; None where it is not known."""
         shape = None if self.feature is None else row_shape(self.feature)
         return None if shape is None else (None, *shape)
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise UserError(
+            f"{self!r} has no numbers yet; write nn.Add()([x, y]), nn.Multiply()([x, y]), nn.Slice(parts)(x), "
+            "or a layer of your own (docs/extending.md)"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __getitem__ = _refuse
 
     def __repr__(self) -> str:
         return f"<feature of {self.builder.name or self.builder.kind}, shape {self.shape or 'not known yet'}>"

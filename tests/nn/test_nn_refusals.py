@@ -170,6 +170,10 @@ MODELS = {
     "nn.Sequential([3])": "nn.Sequential takes layers, as in nn.Dense(10), not 3",
     "nn.Sequential([deep()])": "give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])",
     "nn.Sequential().fit(X, Y)": "the model has no layers",
+    "nn.Model(nn.Input(3))": "nn.Model takes inputs and outputs, as in nn.Model(x, nn.Dense(10)(x)); or a subclass",
+    "type('Net', (nn.Model,), {'train_step': None})": "Net defines train_step, which fit does not call; a step of your "
+    "own is an algorithm, registered and named by compile(algorithm=)",
+    "nn.Dense(3)(nn.Input(4)) + 1": "shape (None, 3)> has no numbers yet; write nn.Add()([x, y])",
     "nn.Model(nn.Dense(3), nn.Dense(3))": "inputs of nn.Model are features of layers",
     "nn.Model(nn.Input(3, name='a'), nn.Add()([nn.Input(3, name='b')] * 2))": "the outputs need the input 'b', which "
     "is not in inputs=",
