@@ -32,7 +32,10 @@ def data() -> None:
 @click.option(
     "--label-columns", type=int, metavar="K", help="csv, textfile: the first K numbers of a line are float labels."
 )
-@click.option("--vocabulary", help="conll, text, sentences, pairs: the imported training text, whose codes are used.")
+@click.option(
+    "--vocabulary",
+    help="conll, text, sentences, pairs: the imported training text, whose codes are used; text: or a tokenizer.json.",
+)
 @click.option("--words", flag_value=True, default=None, help="text: records are words, not characters.")
 @click.option(
     "--skip-unseen",

@@ -31,6 +31,7 @@ class RecordStore(RecordSource):
         location: absolute path or URL.
         chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB
             together, since each call of zarr costs a millisecond.
+        tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
         has_checksums: whether changed chunks are noticed; False for stores of versions that had no checksums.
 
     Args:
@@ -55,6 +56,7 @@ class RecordStore(RecordSource):
             label_column = StoreColumn(labels, location, digest, label_dtype(labels.dtype), checksums.get("labels"))
         classes, vocabulary = attributes.get("classes", ()), attributes.get("vocabulary", ())
         super().__init__(location, data_column, label_column, classes=classes, vocabulary=vocabulary, digest=digest)
+        self.tokenizer: str = attributes.get("tokenizer", "")
         self.chunk, self.has_checksums = data_column.chunk, bool(checksums)
         self._arrays = list(arrays.values())
 

@@ -11,7 +11,8 @@ as one of a megabyte. Attributes of the group:
 - ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.store_format`;
 - ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
 - ``classes``: names of the labels 0, 1, ..., if known;
-- ``vocabulary``: the words or characters that the codes 0, 1, ... stand for, if data are codes.
+- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
+- ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
 
 Of the checksums each array has the CRC-32C of the rows of each chunk as they were before compression, four bytes
 little-endian each, all together in base64; and ``metadata`` is the BLAKE2b hash of everything that the checksums of
@@ -77,6 +78,7 @@ def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
 
 # The attributes of the group that the hash of the metadata covers.
 COVERED = ("dsinga", "complete", "digest", "classes", "vocabulary")
+OPTIONAL = ("tokenizer",)  # where they are: stores without them keep the hash that they had before
 
 
 def checksum(rows: np.ndarray) -> int:
@@ -106,7 +108,10 @@ def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.A
         table: the checksums of the chunks of each array, as text.
     """
     facts = {
-        "attributes": {name: attributes.get(name) for name in COVERED},
+        "attributes": {
+            **{name: attributes.get(name) for name in COVERED},
+            **{name: attributes[name] for name in OPTIONAL if name in attributes},
+        },
         "arrays": {name: [array.shape, array.dtype.name, array.chunks] for name, array in arrays.items()},
         "checksums": {name: table[name] for name in arrays},
     }

@@ -72,7 +72,7 @@ def open_group(location: str) -> tuple[zarr.Group, dict[str, Any]]:
         raise UserError(
             f"{location} is incomplete: its import was interrupted; import it again with {option('overwrite')}"
         )
-    for name, kind in (("digest", str), ("classes", list), ("vocabulary", list)):
+    for name, kind in (("digest", str), ("classes", list), ("vocabulary", list), ("tokenizer", str)):
         if not isinstance(attributes.get(name, kind()), kind):
             raise damaged(location, f"its attribute {name!r} is {attributes[name]!r:.40}")
     return group, attributes

@@ -43,9 +43,13 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 class SymbolEncoder:
-    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of <unk>, if it has <unk>."""
+    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of <unk>, if it has <unk>.
+
+    ``symbols`` are the characters or words of the codes, ``separator`` is between a text and its continuation.
+    """
 
     def __init__(self, symbols: Sequence[str]):
+        self.symbols, self.separator = tuple(symbols), " " if has_words(symbols) else ""
         self._codes = {symbol: code for code, symbol in enumerate(symbols)}
         self._words = has_words(symbols)
         self._unknown = self._codes.get(UNKNOWN) if self._words else None
@@ -56,6 +60,10 @@ class SymbolEncoder:
         The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
         """
         return self.encode_symbols(text.split() if self._words else list(text.encode().decode("latin-1")))
+
+    def decode(self, codes: Iterable[int]) -> str:
+        """Return the text of codes; see :func:`decode`."""
+        return decode(codes, self.symbols)
 
     def encode_symbols(self, symbols: Iterable[str]) -> list[int]:
         """Return the codes of words or characters; raise UserError for those that have none."""

@@ -61,14 +61,18 @@ def stage_store(
     *,
     classes: Sequence[str] = (),
     vocabulary: Sequence[str] = (),
+    tokenizer: str = "",
 ) -> int:
-    """Write one of ``stores``, as :func:`write_store` does, and return the number of records."""
+    """Write one of ``stores``, as :func:`write_store` does, and return the number of records.
+
+    ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
+    """
     with naming_destination(os.fspath(destination)):
-        names = {"classes": list(classes), "vocabulary": list(vocabulary)}
+        names = {"classes": list(classes), "vocabulary": list(vocabulary), "tokenizer": tokenizer}
         return _write_arrays(stores.stage(destination), iter(batches), names)
 
 
-def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
+def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str] | str]) -> int:
     group = zarr.open_group(store=zarr_store(location, read_only=False), mode="w", zarr_format=3)
     group.attrs.put({"dsinga": CHECKSUMS_VERSION, "complete": False})
     columns: tuple[_ColumnWriter, _ColumnWriter | None] | None = None

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data import open_text, resolve
-from dsinga.data.vocabulary import decode, encode, has_words, read_vocabulary
+from dsinga.data import RecordStore, open_text, resolve
+from dsinga.data.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
+from dsinga.data.vocabulary import SymbolEncoder, read_vocabulary
 from dsinga.engine.predictor import ONE_CORE, Predictor
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase
@@ -122,12 +123,14 @@ def generate_text(
     """
     if length < 0 or not 0 <= temperature < float("inf"):
         raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
-    symbols = _vocabulary(job, roots)
-    text_generator = generator(job.neuralnet, len(symbols))
-    begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
+    encoder = _encoder(job, roots)
+    count = len(encoder.symbols)
+    text_generator = generator(job.neuralnet, count)
+    given = encoder.encode(seed_text)
+    begin = given or [int(np.random.default_rng([seed, 1]).integers(count))]
     processor = choose_processor(job, text_generator.net)
     codes = generate(text_generator, params, begin, length, temperature, seed, processor)
-    return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
+    return _continuation(encoder, seed_text, given, list(codes))
 
 
 def generate(
@@ -170,17 +173,30 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
     return min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), len(scores) - 1)
 
 
-def _vocabulary(job: Job, roots: Sequence[str]) -> tuple[str, ...]:
-    """Return the characters or words of the codes, from the job's text, or else from its ``vocab_path``."""
+def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: list[int], codes: list[int]) -> str:
+    """Return the text of ``codes`` after that of ``given``; tokens may have other texts alone than after others."""
+    whole, before = encoder.decode([*given, *codes]), encoder.decode(given)
+    if given and whole.startswith(before):
+        return whole.removeprefix(before)
+    return (encoder.separator if seed_text else "") + encoder.decode(codes)
+
+
+def _encoder(job: Job, roots: Sequence[str]) -> SymbolEncoder | Tokenizer:
+    """Return the encoder of the characters, words or tokens of the job's text, or else of its ``vocab_path``."""
     texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
     for conf in texts:
         with contextlib.suppress(UserError):
             if conf.path:
-                return open_text(conf.path, conf.vocab_path, roots).vocabulary
+                return _encoder_of(open_text(conf.path, conf.vocab_path, roots))
     for conf in texts:
         if conf.vocab_path:
-            return read_vocabulary(resolve(conf.vocab_path, roots))
+            path = resolve(conf.vocab_path, roots)
+            return read_tokenizer(path) or SymbolEncoder(read_vocabulary(path))
     paths = [conf.path for conf in texts if conf.path]
     if paths:
-        return open_text(paths[0], None, roots).vocabulary  # raises the reason why it cannot be read
+        return _encoder_of(open_text(paths[0], None, roots))  # raises the reason why it cannot be read
     raise job.neuralnet.error("the net reads no text: none of its layers has char_rnn_conf { vocab_path: ... }")
+
+
+def _encoder_of(store: RecordStore) -> SymbolEncoder | Tokenizer:
+    return stored_tokenizer(store) or SymbolEncoder(store.vocabulary)

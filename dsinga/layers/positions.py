@@ -78,8 +78,7 @@ def rotate(x: Array, heads: int, ops: Ops, start: int = 0, back: bool = False) -
     gradient.
     """
     factors = rotations(start, x.shape[1], x.shape[2] // heads, heads, x.dtype.type(0).dtype.name)
-    factors = ops.asarray(factors.conj() if back else factors)
-    return (ops.xp.ascontiguousarray(x).view(factors.dtype) * factors).view(x.dtype)
+    return ops.rotate_pairs(x, ops.asarray(factors.conj() if back else factors))
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,6 +22,11 @@ class NumpyAttention(Ops):
         if add:
             out += product
 
+    def rotate_pairs(self, x: Array, factors: Array) -> Array:
+        y = buffers.empty(x.shape, dtype=x.dtype)
+        np.multiply(np.ascontiguousarray(x).view(factors.dtype), factors, out=y.view(factors.dtype))
+        return y
+
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
     ) -> tuple[Array, Any]:
@@ -44,7 +49,7 @@ class NumpyAttention(Ops):
             np.copyto(scores, np.finfo(scores.dtype).min, where=hides)
         weights = self.softmax(scores.reshape(-1, shape[3])) if scores.size else scores
         weights = weights.reshape(shape)
-        if hides is not None:
+        if hides is not None and np.min(visible) < 1:  # else the exponentials of the smallest number are 0
             np.copyto(weights, 0, where=hides)
         return weights
 

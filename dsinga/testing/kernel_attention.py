@@ -85,6 +85,16 @@ class AttentionKernels:
 
             assert_gradient(total, getattr(case, field), grad, backend.dtype)
 
+    @given(batch=st.integers(0, 3), steps=st.integers(1, 4), pairs=st.integers(1, 3), seed=st.integers(0, 99))
+    def test_pairs_are_rotated(self, backend: KernelBackend, batch: int, steps: int, pairs: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        x, angles = rng.standard_normal((batch, steps, 2 * pairs)), rng.standard_normal((steps, pairs))
+        factors = np.exp(1j * angles).astype(np.result_type(backend.dtype, np.complex64))
+        rotated = np.empty_like(x)
+        rotated[..., 0::2] = x[..., 0::2] * np.cos(angles) - x[..., 1::2] * np.sin(angles)
+        rotated[..., 1::2] = x[..., 0::2] * np.sin(angles) + x[..., 1::2] * np.cos(angles)
+        assert_close(backend.run("rotate_pairs", x, factors), rotated, backend.dtype)
+
     @given(case=attention_cases(), width=st.integers(1, 3), train=st.booleans())
     def test_attention_is_the_means_by_its_weights(
         self, backend: KernelBackend, case: AttentionCase, width: int, train: bool

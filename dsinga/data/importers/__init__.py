@@ -86,8 +86,14 @@ def _write(stores: dict[str, StoreContents], staged: StagedStores, progress: Pro
     for location, contents in stores.items():
         batches = _report_batches(contents, done, total, progress)
         with contextlib.closing(batches), _closing(contents.batches):
-            names = {"classes": contents.classes, "vocabulary": contents.vocabulary}
-            counts[location] = stage_store(staged, location, batches, **names)
+            counts[location] = stage_store(
+                staged,
+                location,
+                batches,
+                classes=contents.classes,
+                vocabulary=contents.vocabulary,
+                tokenizer=contents.tokenizer,
+            )
         done += contents.total or 0
     return counts
 

@@ -33,13 +33,15 @@ class StoreContents(NamedTuple):
     """The contents of one store to write: batches, the total amount to read, and names for labels and codes.
 
     ``total`` is a number of records; if the batches have ``done``, it has the same unit, such as bytes. ``classes`` are
-    the names of labels, ``vocabulary`` those of data that are codes.
+    the names of labels, ``vocabulary`` those of data that are codes; ``tokenizer`` is the content of the tokenizer.json
+    that made the codes.
     """
 
     batches: Iterable[Batch]
     total: int | None = None
     classes: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
+    tokenizer: str = ""
 
 
 class Record(NamedTuple):

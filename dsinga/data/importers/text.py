@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.importers.batches import Batch, StoreContents, opened, text_lines
+from dsinga.data.tokenizer import Tokenizer, read_tokenizer
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.registry import register
@@ -19,11 +20,16 @@ END_OF_LINE = "</s>"
 
 
 class TextSummary(NamedTuple):
-    """What the importer needs before it writes: the number of codes, the vocabulary, whether to skip other symbols."""
+    """What the importer needs before it writes: the number of codes, the vocabulary, whether to skip other symbols.
+
+    A text of tokens has their codes, and its tokenizer, too.
+    """
 
     length: int
     vocabulary: tuple[str, ...]
     skip_unseen: bool
+    codes: np.ndarray | None = None
+    tokenizer: str = ""
 
 
 @register("importer", "text")
@@ -37,13 +43,15 @@ def text(
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
     Characters are bytes in any encoding, as in SINGA, with codes in byte order. Words are separated by white space in
-    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency.
+    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency. Tokens are those of a
+    tokenizer of Hugging Face on the whole UTF-8 text, which is in memory then.
 
     Args:
         source: the file.
         words: whether records are words, not characters.
-        vocabulary: an imported store, or a file of characters or words, whose codes are used. A word that is not in it
-            becomes <unk>, if it has <unk>; otherwise such a word or character is an error.
+        vocabulary: an imported store, a file of characters or words, or a tokenizer.json of Hugging Face, whose codes
+            are used. A word that is not in it becomes <unk>, if it has <unk>; otherwise such a word or character is an
+            error.
         skip_unseen: whether such words and characters are left out instead, as SINGA's rnnlm example does.
         held_out: the fraction of the text, at its end, that is kept for tests. With it the destination is a folder
             with train_data.zarr and test_data.zarr.
@@ -56,7 +64,7 @@ def text(
         return {"": _contents(source, words, summary, 0, summary.length)}
     if not 0 < split < summary.length:
         raise UserError(
-            f"{source} has {summary.length} {_unit(words)}s: with held_out {held_out} either train_data.zarr or "
+            f"{source} has {summary.length} {'token' if summary.tokenizer else _unit(words)}s: with held_out {held_out} either train_data.zarr or "
             "test_data.zarr would be empty"
         )
     return {
@@ -66,6 +74,8 @@ def text(
 
 
 def _summarise(path: str, words: bool, vocabulary: str | None, skip_unseen: bool) -> TextSummary:
+    if vocabulary is not None and (tokenizer := read_tokenizer(vocabulary)) is not None:
+        return _summarise_tokens(path, tokenizer, words or skip_unseen)
     counts: Counter[str] = Counter()
     for block in _words(path) if words else _characters(path):
         counts.update(block)
@@ -85,6 +95,22 @@ def _summarise(path: str, words: bool, vocabulary: str | None, skip_unseen: bool
     return TextSummary(length, symbols, skip_unseen)
 
 
+def _summarise_tokens(path: str, tokenizer: Tokenizer, has_other_options: bool) -> TextSummary:
+    if has_other_options:
+        raise UserError("a tokenizer makes tokens of the whole text; leave words and skip_unseen out")
+    with opened(path) as (file, _):
+        content = file.read()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: not UTF-8 text ({error.reason}); convert it to UTF-8") from None
+    codes = np.array(tokenizer.encode(text), np.int32)
+    if not len(codes):
+        raise UserError(f"{path} has no tokens")
+    return TextSummary(len(codes), tokenizer.symbols, False, codes, tokenizer.content)
+
+
 def _characters(path: str) -> Iterator[str]:
     """Yield the bytes of a text in blocks, decoded as Latin-1, so that each byte is one character."""
     with opened(path) as (file, _):
@@ -99,11 +125,16 @@ def _words(path: str) -> Iterator[list[str]]:
 
 
 def _contents(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> StoreContents:
-    return StoreContents(_batches(path, words, summary, start, stop), stop - start, vocabulary=summary.vocabulary)
+    batches = _batches(path, words, summary, start, stop)
+    return StoreContents(batches, stop - start, vocabulary=summary.vocabulary, tokenizer=summary.tokenizer)
 
 
 def _batches(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> Generator[Batch]:
     """Yield the codes ``start`` to ``stop`` of the text."""
+    if summary.codes is not None:
+        for first in range(start, stop, WORDS_PER_BATCH):
+            yield Batch(summary.codes[first : min(first + WORDS_PER_BATCH, stop)], None)
+        return
     position = 0
     for codes in _word_codes(path, summary) if words else _character_codes(path, summary):
         selection = codes[max(start - position, 0) : max(stop - position, 0)]

@@ -12,6 +12,7 @@ from dsinga.data.filesystem import imported_name, resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.stores import import_once
 from dsinga.data.store import RecordStore, is_complete
+from dsinga.data.tokenizer import read_tokenizer
 from dsinga.data.vocabulary import has_words, read_vocabulary
 from dsinga.errors import UserError
 
@@ -67,6 +68,8 @@ def open_text(
 ) -> RecordStore:
     """Open a text as a store of codes: an imported store, or a text file with a vocabulary file, as in SINGA's jobs.
 
+    The vocabulary may be a tokenizer.json of Hugging Face.
+
     A text file is imported once into a store beside it (``input.txt`` into ``input.zarr``), and again when it or its
     vocabulary changes. Raises UserError if ``path`` does not exist, if a text file has no vocabulary, or if a store has
     another vocabulary than ``vocab_path``.
@@ -74,11 +77,11 @@ def open_text(
     location, vocabulary = resolve(path, roots), _resolve_vocabulary(vocab_path, roots)
     if is_complete(location) or location.endswith(".zarr"):
         store = RecordStore(location)
-        if vocabulary and read_vocabulary(vocabulary, words=has_words(store.vocabulary)) != store.vocabulary:
+        if vocabulary and _symbols(vocabulary, words=has_words(store.vocabulary)) != store.vocabulary:
             raise UserError(f"{location} was imported with another vocabulary than {vocabulary}; leave vocab_path out")
         return store
     if vocabulary:
-        symbols = read_vocabulary(vocabulary)
+        symbols = _symbols(vocabulary)
         return RecordStore(import_once(location, "text", {"vocabulary": vocabulary}, symbols))
     if is_complete(imported_name(location)):
         return RecordStore(imported_name(location))
@@ -86,6 +89,12 @@ def open_text(
         f"{location} is a text without a vocabulary; set vocab_path to a file with every character once, or import "
         f"the text with: dsinga data import text {location} {imported_name(location)}"
     )
+
+
+def _symbols(vocabulary: str, words: bool = False) -> tuple[str, ...]:
+    """Return the characters, words or tokens of a vocabulary file, a store or a tokenizer.json."""
+    tokenizer = read_tokenizer(vocabulary)
+    return read_vocabulary(vocabulary, words) if tokenizer is None else tokenizer.symbols
 
 
 def _resolve_vocabulary(path: str | os.PathLike[str] | None, roots: Sequence[str]) -> str | None:

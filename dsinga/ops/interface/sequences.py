@@ -93,6 +93,10 @@ class SequenceOps(ABC):
 class AttentionOps(ABC):
     """Kernels of attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m)."""
 
+    def rotate_pairs(self, x: Array, factors: Array) -> Array:
+        """Return x (B, T, n), its pairs of neighbouring features multiplied as complex numbers by factors (T, n/2)."""
+        return (self.xp.ascontiguousarray(x).view(factors.dtype) * factors).view(x.dtype)
+
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
     ) -> tuple[Array, Any]:
