@@ -85,7 +85,9 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     one_group = {"nworker_groups": 1, "nserver_groups": 1, "sync_edge": [], "staleness": None}
     cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_after"), 0)
-    updater = job.updater.replace(learning_rate=schedule)
+    updater, moving = job.updater.replace(learning_rate=schedule), job.updater.momentum_conf
+    if moving is not None and moving.one_cycle:  # there is no cycle to move with
+        updater = updater.replace(momentum_conf=None, momentum=moving.base_momentum)
     steps = len(rates)
     return job.replace(
         train_steps=steps, disp_freq=max(1, steps // 10), updater=updater, cluster=cluster, extension=[], **never

@@ -24,6 +24,17 @@ def search(job: Job, client: Client, **more) -> RateSearch:
     return dsinga.find_learning_rate(job, client, progress=False, **more)
 
 
+def test_a_job_with_one_cycle_is_searched_with_the_momentum_of_its_beginning(job: Job) -> None:
+    cycle = {"type": "kOneCycle", "onecycle_conf": {"change_freq": 9}}
+    moving = {"one_cycle": True, "base_momentum": 0.9, "final_momentum": 0.8}
+    updater = job.updater.replace(momentum=0.9)
+    in_cycle = updater.replace(momentum=0.0, momentum_conf=moving, learning_rate=LRGenConf(**cycle))
+    searches = [
+        dsinga.find_learning_rate(job.replace(updater=conf), progress=False, steps=10) for conf in (in_cycle, updater)
+    ]
+    assert searches[0].losses == searches[1].losses
+
+
 def test_the_losses_are_those_of_training_with_the_rates(job: Job, threads: Client) -> None:
     job = with_topology(job, 2)
     in_epochs = job.replace(train_steps=0, epochs=1)  # neither these nor the job's train_steps count
