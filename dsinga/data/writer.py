@@ -68,7 +68,11 @@ def stage_store(
     ``tokenizer`` is the content of the tokenizer.json that made the codes of a text.
     """
     with naming_destination(os.fspath(destination)):
-        names = {"classes": list(classes), "vocabulary": list(vocabulary), "tokenizer": tokenizer}
+        names: dict[str, list[str] | str] = {
+            "classes": list(classes),
+            "vocabulary": list(vocabulary),
+            "tokenizer": tokenizer,
+        }
         return _write_arrays(stores.stage(destination), iter(batches), names)
 
 

@@ -105,8 +105,8 @@ _STATIC = "model.params has them by name; layer.trainable says which ones traini
 STEP_METHODS = set("train_step test_step predict_step compute_loss compute_metrics make_train_function".split())
 OWN_STEP = (
     "a step of your own is an algorithm, registered and named by compile(algorithm=) (docs/extending.md), which also "
-    "trains on clusters; a loss of your own is a layer; or write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) for "
-    "a loop of your own (docs/own-loop.md)"
+    "trains on clusters; a loss of your own is a layer; or write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) "
+    "for a loop of your own (docs/own-loop.md)"
 )
 
 MODEL_ATTRIBUTES = {

@@ -49,7 +49,7 @@ class NumpyAttention(Ops):
             np.copyto(scores, np.finfo(scores.dtype).min, where=hides)
         weights = self.softmax(scores.reshape(-1, shape[3])) if scores.size else scores
         weights = weights.reshape(shape)
-        if hides is not None and np.min(visible) < 1:  # else the exponentials of the smallest number are 0
+        if hides is not None and np.min(np.asarray(visible)) < 1:  # else the exponentials of the smallest number are 0
             np.copyto(weights, 0, where=hides)
         return weights
 

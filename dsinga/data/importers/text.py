@@ -63,9 +63,10 @@ def text(
     if not held_out:
         return {"": _contents(source, words, summary, 0, summary.length)}
     if not 0 < split < summary.length:
+        unit = "token" if summary.tokenizer else _unit(words)
         raise UserError(
-            f"{source} has {summary.length} {'token' if summary.tokenizer else _unit(words)}s: with held_out {held_out} either train_data.zarr or "
-            "test_data.zarr would be empty"
+            f"{source} has {summary.length} {unit}s: with held_out {held_out} either train_data.zarr or test_data.zarr "
+            "would be empty"
         )
     return {
         "train_data.zarr": _contents(source, words, summary, 0, split),

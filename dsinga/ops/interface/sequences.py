@@ -93,6 +93,8 @@ class SequenceOps(ABC):
 class AttentionOps(ABC):
     """Kernels of attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m)."""
 
+    xp: Any
+
     def rotate_pairs(self, x: Array, factors: Array) -> Array:
         """Return x (B, T, n), its pairs of neighbouring features multiplied as complex numbers by factors (T, n/2)."""
         return (self.xp.ascontiguousarray(x).view(factors.dtype) * factors).view(x.dtype)
