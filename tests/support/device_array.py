@@ -349,4 +349,4 @@ HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
     "free_memory", "device_count", "describe", "lacks", "update",
 }  # fmt: skip
-KERNELS = frozenset(Ops.__abstractmethods__ - HOST)
+KERNELS = frozenset(Ops.__abstractmethods__ - HOST) | {"rotate_pairs"}
