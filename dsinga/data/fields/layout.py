@@ -201,7 +201,7 @@ def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iter
         dim for dim, size in definition.input_dims.items() if size == 1 and not any(definition.context.get(dim, ()))
     ]
     channels = list(dict.fromkeys([*times, *single]))
-    if set(definition.input_dims) - set(channels):
+    if set(definition.input_dims) - set(times):
         channels += [dim for dim in dims if dim not in definition.input_dims]
     return channels
 
