@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ class ChannelGroup:
         """The name of the variable, or the expression of the coordinate."""
         return self.reader.name
 
-    @property
+    @cached_property
     def channel_sizes(self) -> tuple[int, ...]:
         """Points of a window along the dimensions of channels."""
         return tuple(size for dim, size in zip(self.dims, self.sizes, strict=True) if dim not in self.space)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """The number of channels."""
         return math.prod(self.channel_sizes)
