@@ -117,9 +117,10 @@ class BoxCache:
         array = self._cache.get(key, lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part))
         return array, lows
 
-    def clear(self) -> None:
-        """Drop all fields."""
-        self._cache.clear()
+    @property
+    def bytes(self) -> int:
+        """The bytes of the fields that are kept."""
+        return self._cache.bytes
 
 
 def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:

@@ -110,6 +110,11 @@ class FieldWindows(RecordSource):
         return kept
 
     @property
+    def cached_bytes(self) -> int:
+        """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
+        return self._cache.bytes
+
+    @property
     def is_named(self) -> bool:
         """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
         return self.path is not None and self._is_plain
