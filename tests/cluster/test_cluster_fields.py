@@ -16,6 +16,7 @@ import dsinga
 from dsinga import cluster, nn
 from dsinga.api import roots
 from dsinga.cluster import connect
+from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, loads
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -86,6 +87,12 @@ def test_a_dataset_in_memory_or_of_dask_is_sent(processes: Client, expected: Any
     assert_same(dsinga.train(job, processes, data=dataset(), progress=False).params, expected[2])
     with xr.open_zarr(tmp_path / "fields.zarr", consolidated=False) as opened:
         assert_same(dsinga.train(job, processes, data=opened, progress=False).params, expected[2])
+
+
+def test_a_persisted_dataset_is_refused(processes: Client) -> None:
+    persisted = processes.persist(dataset().chunk(time=10))
+    with pytest.raises(UserError, match="'t' is persisted on a cluster, .* give the Dataset as it was before persist"):
+        dsinga.windows(persisted, inputs="t", input_dims={"time": 1})
 
 
 @pytest.mark.process

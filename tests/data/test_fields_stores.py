@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from distributed.protocol.pickle import dumps, loads
 
 import dsinga
-from dsinga.data import FieldWindows, Sampler
+from dsinga.cli import main_group
+from dsinga.data import FieldWindows, Sampler, describe
 from dsinga.testing import SourceContract
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
@@ -55,8 +57,9 @@ def stored(folder: Path, number: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number", range(len(CHUNKINGS)))
-@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize(
+    ("number", "chunks"), [*((number, None) for number in range(len(CHUNKINGS))), (1, {}), (2, {}), (3, {})]
+)
 def test_the_chunks_of_a_store_do_not_matter(tmp_path: Path, number: int, chunks: Any) -> None:
     data = dataset()
     expected = dsinga.windows(data.assign(p=data.p * 0.5 + 3), **CUT)
@@ -84,6 +87,36 @@ def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
             for got, wanted in zip(read_all(each), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted)
             each.dataset.close()
+
+
+def test_chunks_much_larger_than_a_block_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((800, 64, 64), np.float32))}).chunk(time=-1)
+    windows = dsinga.windows(data, input_dims={"time": 1}, memory=16 << 20)
+    assert windows.block == 64
+    expected = (
+        "the chunks of 'f' have (800, 64, 64) points, a block of windows (64, 64, 64): each chunk is decoded about 12 "
+        "times an epoch; give memory=200 << 20 or more, or write smaller chunks"
+    )
+    assert expected in caplog.text
+    caplog.clear()
+    assert dsinga.windows(data, input_dims={"time": 1}, memory=200 << 20).block == 800
+    assert not caplog.text
+
+
+def test_a_dataset_is_described(tmp_path: Path) -> None:
+    data = dataset()
+    data.t.attrs |= {"units": "K", "long_name": "temperature"}
+    data.t[:, 0] = np.nan
+    data.chunk(time=8).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    run = CliRunner().invoke(main_group, ["data", "info", str(tmp_path / "x.zarr")])
+    lines = dict(line.split(maxsplit=2)[1:] for line in run.output.splitlines() if line.startswith(("dim", "var")))
+    assert lines["time"] == "40 points, 2000-01-01 to 2000-01-10T18:00, every 6 h"
+    assert lines["lat"] == "8 points, 70 to -70, every -20"
+    assert lines["t"].startswith("(time, lat, lon) float64; chunks (8, 8, 12); K; temperature; ")
+    assert lines["t"].endswith("; 12.5% NaN")
+    mean, std = data.p.values.mean(), data.p.values.std()
+    assert lines["p"].endswith(f"mean {mean:g}, std {std:g}")
+    assert describe(dsinga.windows(data, **CUT, mask=True))["records"] == 37 * 2 * 4
 
 
 def test_only_the_variables_of_windows_are_sent() -> None:

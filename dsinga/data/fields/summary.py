@@ -105,8 +105,9 @@ def _parts(reader: VariableReader, sizes: list[int]) -> Iterator[np.ndarray]:
     """Yield up to 16 parts of a variable, spread over its first dimension; append their sizes to ``sizes``."""
     length, *others = reader.shape or (1,)
     points = max(1, min(SAMPLE_BYTES // max(4 * math.prod(others), 1), -(-length // SAMPLED_BLOCKS)))
-    for start in np.unique(np.linspace(0, length - points, SAMPLED_BLOCKS).round().astype(int)).tolist():
-        region = (slice(start, start + points), *(slice(0, size) for size in others))
+    blocks = -(-length // points)
+    for number in np.unique(np.linspace(0, blocks - 1, SAMPLED_BLOCKS).round().astype(int)).tolist():
+        region = (slice(number * points, min((number + 1) * points, length)), *(slice(0, size) for size in others))
         part = reader.read(region if reader.dims else ()).reshape(-1)
         sizes.append(part.size)
         yield part
