@@ -96,6 +96,10 @@ class BatchReader:
         batch, first = step * self.groups + group, place * self.parts[-1].total
         parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
         numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
+        for name, part in parts.items():
+            if (store := self.stores[name]).reads_ahead:  # the next block, before it is needed
+                steps = max(1, store.block // (2 * self.batchsize))
+                store.prepare(self.sampler.rows(batch + steps * self.groups, *part[:2]))
         return {
             name: self._read_augmented(name, batch, part)
             if name in self.augmentations

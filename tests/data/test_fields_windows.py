@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 from typing import Any
 
@@ -183,6 +184,7 @@ def test_the_weights_are_the_last_channel_of_labels_and_have_the_mean_one() -> N
 
 
 def test_what_fills_no_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
     windows = dsinga.windows(dataset()[["t"]], input_dims={"time": 1, "lat": 3, "lon": 4})
     lat, lon = windows.left_out
     assert lat == (

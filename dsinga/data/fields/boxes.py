@@ -121,11 +121,7 @@ class BoxCache:
 
     def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
         """Return the field of a part that the windows of a box read."""
-        where = (part.name, box, is_target)
-        if where not in self._known:
-            ranges, role = _ranges(part, grid, box, is_target)
-            self._known[where] = (part.name, box, role), ranges, {dim: low for dim, (low, _) in ranges.items()}
-        key, ranges, lows = self._known[where]
+        key, ranges, lows = self._describe(part, grid, box, is_target)
 
         def load() -> np.ndarray:
             numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
@@ -134,6 +130,19 @@ class BoxCache:
             return numbers
 
         return BoxField(self._cache.get(key, load), lows, key not in self._nonfinite)
+
+    def has(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> bool:
+        """Whether the field of a part is kept, or being read."""
+        return self._cache.has(self._describe(part, grid, box, is_target)[0])
+
+    def _describe(
+        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
+    ) -> tuple[_Key, Ranges, dict[str, int]]:
+        where = (part.name, box, is_target)
+        if where not in self._known:
+            ranges, role = _ranges(part, grid, box, is_target)
+            self._known[where] = (part.name, box, role), ranges, {dim: low for dim, (low, _) in ranges.items()}
+        return self._known[where]
 
     @property
     def bytes(self) -> int:
