@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.fields.axis import left_out_sentences
+from dsinga.data.fields.axis import left_out_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
@@ -70,7 +70,8 @@ class FieldWindows(RecordSource):
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
         self._grid = BoxGrid(self.layout, definition.memory // SAMPLER_SHARE)
-        self._cache = BoxCache(definition.memory)
+        self._cache = BoxCache()
+        self._register()
         location = "xarray Dataset" if self.path is None else self.path
         self.left_out = left_out_sentences(self.layout.axes, self.layout.coordinates)
         self.window_numbers = self._filtered(location)
@@ -79,11 +80,12 @@ class FieldWindows(RecordSource):
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        for sentence in [*self.left_out, *chunk_sentences(self._grid)]:
+        advice = [*chunk_sentences(self._grid), *uneven_sentences(self.layout.axes, self.layout.coordinates)]
+        for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
 
     def _register(self) -> None:
-        """Nothing: the fields of windows have a cache of their own."""
+        self._cache.register(self, self.definition.memory)
 
     def _gather(self, column: Any, rows: Any) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
