@@ -119,6 +119,9 @@ class BatchReader:
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
+        for store in self.stores.values():
+            if store.reads_ahead:
+                store.prepare([min(stop + store.block // 2, len(self) - 1)])
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
             data, labels = records[name]
