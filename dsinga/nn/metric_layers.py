@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dsinga.arguments import shown, values_by_name
+from dsinga.augmentation import mixes
 from dsinga.errors import UserError
+from dsinga.job import Phase
 from dsinga.layers.base import Layer
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
@@ -121,12 +123,15 @@ def write_metrics(net: NetWriter, metrics: Sequence[str], output: Feature, loss:
     )
     predictions = loss if is_taken else None
     prefix = "" if loss == "loss" else f"{output.layer}_"
+    store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
+    # Labels that are mixed in training are no classes.
+    excluded = [Phase.kTrain] if store is not None and mixes(store) else []
     groups: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
         if metric not in of_loss and (layer := reporting(metric)):
             groups.setdefault(layer, []).append(metric)
     for (kind, name), names in groups.items():
-        fields: dict[str, Any] = {"per_step": per_step}
+        fields: dict[str, Any] = {"per_step": per_step, "exclude": excluded}
         if kind == GATHERED[0]:
             fields["gatheredmetrics_conf"] = {"metric": names}
         elif match := TOP.fullmatch(names[0]):

@@ -41,6 +41,16 @@ def test_two_fits_are_one_of_as_many_epochs(kind: str):
     assert len(history.history["loss"]) == 4
 
 
+def test_a_warm_up_may_end_before_a_further_fit():
+    model, once = (blobs(nn.SGD(nn.CosineDecay(0.2, 9, warmup_steps=3))) for _ in range(2))
+    for epochs in (3, 1, 2):  # the last two are shorter than the warm-up, which is over
+        model.fit(X, Y, epochs=epochs, **WHOLE)
+    once.fit(X, Y, epochs=6, **WHOLE)
+    assert_near(model, once)
+    with pytest.raises(UserError, match="warmup_steps: 3 is more than the 2 steps of the run"):
+        blobs(nn.SGD(nn.CosineDecay(0.2, 9, warmup_steps=3))).fit(X, Y, epochs=2, **WHOLE)
+
+
 TOPOLOGIES = {"features": {"workers": 2}, "two servers": {"workers": 2, "servers": 2}, "groups": {"server_groups": 1}}
 
 
