@@ -58,10 +58,8 @@ class KeptState(Extension):
     def run(self, loop: Any) -> None:
         """Keep the state, which the whole view of a run gives."""
         updater = create_updater(loop.job.updater)
-        if any(
-            each.state_slots for each in (updater, *dict(updater.variants).values())
-        ):  # a snapshot copies params, too
-            self.slots = loop.snapshot()[1]
+        if any(each.state_slots for each in (updater, *dict(updater.variants).values())):
+            self.slots = loop.last_state()
 
 
 class Trainable(ModelParams):
