@@ -27,7 +27,7 @@ class SequenceLengths:
     """
 
     def __init__(self, source: RecordSource, steps: int | None = None):
-        self._has_codes = source.dtype == np.int32 and len(source.shape) == 1
+        self._has_codes = len(source.shape) == 1 and _are_codes(source)
         if not self._has_codes and not (source.label_dtype == np.int64 and len(source.label_shape) == 1):
             raise UserError("takes sequences: records of codes, or with a label for each step, -1 after the end")
         self._source = source.without_labels() if self._has_codes else source
@@ -62,6 +62,14 @@ class SequenceLengths:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_blocks": {}, "_orders": {}}
+
+
+def _are_codes(source: RecordSource) -> bool:
+    """Whether records of one axis are codes, to judge by the first one: arrays of integers are read as float32."""
+    if source.dtype == np.int32:
+        return True
+    numbers = source.without_labels().read(np.arange(1))[0]
+    return bool((numbers == np.round(numbers)).all() and (numbers >= -1).all())
 
 
 def padding_share(lengths: Sequence[np.ndarray]) -> float:

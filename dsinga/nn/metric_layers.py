@@ -34,6 +34,7 @@ ALIASES = {
     "mean_absolute_error": "mae",
 }
 OF_CLASSES = [f"{form}{name}" for form in ("", "macro_") for name in ("precision", "recall", "f1")]
+OF_CLASSES_ALONE = ("kSoftmaxLoss", "kCudnnSoftmaxLoss", "kHingeLoss", "kClassSoftmaxLoss")  # losses
 LISTED = [f"{name}_by_class" for name in ("precision", "recall", "f1")]  # figures that histories leave out
 # The types of the layers that report metrics, and the names of the layers.
 TYPES = {
@@ -136,6 +137,11 @@ def write_metrics(net: NetWriter, metrics: Sequence[str], output: Feature, loss:
             fields["gatheredmetrics_conf"] = {"metric": names}
         elif match := TOP.fullmatch(names[0]):
             fields["topkaccuracy_conf"] = {"k": int(match[1])}
+        elif kind == "kRegressionError" and conf is not None and conf.type_name in OF_CLASSES_ALONE:
+            raise UserError(
+                f"the metric {names[0]!r} is of numbers to predict, but the loss of {output.layer!r} compares classes; "
+                'for a model with several outputs give metrics by output, as in metrics={"price": ["r2"]}'
+            )
         elif kind == "kPerplexity" and predictions is None:
             raise UserError(
                 "the metric 'perplexity' needs probabilities of classes: train with "

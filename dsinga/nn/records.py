@@ -160,12 +160,14 @@ def weights_of_classes(class_weight: Any, labels: Any, sample_weight: Any = None
     """Return the weights of rows (n,) float32: those of their classes, times ``sample_weight``.
 
     ``class_weight`` has a factor for some classes, by label; it is 1 for the others. Raises UserError for factors that
-    are no numbers of at least 0, and for labels that are no numpy array of classes (n,).
+    are no numbers of at least 0, and for labels that are no classes (n,) in memory.
     """
     if not isinstance(class_weight, Mapping):
         raise UserError(f"class_weight has a factor for each class, as in {{0: 1.0, 1: 5.0}}, not {class_weight!r}")
+    if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
+        labels = np.asarray(labels)  # a list or a data frame's column
     if not (isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biu"):
-        raise UserError("class_weight needs y, a numpy array with the class of each record; else give sample_weight")
+        raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")
     weights = np.ones(len(labels), np.float32)
     for label, factor in class_weight.items():
         check_range(f"class_weight[{label!r}]", factor, 0)

@@ -224,6 +224,8 @@ class Trainable(ModelParams):
         )
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
         if class_weight is not None:
+            if len(self.label_inputs()) > 1:
+                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
             labels = next(iter(pairs.values()), (None, None))[1]
             sample_weight = weights_of_classes(class_weight, labels, sample_weight)
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):

@@ -79,11 +79,14 @@ def test_lengths_are_those_of_codes_or_of_labels_by_step() -> None:
     x, rows = codes(30), np.array([29, 3, 3, 0])
     expected = (x != -1).sum(axis=1)[rows]
     np.testing.assert_array_equal(SequenceLengths(open_records(x)).of(rows), expected)
+    np.testing.assert_array_equal(SequenceLengths(open_records(x.astype(np.int64))).of(rows), expected)
     features = np.zeros((30, STEPS, 2), np.float32)
     np.testing.assert_array_equal(SequenceLengths(open_records((features, x.astype(int)))).of(rows), expected)
     np.testing.assert_array_equal(SequenceLengths(open_records(x), 4).of(rows), np.minimum(expected, 4))
     with pytest.raises(UserError, match="takes sequences: records of codes, or with a label for each step"):
         SequenceLengths(open_records((features, np.zeros(30, int))))
+    with pytest.raises(UserError, match="takes sequences"):
+        SequenceLengths(open_records(np.full((30, 4), 0.5)))
 
 
 JOB = """
@@ -132,6 +135,6 @@ def test_show_prints_the_share_of_padding_before_and_after(folder: Path, tmp_pat
 
 
 def test_records_that_are_no_sequences_are_refused(tmp_path: Path) -> None:
-    write_store(tmp_path / "words.zarr", [(np.zeros((40, 3), np.float32), np.zeros(40, int))])
+    write_store(tmp_path / "words.zarr", [(np.full((40, 3), 0.5, np.float32), np.zeros(40, int))])
     with pytest.raises(UserError, match=r"5: layer 'data': group_by_length takes sequences: .*; leave it out"):
         dsinga.train(job(tmp_path), progress=False)

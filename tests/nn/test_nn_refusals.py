@@ -30,6 +30,14 @@ def shapeless() -> nn.Sequential:
     return made
 
 
+def two_outputs() -> nn.Model:
+    """Return a compiled model with two outputs."""
+    x = nn.Input(4)
+    made = nn.Model(x, [nn.Dense(3)(x), nn.Dense(3)(x)])
+    made.compile("sgd", [CLASSES, CLASSES])
+    return made
+
+
 def deep() -> nn.Sequential:
     return nn.Sequential([nn.Input(4), nn.Dense(8, activation="relu"), nn.Dense(3)])
 
@@ -83,7 +91,7 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, class_weight=[1, 2])": "has a factor for each class, as in {0: 1.0, 1: 5.0}, not [1, 2]",
     "model().fit(X, Y, class_weight={7: 2})": "class_weight has a factor for 7, which is the class of no record",
     "model().fit(X, Y, class_weight={0: -1})": "class_weight[0] is -1; give a number of at least 0",
-    "model().fit(X, list(Y), class_weight={0: 1})": "class_weight needs y, a numpy array with the class of each record",
+    "model(loss='mse').fit(X, X[:, :3], class_weight={0: 1})": "class_weight needs y, an array with the class of",
     "nn.Dense(unit=3)": "Dense has no argument 'unit'; did you mean 'units'?",
     "nn.Dense()": "Dense: missing a required argument: 'units'",
     "nn.RandomNormal(seed=3)": "the job's seed determines all random numbers",
@@ -210,6 +218,8 @@ MODELS = {
     "model().evaluate(None, Y)": "labels y are given without records; give x, too",
     "model().evaluate(X[:0], Y[:0])": "the batch is empty; give it at least 1 record",
     "model().fit(X, Y, sample_weight=np.ones((60, 2)))": "has a number for each record, (n,), not the shape (60",
+    "model(metrics=['r2']).fit(X, Y)": "the metric 'r2' is of numbers to predict, but the loss of 'dense' compares cla",
+    "two_outputs().fit(X, [Y, Y], class_weight={1: 2})": "class_weight is for models of one loss, because it weighs",
     "model().fit(X, Y, sample_weight='balanced')": "sample_weight has a number for each record, (n,), not 'balanced'",
     "model().fit(X, Y, sample_weight=-np.ones(60))": "sample_weight of record 0 is -1; give a number of at least 0",
     "model().fit(X, Y, sample_weight=np.full(60, np.nan))": "sample_weight of record 0 is nan; give a number",
@@ -238,7 +248,7 @@ MODELS = {
 NAMESPACE = {
     "dsinga": dsinga, "nn": nn, "extensions": extensions, "np": np, "updater_conf": updater_conf, "model": model,
     "shapeless": shapeless, "deep": deep, "job": job, "X": X, "Y": Y, "HOT": HOT, "ROWS": ROWS, "STEPS": STEPS,
-    "IMAGES": IMAGES, "Forgetful": Forgetful,
+    "IMAGES": IMAGES, "Forgetful": Forgetful, "two_outputs": two_outputs,
 }  # fmt: skip
 STATEMENTS = NAMES_AND_HABITS | LAYERS | LOSSES_AND_OPTIMIZERS | MODELS
 
