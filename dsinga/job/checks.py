@@ -18,7 +18,7 @@ from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import ExtensionConf, Job
-from dsinga.job.updaterconf import LRGenConf
+from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 from dsinga.registry import nearest
 
 # Fields of a job that have no meaning for an agent, and what has.
@@ -140,8 +140,7 @@ def check_reinforcement(job: Job) -> None:
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
-    if job.updater.ema_conf:
-        raise job.updater.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
+    check_agents_updater(job.updater)
     if job.micro_batches > 1:
         raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
     if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
@@ -156,6 +155,12 @@ def check_reinforcement(job: Job) -> None:
         )
     if not job.train_steps:
         raise job.error("give train_steps: how many steps all environments take together", "train_steps")
+
+
+def check_agents_updater(conf: UpdaterConf) -> None:
+    """Raise JobError for averages of the params of an agent."""
+    if conf.ema_conf:
+        raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
 
 
 def check_algorithm(job: Job) -> None:
