@@ -167,7 +167,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     if sampler.shuffle:
         sampler = _by_length(sampler, layers, stores, infos)
     count = job.micro_batches if phase is Phase.kTrain else 1
-    size = _micro_batch_size(first, infos[first.name].batchsize, count)
+    size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
     return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count, augmentations)
 
@@ -192,7 +192,7 @@ def _by_length(
     return sampler
 
 
-def _micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
+def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
     """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
