@@ -261,6 +261,8 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
             f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
             'use "sparse_categorical_crossentropy"'
         )
+    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
+        _check_classes(loss, y)
     are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"
     if y.ndim == 2 and y.shape[1] > 1 and kind in ("SoftmaxLoss", "KLDivergenceLoss") and are_shares:
         wrong = np.flatnonzero((y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1) > 1e-3))
@@ -269,11 +271,18 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
                 f"{loss if isinstance(loss, str) else f'nn.{kind}'} takes the share of each class, numbers of at least "
                 f"0 that add up to 1 in a row, but row {wrong[0]} of y has the sum {y[wrong[0]].sum():g}"
             )
-    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
-        if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
-            raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
-        if np.array_equal(y, np.round(y)):
-            raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+
+
+def _check_classes(loss: str, y: np.ndarray) -> None:
+    """Raise UserError for float labels where classes are expected, with what they are meant for."""
+    if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
+        raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
+    if np.array_equal(y, np.round(y)):
+        raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+    raise UserError(
+        f"{loss} takes classes, but y has numbers such as {y.flat[0]:g}; for shares of classes use "
+        '"categorical_crossentropy", for numbers to predict "mse"'
+    )
 
 
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:

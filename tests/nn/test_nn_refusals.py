@@ -219,6 +219,7 @@ MODELS = {
     "model().evaluate(X[:0], Y[:0])": "the batch is empty; give it at least 1 record",
     "model().fit(X, Y, sample_weight=np.ones((60, 2)))": "has a number for each record, (n,), not the shape (60",
     "model(metrics=['r2']).fit(X, Y)": "the metric 'r2' is of numbers to predict, but the loss of 'dense' compares cla",
+    "model().fit(Y, X)": "takes classes, but y has numbers such as 0.12573; for shares of classes use",
     "two_outputs().fit(X, [Y, Y], class_weight={1: 2})": "class_weight is for models of one loss, because it weighs",
     "model().fit(X, Y, sample_weight='balanced')": "sample_weight has a number for each record, (n,), not 'balanced'",
     "model().fit(X, Y, sample_weight=-np.ones(60))": "sample_weight of record 0 is -1; give a number of at least 0",
