@@ -170,6 +170,9 @@ def create_augmentations(
         return None
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
+        of_stored = None if training else create_augmentations(layer, conf, stored, dtype, seed=seed, training=False)
+        if of_stored is not None and of_stored.shape == tuple(shape):  # records to predict that are cropped already
+            return create_augmentations(layer, conf.replace(shape=[]), shape, dtype, seed=seed, training=False)
         raise conf.error(
             f"layer {layer!r}: store_conf gives a record the shape {stored} ({math.prod(stored)} numbers), but the "
             f"store has records of {tuple(shape)} ({math.prod(shape)} numbers); leave shape out, or make them equal",

@@ -109,6 +109,7 @@ def test_images_with_channels_last_are_changed_as_those_with_channels_first():
         net.fit(records, Y, epochs=2, progress=False)
     assert_same(last.params, first.params)
     np.testing.assert_array_equal(last.predict(X[:4].transpose(0, 2, 3, 1)), first.predict(X[:4]))
+    np.testing.assert_array_equal(last.predict(X[:4, :, 1:9, 2:8].transpose(0, 2, 3, 1)), first.predict(X[:4]))
     other = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last"), *layers])
     other.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.raises(UserError, match=r"records have the shape \(3, 10, 10\); leave data_format out, or give x.tra"):
