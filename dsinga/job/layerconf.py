@@ -59,6 +59,11 @@ class StoreConf(Settings, Component):
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")
+    group_by_length: Natural = setting(
+        0,
+        "how many batches of sequences are sorted by length at a time in training, so that those of a batch have "
+        "similar lengths; 0 for none, 50 is usual; beyond SINGA",
+    )
     has_label: bool = setting(True, "whether the records have labels")
     prefetching: bool = setting(False, "has no effect: batches are always read ahead")
     data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import is_whole
+from dsinga.arguments import is_whole, shown
 from dsinga.augmentation import create_augmentations
 from dsinga.data import DataSource
 from dsinga.errors import UserError
-from dsinga.job import StoreConf
+from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
 from dsinga.layers.given_statistics import statistics_lists
 from dsinga.nn.feature import Feature
@@ -50,6 +50,8 @@ def Input(
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')
+    if "augment" in store:
+        store["augment"] = _augmentations(store["augment"])
     store |= {"channels_last": True} if data_format == "channels_last" else {}
     sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
     if shape is not None and not all(is_whole(size, 1) for size in sizes):
@@ -58,6 +60,16 @@ def Input(
             "to take that of the data, and fill sequences of several lengths to one length"
         )
     return _input(shape=shape, name=name, type=type, store=store)()
+
+
+def _augmentations(given: Any) -> list[AugmentConf]:
+    """Return the list of augmentations of an input; raise UserError for anything else in it."""
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if not isinstance(item, (AugmentConf, Mapping)):
+            remedy = f"call it: nn.augment.{item.__name__}()" if callable(item) else "give nn.augment.RandomFlip()"
+            raise UserError(f"Input: augment is a list of random changes, not of {shown(item)}; {remedy}")
+    return items
 
 
 @layer
@@ -72,16 +84,22 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         record = known if known is not None else data
-        if store and store.get("channels_last") and record is not None:
+        is_last = bool(store and store.get("channels_last"))
+        if is_last and known and len(known) == 3 and data == (known[2], *known[:2]) != known:
+            raise UserError(
+                f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
+                f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
+            )
+        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
+            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
+            record = record if augmented is None else augmented.shape
+        if is_last and record is not None:
             if len(record) != 3:
                 raise UserError(
                     f"the input {writer.name!r} takes images (height, width, channels), as data_format says, not "
                     f"records of the shape {record}"
                 )
             record = (record[2], *record[:2])
-        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
-            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
-            record = record if augmented is None else augmented.shape
         return Feature(writer.name, record, is_input=True)
 
     return write

@@ -27,6 +27,7 @@ from dsinga.data import (
     resolve,
 )
 from dsinga.data.filesystem import PathNotFound
+from dsinga.data.sequence_lengths import SequenceLengths
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
@@ -182,13 +183,35 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
         skip=first.store_conf.random_skip if first.store_conf else 0,
     )
+    if sampler.shuffle:
+        sampler = _by_length(sampler, layers, stores, infos)
     count = job.micro_batches if phase is Phase.kTrain else 1
-    size = _micro_batch_size(first, infos[first.name].batchsize, count)
+    size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
     return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count, augmentations)
 
 
-def _micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
+def _by_length(
+    sampler: Sampler,
+    layers: Sequence[LayerConf],
+    stores: Mapping[str, RecordSource],
+    infos: Mapping[str, RecordInfo],
+) -> Sampler:
+    """Return the sampler with the lengths of the first input layer that asks for batches of similar lengths."""
+    for layer in layers:
+        if layer.store_conf is not None and layer.store_conf.group_by_length:
+            steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
+            try:
+                lengths = SequenceLengths(stores[layer.name], steps)
+            except UserError as error:
+                raise layer.store_conf.error(
+                    f"layer {layer.name!r}: group_by_length {error}; leave it out", "group_by_length"
+                ) from None
+            return replace(sampler, lengths=lengths, grouped=layer.store_conf.group_by_length)
+    return sampler
+
+
+def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
     """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
