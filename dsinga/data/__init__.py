@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from dsinga.data.column import Column
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.statistics import FieldStatistics, field_statistics
+from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
@@ -29,6 +31,7 @@ __all__ = [
     "Batch",
     "Column",
     "DataSource",
+    "FieldStatistics",
     "FieldWindows",
     "Prefetch",
     "Record",
@@ -43,7 +46,10 @@ __all__ = [
     "connect_sources",
     "define_windows",
     "describe",
+    "describe_dataset",
+    "field_statistics",
     "import_records",
+    "is_dataset",
     "open_labels",
     "open_records",
     "open_store",

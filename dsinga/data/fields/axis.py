@@ -112,11 +112,12 @@ def make_axis(name: str, length: int, definition: WindowDefinition, has_targets:
         starts = np.arange(first, stop, stride)
     starts = np.asarray(starts, np.int64)
     if not len(starts) or starts[0] < first or starts[-1] >= stop:
-        parts = {"the window": size, "the context": before + after if edge == "inside" else 0, "the lead": abs(lead)}
-        needed = " + ".join(f"{points} of {what}" for what, points in parts.items() if points)
-        remedy = "give fewer, or edges other than 'inside'" if parts["the context"] else "give fewer"
+        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(lead)}
+        points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
+        remedy = "give fewer, or edges other than 'inside'" if parts["of context"] else "give fewer"
         raise UserError(
-            f"no window fits along {name!r}: it takes {needed} points, and the data have {length}; {remedy}"
+            f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
+            f"{length}; {remedy}"
         )
     return Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts)
 
@@ -136,6 +137,27 @@ def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> l
                     f"the {which} {points} of {axis.length} points of {name!r} ({words}) fill no window: windows have "
                     f"{axis.input_size} points, a new one every {axis.stride}"
                 )
+    return sentences
+
+
+def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of dates with gaps over which windows reach.
+
+    Months are no gaps: the longest step must be one and a half times the shortest.
+    """
+    sentences = []
+    for name, axis in axes.items():
+        dates = labels[name].values if name in labels else np.empty(0)
+        if dates.dtype.kind != "M" or axis.input_size == 1 and not axis.lead or len(dates) < 3:
+            continue
+        hours = np.diff(dates).astype("timedelta64[s]").astype(np.float64) / 3600
+        if hours.max() > 1.5 * hours.min():
+            place = int(np.argmax(hours))
+            sentences.append(
+                f"points of {name!r} lie {hours.min():g} to {hours.max():g} h apart (the longest after "
+                f"{label_text(dates[place])}), and windows count points; where that matters, fill the gaps: "
+                f"ds.resample or ds.reindex"
+            )
     return sentences
 
 

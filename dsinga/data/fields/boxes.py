@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.conversion import find_nonfinite
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import VariableReader
 
+_Key = tuple[str, str, int, str]  # of a field: its windows, its variable, its box, and what it is read for
 Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
@@ -88,41 +93,91 @@ class BoxGrid:
         ]
 
 
-class BoxCache:
-    """Keeps the decoded fields of boxes, at most ``limit`` bytes in a process; a pickle has none of them.
+class BoxField(NamedTuple):
+    """The decoded numbers of a variable that the windows of a box read.
 
-    Threads share it. A box is read once, even for concurrent readers.
+    Attributes:
+        numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
+            dimension of space that the variable lacks.
+        lows: the first point along each dimension.
+        is_finite: whether there is no NaN and no infinity.
     """
 
-    def __init__(self, limit: int):
-        self._cache = ChunkCache(limit)
-        self._ranges: dict[tuple[str, int, bool], tuple[tuple[Any, ...], Ranges, Mapping[str, int]]] = {}
+    numbers: np.ndarray
+    lows: Mapping[str, int]
+    is_finite: bool
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ranges": {}}
 
-    def read(
+_cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
+
+
+class BoxCache:
+    """Keeps the decoded fields of the boxes of windows, in a cache that all windows of a process share.
+
+    Threads share it, and copies of windows that were sent to this process. A box is read once, even for concurrent
+    readers. A pickle has no fields.
+
+    Args:
+        key: identifies the windows; None for new ones.
+    """
+
+    _by_key: ClassVar[WeakValueDictionary[str, BoxCache]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, key: str | None = None):
+        self.key = key or uuid.uuid4().hex
+        self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
+        self._nonfinite: set[_Key] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoxCache.shared, (self.key,)
+
+    @classmethod
+    def shared(cls, key: str) -> BoxCache:
+        """Return the cache of the windows that have ``key``."""
+        with cls._lock:
+            return cls._by_key.setdefault(key, cls(key))
+
+    def register(self, source: Any, memory: int) -> None:
+        """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
+        with self._lock:
+            self._by_key.setdefault(self.key, self)
+        _cache.reserve_bytes(source, memory)
+        _cache.forget_after(source, [self.key])
+
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
+        """Return the field of a part that the windows of a box read."""
+        key, ranges, lows = self._describe(part, grid, box, is_target)
+
+        def load() -> np.ndarray:
+            numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
+            if find_nonfinite(numbers.reshape(1, -1)) is not None:
+                self._nonfinite.add(key)
+            return numbers
+
+        return BoxField(_cache.get(key, load), lows, key not in self._nonfinite)
+
+    def has(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> bool:
+        """Whether the field of a part is kept, or being read."""
+        return _cache.has(self._describe(part, grid, box, is_target)[0])
+
+    def _describe(
         self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
-    ) -> tuple[np.ndarray, Mapping[str, int]]:
-        """Return the field of a part that the windows of a box read, and its first point along each dimension.
-
-        The axes of the field are those of ``part.dims``, with an axis of one point for each dimension of space that
-        the part lacks.
-        """
+    ) -> tuple[_Key, Ranges, dict[str, int]]:
         where = (part.name, box, is_target)
-        known = self._ranges.get(where)
-        if known is None:
+        if where not in self._known:
             ranges, role = _ranges(part, grid, box, is_target)
-            lows = {dim: low for dim, (low, _) in ranges.items()}
-            known = self._ranges[where] = (part.name, box, role), ranges, lows
-        key, ranges, lows = known
-        axes = grid.layout.axes
-        array = self._cache.get(key, lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part))
-        return array, lows
+            self._known[where] = (
+                (self.key, part.name, box, role),
+                ranges,
+                {dim: low for dim, (low, _) in ranges.items()},
+            )
+        return self._known[where]
 
-    def clear(self) -> None:
-        """Drop all fields."""
-        self._cache.clear()
+    @property
+    def bytes(self) -> int:
+        """The bytes of the fields that are kept."""
+        return _cache.bytes_of(self.key)
 
 
 def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:

@@ -6,6 +6,7 @@ xarray is imported only to open a path: whoever has a Dataset has imported it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,9 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
     path = path if is_url(path) else os.path.abspath(path)
     try:
         if path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path):
-            return xarray.open_zarr(path, chunks=None), path
+            with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
+                warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
+                return xarray.open_zarr(path, chunks=None), path
         return xarray.open_dataset(path), path
     except Exception as error:  # of any engine: any class
         fault = redact(f"{type(error).__name__}: {error}", path)
@@ -129,15 +132,26 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
 
 def select(dataset: Any, within: Mapping[str, tuple[Any, Any]]) -> Any:
     """Return the part of a Dataset between the first and last coordinates of ``within``, as ``ds.sel`` has it."""
-    for dim, (first, last) in within.items():
+    for dim, ends in within.items():
+        first, last = (_as_label(dataset, dim, end) for end in ends)
         if dim not in dataset.indexes:
-            part = dataset.isel({dim: slice(first, None if last is None else int(last) + 1)})
+            part = dataset.isel({dim: slice(first, None if last is None else last + 1)})
         else:
             part = dataset.sel({dim: slice(first, last)})
         if not part.sizes[dim]:
             raise UserError(f"no point of {dim!r} lies within {first} to {last}; it has {_span(dataset, dim)}")
         dataset = part
     return dataset
+
+
+def _as_label(dataset: Any, dim: str, end: Any) -> Any:
+    """Return an end as the coordinates of a dimension have it: job files have text where coordinates are numbers."""
+    if end is None:
+        return None
+    if dim not in dataset.indexes:
+        return int(end)
+    is_number = dataset[dim].dtype.kind in "iuf"
+    return float(end) if is_number else str(end)
 
 
 def split_ends(
