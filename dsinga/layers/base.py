@@ -228,6 +228,12 @@ class Layer(ABC):
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
         return (None,) * len(needs), ()
 
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027  most layers have nothing to check
+        """Raise UserError for sources by which the metrics are not finite, such as a target that is NaN.
+
+        Training calls it only where metrics are not finite.
+        """
+
     def saved_sizes(self, rows: int) -> list[int]:
         """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.
 

@@ -28,6 +28,9 @@ import os
 
 def AbsoluteLoss(
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -43,7 +46,10 @@ def AbsoluteLoss(
     """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
 
     Args:
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def Activation(
     activation: str,
@@ -885,6 +891,9 @@ def EntropyLoss(
 
 def EuclideanLoss(
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -900,7 +909,10 @@ def EuclideanLoss(
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
     Args:
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def ExponentialDecay(
     initial_learning_rate: float,
@@ -1139,9 +1151,41 @@ def HingeLoss(
         topk: a prediction counts as right if the label is among so many highest scores.
         scale: the factor of the loss and its gradient."""
 
+def Huber(
+    delta: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Huber's loss as a mean over the numbers of a row (kHuberLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
+
 def HuberLoss(
     delta: float = 1.0,
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1158,7 +1202,10 @@ def HuberLoss(
 
     Args:
         delta: the error beyond which the loss is linear.
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def Identity(
     *,
@@ -1586,6 +1633,33 @@ def MaxPooling2D(
         strides: by how much the window moves, a number or (rows, columns).
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
+def MeanAbsoluteError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Absolute error as a mean over the numbers of a row (kAbsoluteLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
+
 def MeanLoss(
     scale: float = 1.0,
     *,
@@ -1604,6 +1678,33 @@ def MeanLoss(
 
     Args:
         scale: the factor of the loss."""
+
+def MeanSquaredError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Squared error as a mean over the numbers of a row (kEuclideanLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
 
 def Mnist(
     norm_a: float = 1.0,

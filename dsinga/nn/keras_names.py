@@ -80,10 +80,7 @@ LOSSES = {
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
     "BinaryFocalCrossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
     "CTC": 'write loss="ctc", or nn.CTCLoss()',
-    "Huber": 'write loss="huber", or nn.HuberLoss()',
     "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
-    "MeanAbsoluteError": 'write loss="mae", or nn.AbsoluteLoss()',
-    "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
 # Losses as compile names them: those above, and their short names.

@@ -129,12 +129,20 @@ def compare(writer: LayerWriter, values: Values, activation: str | None = None) 
     outputs, target, *weights = writer.sources
     outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
     shape, expected = row_shape(target), row_shape(outputs)
+    if values.get("weighted"):  # the layer itself checks the channels of fields
+        expected = None
     if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
         raise writer.fail(
             f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
             f"{math.prod(shape)}; give the last layer as many outputs as the target has"
         )
     return {"sources": [outputs, target, *weights]}
+
+
+def compare_mean(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return what :func:`compare` does, and the scale that makes the sum over the numbers of a row their mean."""
+    fields = compare(writer, values)
+    return {**fields, "scale": values.get("scale", 1.0) / math.prod(writer.rows(fields["sources"][0]))}
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:

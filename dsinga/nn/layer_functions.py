@@ -19,6 +19,7 @@ from dsinga.nn.forms import Derived, Form, named
 from dsinga.nn.layer_details import (
     attend,
     compare,
+    compare_mean,
     convolve,
     convolve_steps,
     flatten_rows,
@@ -91,6 +92,17 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
         details=functools.partial(recurrent, gates=gates),
         after=last_step,
         doc=doc,
+    )
+
+
+def mean_loss(type: str, what: str, first: str = "") -> Form:
+    """Return the form of a loss of differences that is a mean over the numbers of a row, as in Keras."""
+    return Form(
+        type,
+        f"{first}masked weighted std scale",
+        details=compare_mean,
+        doc=f"{what} as a mean over the numbers of a row ({type}); of fields over all their points.\n\n"
+        "The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.",
     )
 
 
@@ -211,6 +223,9 @@ FORMS = {
         doc="Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.\n\n"
         "It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.",
     ),
+    "MeanSquaredError": mean_loss("kEuclideanLoss", "Squared error"),
+    "MeanAbsoluteError": mean_loss("kAbsoluteLoss", "Absolute error"),
+    "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
     "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
     "SigmoidCrossEntropyLoss": Form(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")

@@ -41,9 +41,15 @@ SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity"
 
 
 def comparing() -> Set[str]:
-    """Return the names of the functions of losses that compare with a feature, not with classes."""
+    """Return the names of types, without "k", of losses that compare with a feature, not with classes."""
     types = entries("layer").items()
     return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
+
+
+def compares(kind: str) -> bool:
+    """Whether a function of this name makes losses that compare with a feature, not with classes."""
+    cls = layer_type(kind)
+    return cls is not None and issubclass(cls, PairLoss)
 
 
 def losses_by_name() -> Mapping[str, str]:
@@ -52,8 +58,10 @@ def losses_by_name() -> Mapping[str, str]:
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of the layers that a function makes, None for one of another name than its type."""
+    """Return the class of the layers that a function makes, None where it is none of a layer's class."""
     cls = entries("layer").get(f"k{kind}", entries("layer").get(kind))
+    if cls is None and kind in layer_functions:
+        cls = layer_functions[kind].cls  # type: ignore[attr-defined]
     return cls if isinstance(cls, type) else None
 
 
@@ -70,7 +78,7 @@ def metric_names(kinds: Collection[str]) -> Set[str]:
 
 def may_have_params(kind: str) -> bool:
     """Whether a layer that a function of this name makes may have params: of losses, only some have."""
-    return kind not in comparing() | {"SoftmaxLoss", "HingeLoss"}
+    return kind not in ("SoftmaxLoss", "HingeLoss") and not compares(kind)
 
 
 def loss_kind(loss: Any) -> str:
@@ -106,7 +114,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
-    if kind in comparing() and loss not in SUMS:
+    if compares(kind) and loss not in SUMS:
         weight /= math.prod(shape or (1,))
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
 

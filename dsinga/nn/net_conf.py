@@ -17,7 +17,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.losses import comparing, loss_builder, may_have_params
+from dsinga.nn.losses import compares, loss_builder, may_have_params
 from dsinga.nn.metric_layers import write_metrics
 from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -155,8 +155,9 @@ def weighted(conf: LayerConf) -> list[LayerConf]:
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
     shape = row_shape(output) or ()
-    if builder.kind in comparing():
-        return np.zeros((1, *shape), np.float32)
+    if compares(builder.kind):
+        weights = int(bool(builder.settings.get("weighted")))
+        return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
     return np.zeros((1, *shape[:-1]), np.int64)
 
 
@@ -177,7 +178,7 @@ def targets(
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
     """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
-    if builder.kind not in comparing():
+    if not compares(builder.kind):
         return source
     shape = label_shapes.get(source.layer, ())
     if shape is None:

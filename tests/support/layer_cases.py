@@ -255,6 +255,27 @@ class GaussianCase(PolicyCase):
         return LayerCase.source(self, layer, index, rng)
 
 
+class MaskedCase(LayerCase):
+    """A layer whose target, the second source, is NaN at some points; with weights only in the first channels."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        numbers = super().source(layer, index, rng)
+        if index == 1:
+            fields = numbers[:, : self.shapes[0][1]]  # without weights
+            fields[rng.uniform(size=fields.shape) < 0.3] = np.nan
+        return numbers
+
+
+POINTS, MARKED = (BATCH, 2, 4, 3), {"masked": True, "weighted": True, "std": [2.0, 0.5]}
+for kind in ("kEuclideanLoss", "kHuberLoss", "kAbsoluteLoss"):
+    field = f"{kind[1:].lower()}_conf"
+    case(kind, "fields in units", {field: {"std": [0.5]}}, POINTS, POINTS)
+    case(kind, "weighted points", {field: {"weighted": True, "scale": 2}}, POINTS, (BATCH, 3, 4, 3))
+    CASES += [
+        MaskedCase(kind, [POINTS, (BATCH, 3, 4, 3), (BATCH, 1)], {field: MARKED}, "marked points"),
+        MaskedCase(kind, [(BATCH, 6), (BATCH, 2, 3)], {field: {"masked": True}}, "masked points"),
+    ]
+
 NUMBER = (BATCH, 1)
 gaussian = {"distribution": "kGaussian"}
 CASES += [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
@@ -222,7 +224,21 @@ layer { name: "scores" type: kInnerProduct srclayers: "crop" innerproduct_conf {
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 """
 
+# Targets that are fields: masked points, and weights of points in their last channel.
+TARGETS = """
+layer { name: "grid" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "first" type: kConvolution srclayers: "grid" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "relu" type: kReLU srclayers: "first" }
+layer { name: "fields" type: kConvolution srclayers: "relu" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "targets" type: kLabel srclayers: "grid" }
+layer { name: "squares" type: kEuclideanLoss srclayers: ["fields", "targets"]
+  euclideanloss_conf { scale: 0.004 masked: true weighted: true std: [0.5, 1, 2, 4] } }
+layer { name: "robust" type: kHuberLoss srclayers: ["fields", "targets"]
+  huberloss_conf { scale: 0.004 masked: true weighted: true } }
+"""
+
 NETS = {
+    "targets": TARGETS,
     "fields": FIELDS,
     "distances": DISTANCES,
     "policy": POLICY,
@@ -248,6 +264,7 @@ INFOS = {
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
     "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
+    "grid": RecordInfo((2, 6, 5), BATCH, label_shape=(5, 6, 5), label_dtype=np.float32),
 }
 TOO_NARROW = (
     "words",

@@ -163,8 +163,11 @@ def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator
     if not codes:
         data = rng.normal(size=layer.shape).astype(dtype)
         data = abs(data) if data.ndim == 1 else data  # weights
-        labels = rng.integers(0, classes, (layer.shape[0], *layer.label_format.shape))
-        return Records(data, labels if layer.label_format.dtype != np.float32 else labels.astype(np.float32) / 2)
+        shape, is_float = (layer.shape[0], *layer.label_format.shape), layer.label_format.dtype == np.float32
+        if is_float and len(shape) > 2:
+            return Records(data, fields_of(shape, rng))
+        labels = rng.integers(0, classes, shape)
+        return Records(data, labels.astype(np.float32) / 2 if is_float else labels)
     rows, steps = layer.shape
     beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
     words = rng.integers(0, codes, layer.shape, dtype=np.int32)
@@ -201,3 +204,11 @@ def assert_close(actual: Values, expected: Values, tolerance: float, what: str) 
     for name, array in expected.items():
         atol = tolerance * max(largest[name], least)
         np.testing.assert_allclose(actual[name], array, rtol=0, atol=atol, err_msg=f"{what} {name}")
+
+
+def fields_of(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return targets (B, C, *space) with points that are masked, and weights of points in the last channel."""
+    fields = rng.normal(size=shape).astype(np.float32)
+    fields[:, :-1][rng.uniform(size=fields[:, :-1].shape) < 0.2] = np.nan
+    fields[:, -1] = rng.uniform(0.5, 1.5, fields[:, -1].shape)
+    return fields
