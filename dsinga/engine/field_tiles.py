@@ -15,7 +15,7 @@ from dsinga.net.receptive_field import AxisField, reach_of, receptive_field
 from dsinga.net.tiles import AxisTiles, cut_axis, whole_axis
 from dsinga.training import check_params
 
-TILE_BYTES = 1 << 28  # of the features of all layers for a tile, at most, where the context of a tile is small
+TILE_BYTES = 1 << 26  # of the features of all layers for a tile, at most, where the context of a tile is small
 WHOLE_BYTES = 1 << 33  # of the features of all layers for a field that cannot be cut into tiles, at most
 LEAST_CORE = 32  # points along an axis that a tile gives at least, if the axis has as many
 

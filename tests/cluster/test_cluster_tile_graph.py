@@ -6,6 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,20 +61,32 @@ def test_a_box_is_what_numpy_takes(rows: tuple, columns: tuple) -> None:
     np.testing.assert_array_equal(result.compute(scheduler="sync"), _take(x, box))
 
 
-def test_blocks_of_several_arrays_depend_on_the_chunks_that_they_overlap() -> None:
+def test_tasks_compute_chunks_that_depend_on_no_others_and_share_the_rest() -> None:
     x, y = np.arange(24.0).reshape(4, 6), 100 * np.arange(4.0)[:, None]
-    arrays = {"x": da.from_array(x, chunks=(1, 2)), "y": da.from_array(y, chunks=3)}
+    alone = da.from_array(x, chunks=(1, 2)) + 1
+    summed = da.from_array(y, chunks=3) + da.from_array(y, chunks=3).sum()
+    arrays = {"x": alone, "y": summed}
     plans = [
         BlockPlan((i, j), {"x": (np.arange(2 * i, 2 * i + 2), np.arange(3 * j, 3 * j + 3)),
                            "y": (np.arange(2 * i, 2 * i + 2), np.zeros(1, int))}, (2.0,))
         for i in range(2) for j in range(2)
     ]  # fmt: skip
     result = map_boxes(_sum_boxes, dask.delayed(7.0), arrays, plans, ((2, 2), (3, 3)), np.float64, "sums")
-    np.testing.assert_array_equal(result.compute(), 7 + 2 * (x + y))
-    np.testing.assert_array_equal(result[1:3, 2:5].compute(), (7 + 2 * (x + y))[1:3, 2:5])
+    expected = 7 + 2 * (x + 1 + y + y.sum())
+    np.testing.assert_array_equal(result.compute(), expected)
+    np.testing.assert_array_equal(result[1:3, 2:5].compute(), expected[1:3, 2:5])
     graph = dict(result.__dask_graph__())
-    overlapped = {key[1:] for key in graph["sums", 1, 0].dependencies if key[0] == arrays["x"].name}
-    assert overlapped == {(2, 0), (3, 0), (2, 1), (3, 1)}
+    needed = graph["sums", 1, 0].dependencies
+    assert not [key for key in needed if isinstance(key, tuple) and key[0] == alone.name]
+    assert len([key for key in needed if isinstance(key, tuple)]) == 2  # the chunks of y with rows 2 and 3
+
+
+def test_persisted_chunks_are_those_that_the_cluster_keeps(threads: Client) -> None:
+    x = np.arange(10.0)
+    array = da.from_array(x, chunks=3).persist()
+    plans = [BlockPlan((i,), {"x": (np.arange(4 * i, min(4 * i + 4, 10)),)}, (1.0,)) for i in range(3)]
+    result = map_boxes(_sum_boxes, dask.delayed(0.0), {"x": array}, plans, ((4, 4, 2),), np.float64, "kept")
+    np.testing.assert_array_equal(result.compute(), x)
 
 
 def test_integers_that_are_missing_are_zero() -> None:

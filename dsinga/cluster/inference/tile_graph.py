@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
+import dask
 import dask.array as da
 import numpy as np
-from dask._task_spec import List, Task, TaskRef
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 
-Box = tuple[np.ndarray, ...]  # the points of an array along each of its axes; -1 for points that it lacks
+Box = Sequence[np.ndarray]  # the points of an array along each of its axes; -1 for points that it lacks
 
 
 class BlockPlan(NamedTuple):
@@ -30,6 +32,32 @@ class _Run(NamedTuple):
     source: slice
 
 
+@dataclass
+class _Piece:
+    """The part of a box that is in one chunk, which a task computes, or which it gets by its key."""
+
+    chunk: Any
+    target: tuple[slice, ...]
+    source: tuple[slice, ...]
+
+
+@dataclass
+class _BoxPlan:
+    """The pieces of a box. Dask does not look for tasks in it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: list[_Piece]
+
+    def fill(self, values: Mapping[Hashable, Any]) -> np.ndarray:
+        """Return the box; one chunk after the other is in memory where the task computes it."""
+        box = np.full(self.shape, np.nan if self.dtype.kind == "f" else 0, self.dtype)
+        for piece in self.pieces:
+            chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
+            box[piece.target] = np.asarray(chunk)[piece.source]
+        return box
+
+
 def map_boxes(
     function: Callable[..., np.ndarray],
     shared: Any,
@@ -43,62 +71,89 @@ def map_boxes(
 
     ``boxes`` are numpy arrays by name; points that an array lacks are NaN, 0 in an array of integers. ``shared`` is a
     delayed object, which Dask sends to each worker once, and ``name`` that of the result, unique to its contents.
-    Each block is one task, which depends on the chunks that its boxes overlap and on nothing else: so Dask computes it
-    where these are, and keeps no copy of a box.
+
+    Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
+    of each element, are computed by the tasks that need them, by several of them where boxes overlap: shared chunks
+    would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other chunks, such
+    as those that a cluster keeps, are computed once; Dask runs the task where they are.
     """
-    starts = {key: [np.cumsum((0, *sizes)) for sizes in array.chunks] for key, array in arrays.items()}
-    layer = {}
+    sources = {key: _Source(array) for key, array in zip(arrays, dask.optimize(*arrays.values()), strict=True)}
+    layer: dict[Hashable, Task] = {}
     for plan in plans:
-        boxes, keys = {}, []
-        for key, box in plan.boxes.items():
-            runs = [_runs(points, bounds) for points, bounds in zip(box, starts[key], strict=True)]
-            pieces = list(product(*runs))
-            keys += [TaskRef((arrays[key].name, *(run.chunk for run in piece))) for piece in pieces]
-            slices = [([run.target for run in piece], [run.source for run in piece]) for piece in pieces]
-            boxes[key] = (tuple(len(points) for points in box), arrays[key].dtype, slices)
-        task_key = (name, *plan.index)
-        layer[task_key] = Task(
-            task_key, _compute_block, function, TaskRef(shared.key), List(*keys), boxes, plan.arguments
-        )
-    graph = HighLevelGraph.from_collections(name, layer, dependencies=[shared, *arrays.values()])
-    return da.Array(graph, name, chunks, dtype=dtype, meta=np.empty((0,) * len(chunks), dtype))
+        boxes = {key: sources[key].plan(box) for key, box in plan.boxes.items()}
+        needed = {ref for box in boxes.values() for piece in box.pieces for ref in _needs(piece.chunk)}
+        values = Dict({ref: TaskRef(ref) for ref in sorted(needed, key=str)})
+        key = (name, *plan.index)
+        layer[key] = Task(key, _compute_block, function, TaskRef(shared.key), values, boxes, plan.arguments)
+    dependencies = [shared, *(source.array for source in sources.values())]
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
+    return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
+
+
+def _needs(chunk: Any) -> Iterable[Hashable]:
+    """Return the keys whose values a task needs for a chunk."""
+    return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
 
 
 def _compute_block(
     function: Callable[..., np.ndarray],
     shared: Any,
-    chunks: Sequence[Any],
-    boxes: Mapping[str, tuple[tuple[int, ...], np.dtype, list[tuple[list[slice], list[slice]]]]],
+    values: Mapping[Hashable, Any],
+    boxes: Mapping[str, _BoxPlan],
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
     """Task: one block of the result."""
-    filled, remaining = {}, iter(chunks)
-    for key, (shape, dtype, slices) in boxes.items():
-        box = np.full(shape, np.nan if dtype.kind == "f" else 0, dtype)
-        for target, source in slices:
-            box[tuple(target)] = np.asarray(next(remaining))[tuple(source)]
-        filled[key] = box
-    return function(shared, filled, *arguments)
+    return function(shared, {key: box.fill(values) for key, box in boxes.items()}, *arguments)
 
 
-def _runs(points: np.ndarray, bounds: np.ndarray) -> list[_Run]:
-    """Return the runs of ``points`` along an axis with chunks between ``bounds``; points of -1 are in none."""
+class _Source:
+    """A dask array, already optimised, of which boxes are taken."""
+
+    def __init__(self, array: da.Array):
+        self.array = array
+        self._starts = [np.cumsum((0, *sizes)) for sizes in array.chunks]
+        self._graph = dict(array.__dask_graph__())
+        self._chunks: dict[tuple[int, ...], Any] = {}
+
+    def plan(self, box: Box) -> _BoxPlan:
+        """Return the pieces of a box."""
+        runs = [list(_runs(points, starts)) for points, starts in zip(box, self._starts, strict=True)]
+        pieces = [
+            _Piece(
+                self._chunk(tuple(run.chunk for run in piece)),
+                tuple(run.target for run in piece),
+                tuple(run.source for run in piece),
+            )
+            for piece in product(*runs)
+        ]
+        return _BoxPlan(tuple(len(points) for points in box), self.array.dtype, pieces)
+
+    def _chunk(self, index: tuple[int, ...]) -> Any:
+        """Return the task that computes a chunk, or its key where it depends on other tasks."""
+        if index not in self._chunks:
+            key: Hashable = (self.array.name, *index)
+            while isinstance(node := self._graph.get(key), Alias):
+                key = node.target
+            inputs = [self._graph.get(ref) for ref in node.dependencies] if isinstance(node, Task) else [None]
+            is_alone = all(isinstance(value, DataNode) for value in inputs)
+            self._chunks[index] = node if is_alone else key
+        return self._chunks[index]
+
+
+def _runs(points: np.ndarray, bounds: np.ndarray) -> Iterator[_Run]:
+    """Yield the runs of ``points`` along an axis with chunks between ``bounds``; points of -1 are in none."""
     chunks = np.searchsorted(bounds, points, side="right") - 1
-    steps = np.diff(points)
-    runs, start = [], 0
+    start = 0
     while start < len(points):
-        if points[start] < 0:
-            start += 1
-            continue
         stop, step = start + 1, 1
-        if stop < len(points) and chunks[stop] == chunks[start] and abs(steps[start]) <= 1 and points[stop] >= 0:
-            step = int(steps[start])
-            while stop < len(points) and chunks[stop] == chunks[start] and steps[stop - 1] == step:
-                stop += 1
-        first = int(points[start] - bounds[chunks[start]])
-        runs.append(_Run(int(chunks[start]), slice(start, stop), _slice(first, stop - start, step)))
+        if points[start] >= 0:
+            if stop < len(points) and chunks[stop] == chunks[start] and abs(points[stop] - points[start]) <= 1:
+                step = int(points[stop] - points[start])
+                while stop < len(points) and chunks[stop] == chunks[start] and points[stop] - points[stop - 1] == step:
+                    stop += 1
+            first = int(points[start] - bounds[chunks[start]])
+            yield _Run(int(chunks[start]), slice(start, stop), _slice(first, stop - start, step))
         start = stop
-    return runs
 
 
 def _slice(first: int, count: int, step: int) -> slice:
