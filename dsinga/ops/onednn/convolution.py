@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.layout import output_sizes, to_rows
+from dsinga.ops.layout import by_channel, join_rows, output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -157,6 +157,22 @@ class OnednnConvolution(NumpyConvolution):
         dw = weights(to_rows(x), dy_rows)
         db = column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+
+    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+        shapes = (x.shape[0], w.shape[1], *size), w.shape, stride, pad
+        data = choose_kernel("convolution_grad_x", BackwardData, *shapes) if accepts(x, w, b) else None
+        if not data:
+            return super().transposed_convolution(x, w, b, stride, pad, size)
+        y: Array = data(to_rows(x), np.ascontiguousarray(w))
+        if b is not None:
+            add_to_rows(y, b)
+        return y
+
+
+def add_to_rows(y: Array, b: Array) -> None:
+    """Add b (C,) to each pixel of a channels-last image y (B, C, H, W), in rows of several pixels, which are faster."""
+    rows = join_rows(by_channel(y))
+    rows += np.tile(b, rows.shape[1] // len(b)).astype(y.dtype, copy=False)
 
 
 def forward_of(*shapes: Any) -> ConvolutionForward:
