@@ -107,9 +107,7 @@ def _net_for(make_net: MakeNet, params: Mapping[str, Any], window: Shape, size: 
     return net
 
 
-def _misfit(
-    layer: str, given: Shape, lengths: Shape, outputs: Shape, field: tuple[AxisField, ...] | None
-) -> UserError:
+def _misfit(layer: str, given: Shape, lengths: Shape, outputs: Shape, field: tuple[AxisField, ...] | None) -> UserError:
     strides = () if field is None else tuple(axis.stride for axis in field)
     if any(stride != 1 for stride in strides):
         ratio = " x ".join(map(str, strides))

@@ -6,10 +6,11 @@ A field is one row (C, H, W) of the net's input, or one with another number of a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dsinga.job import PaddingMode
 from dsinga.layers.activation import Dropout, ElementwiseFunction, PReLU
 from dsinga.layers.base import Layer
 from dsinga.layers.batchnorm import BatchNorm
@@ -18,6 +19,9 @@ from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.convolution import Convolution, Pooling
 from dsinga.layers.image import Mnist
 from dsinga.layers.normalisation import LRN
+from dsinga.layers.padding import Cropping, Padding
+from dsinga.layers.transposed_convolution import TransposedConvolution
+from dsinga.layers.upsampling import Upsampling
 from dsinga.net.neuralnet import NeuralNet
 
 # Layers whose feature at a point depends on that point of their sources only, in phases other than training.
@@ -169,15 +173,15 @@ def reach_of(layer: Layer) -> tuple[Reach, ...] | None:
     declared: tuple[Reach, ...] | None = getattr(layer, "reach", None)
     if declared is not None:
         return declared
-    axes = len(layer.shape) - 2
     if isinstance(layer, POINTWISE) or (isinstance(layer, (Concate, SliceLayer)) and layer.axis == 1):
-        return (Reach(),) * axes
-    if isinstance(layer, (Convolution, Pooling)):
-        return _window_reach(layer)
+        return (Reach(),) * (len(layer.shape) - 2)
+    for kind, find in _REACHES.items():
+        if isinstance(layer, kind):
+            return find(layer)
     return None
 
 
-def _window_reach(layer: Convolution | Pooling) -> tuple[Reach, ...] | None:
+def _of_window(layer: Convolution | Pooling) -> tuple[Reach, ...] | None:
     """Return the reach of a layer with a window; None for one that covers its whole source."""
     if len(layer.source_shapes[0]) != 4 or (isinstance(layer, Pooling) and layer.settings.global_pooling):
         return None
@@ -186,3 +190,42 @@ def _window_reach(layer: Convolution | Pooling) -> tuple[Reach, ...] | None:
         Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
         for kernel, stride, pad, extra in zip(window.kernel, window.stride, window.pad, window.extra, strict=True)
     )
+
+
+def _of_transposed_window(layer: TransposedConvolution) -> tuple[Reach, ...] | None:
+    """Return the reach of a transposed convolution: point i of its source adds to those from i·stride - pad on."""
+    if len(layer.source_shapes[0]) != 4:
+        return None
+    window = layer.window
+    return tuple(
+        Reach(1, stride, kernel - pad - stride, pad, "edge" if kernel > stride or pad else "")
+        for kernel, stride, pad in zip(window.kernel, window.stride, window.pad, strict=True)
+    )
+
+
+def _of_padding(layer: Padding) -> tuple[Reach, ...]:
+    return tuple(
+        Reach(1, 1, before, -before, ("periodic" if mode is PaddingMode.kPeriodic else "edge") * (before + after > 0))
+        for before, after, mode in zip(layer.before, layer.after, layer.modes, strict=True)
+    )
+
+
+def _of_cropping(layer: Cropping) -> tuple[Reach, ...]:
+    return tuple(Reach(1, 1, -before, before) for before in layer.before)
+
+
+def _of_upsampling(layer: Upsampling) -> tuple[Reach, ...]:
+    """Return the reach of repetition, or of interpolation between the centres (j + 1/2) / factor - 1/2."""
+    if not layer.is_linear:
+        return tuple(Reach(1, factor) for factor in layer.factors)
+    return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in layer.factors)
+
+
+_REACHES: dict[Any, Callable[[Any], tuple[Reach, ...] | None]] = {
+    Convolution: _of_window,
+    Pooling: _of_window,
+    TransposedConvolution: _of_transposed_window,
+    Padding: _of_padding,
+    Cropping: _of_cropping,
+    Upsampling: _of_upsampling,
+}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.engine.predictor import Predictor
-from dsinga.job import LayerConf
+from dsinga.job import LayerConf, Phase
 from dsinga.layers import Records
 from dsinga.models.blocks import conv, layer, pool
+from dsinga.models.unet import unet
 from dsinga.net import NeuralNet
+from dsinga.net.needed_layers import needed_layers
 from dsinga.net.receptive_field import AxisField, receptive_field
 from dsinga.net.tiles import AxisTiles, cut_axis, whole_axis
-from dsinga.ops.numpy_ops import NumpyOps
 from tests.support import field_layers  # noqa: F401  registers its layers
 from tests.support.planner_nets import dense, net_of
 from tests.support.registries import restored_registry
@@ -39,7 +41,7 @@ def user(name: str, user_type: str, source: str) -> LayerConf:
     return LayerConf(name=name, user_type=user_type, srclayers=[source])
 
 
-def unet(channels: int = 4, kernel: int = 3, *, join: bool = True) -> list[LayerConf]:
+def small_unet(channels: int = 4, kernel: int = 3) -> list[LayerConf]:
     """Return a net that halves a field twice, and doubles it twice, with the features before beside those after."""
     joined = {"concate_conf": {"concate_dim": 1}}
     pad = kernel // 2
@@ -79,7 +81,7 @@ def params_of(net: NeuralNet) -> dict[str, np.ndarray]:
 
 
 def feature(net: NeuralNet, name: str, x: np.ndarray, params: dict[str, np.ndarray]) -> np.ndarray:
-    predictor = Predictor(net, params, ops=NumpyOps())
+    predictor = Predictor(net, params, phase=Phase.kTest)
     return predictor.forward({"data": Records(x, None)}, len(x), (name,))[0][name].data
 
 
@@ -122,7 +124,7 @@ def test_known_receptive_fields() -> None:
     assert [axis.size for axis in receptive_field(net, "l3")] == [1 + 2 + 1 + 4 * 2 + 2 * 2] * 2
     assert [axis.stride for axis in receptive_field(net, "l3")] == [Fraction(4)] * 2
     assert [axis.alignment for axis in receptive_field(net, "l3")] == [4, 4]
-    net = net_of(*unet(), batch=1, shape=(1, 64, 64))
+    net = net_of(*small_unet(), batch=1, shape=(1, 64, 64))
     for axis in receptive_field(net, "end"):
         assert (axis.stride, axis.alignment, axis.periodic) == (1, 4, False)
         assert axis.size >= len(touched(net, "end", 32))
@@ -170,7 +172,7 @@ def tiled(layers: list[LayerConf], x: np.ndarray, core: int) -> tuple[np.ndarray
 def test_tiles_of_a_unet_give_the_bits_of_the_whole_field(height: int, width: int, core: int) -> None:
     height, width = height // 4 * 4, width // 4 * 4  # that features joined have one size
     x = np.random.default_rng(height).normal(size=(1, 1, height, width)).astype(np.float32)
-    whole, together, _ = tiled(unet(), x, core)
+    whole, together, _ = tiled(small_unet(), x, core)
     np.testing.assert_array_equal(together, whole)
 
 
@@ -200,6 +202,49 @@ def test_tiles_of_a_net_that_crops_and_of_a_periodic_one() -> None:
     np.testing.assert_array_equal(together, whole)
     assert [axis.periodic for axis in axes] == [False, True]
     assert (axes[1].tile(0).start, len(axes[1])) == (-2, 6)
+
+
+@pytest.mark.parametrize("padding", ["zero", "reflect", ("edge", "periodic")])
+def test_tiles_of_the_ready_unet_give_the_whole_field(padding: Any) -> None:
+    """Of two levels: tiles begin at multiples of 4, and where longitude is periodic they go on at the other edge."""
+    conf = unet((2, 16, 16), width=3, depth=2, padding=padding, normalisation="batch").job().neuralnet
+    layers = needed_layers(conf, Phase.kTest, ("output",)).layer[1:]
+    x = np.random.default_rng(1).normal(size=(1, 2, 120, 124)).astype(np.float32)
+    whole, together, axes = tiled(layers, x, 8)
+    np.testing.assert_array_equal(together, whole)
+    assert all(len(axis) == -(-axis.length // 8) for axis in axes)
+    assert [axis.periodic for axis in axes] == [False, isinstance(padding, tuple)]
+
+
+GROWTH = [
+    layer("grow", "kUpsampling", "p", upsampling_conf={"factor": [2], "method": "kNearest"}),
+    layer("grow", "kUpsampling", "p", upsampling_conf={"factor": [2], "method": "kLinear"}),
+    *(
+        layer("grow", "kTransposedConvolution", "p", transposedconvolution_conf={"num_filters": 2, **conf})
+        for conf in (
+            {"kernel": 2, "stride": 2},
+            {"kernel": 4, "stride": 2, "pad": 1},
+            {"kernel": 3, "stride": 2, "pad": 1, "output_pad": 1},
+            {"kernel": 3, "stride": 2, "same": True},
+            {"kernel": 5, "stride": 2, "same": True},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("grow", GROWTH)
+def test_tiles_of_layers_that_make_fields_larger(grow: LayerConf) -> None:
+    """Kernels of transposed convolutions may add up in another order in tiles than in the larger field."""
+    layers = [
+        conv("c0", "data", 2, 3, pad=1),
+        conv("p", "c0", 2, 3, stride=2, pad=1),
+        grow,
+        conv("end", "grow", 1, 3, pad=1),
+    ]
+    x = np.random.default_rng(1).normal(size=(1, 1, 48, 36)).astype(np.float32)
+    whole, together, axes = tiled(layers, x, 8)
+    np.testing.assert_allclose(together, whole, rtol=1e-5, atol=1e-4)
+    assert all(len(axis) > 3 for axis in axes)
 
 
 @settings(max_examples=60, deadline=None)
