@@ -86,8 +86,10 @@ def _label_parts(source: RecordSource) -> Iterator[np.ndarray]:
 
 def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
     unlabelled, blocks = source.without_labels(), -(-len(source) // source.block)
+    rows = source.columns[0].sample_rows
     for index in np.unique(np.linspace(0, blocks - 1, SAMPLED_BLOCKS).round().astype(int)):
-        yield unlabelled.read(np.arange(index * source.block, min((index + 1) * source.block, len(source))))[0]
+        start = index * source.block
+        yield unlabelled.read(np.arange(start, min(start + rows, len(source))))[0]
 
 
 def _histogram(source: RecordSource) -> dict[int, int] | None:
