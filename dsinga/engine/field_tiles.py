@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,13 @@ class FieldTiles:
 
 
 def plan_tiles(
-    make_net: MakeNet, params: Mapping[str, Any], layer: str, window: Shape, lengths: Shape, outputs: Shape
+    make_net: MakeNet,
+    params: Mapping[str, Any],
+    layer: str,
+    window: Shape,
+    lengths: Shape,
+    outputs: Shape,
+    margins: Sequence[tuple[int, int]] = (),
 ) -> FieldTiles:
     """Return the tiles in which a net computes ``layer`` for fields of ``lengths`` points along each axis.
 
@@ -50,15 +56,17 @@ def plan_tiles(
         window: the points along each axis of the windows that the net was trained on, which it takes for sure.
         lengths: the points of the field that the net gets, with its context.
         outputs: the points that the feature must have.
+        margins: the points along each axis before and after those of the feature, which the result has besides.
 
     Raises:
         UserError: the net cannot take such fields, gives others than those expected, or takes too much memory.
     """
+    margins = margins or ((0, 0),) * len(lengths)
     trained = make_net(window)
     check_params(trained, params)
     field = receptive_field(trained, layer)
     if field is None or any(len(axes) != len(lengths) for axes in (field, trained.layer(layer).shape[2:])):
-        return _one_tile(make_net, params, layer, window, lengths, outputs)
+        return _one_tile(make_net, params, layer, window, lengths, outputs, margins)
     sample = tuple(map(_sample_length, field, window, lengths))
     net = _net_for(make_net, params, window, sample)
     field = receptive_field(net, layer)
@@ -67,13 +75,19 @@ def plan_tiles(
     if any(axis.stride != 1 for axis in field) or given != outputs:
         raise _misfit(layer, given, lengths, outputs, field)
     bytes_per_point = row_bytes(net) / math.prod(sample)
-    axes = _cut(field, lengths, outputs, bytes_per_point)
+    axes = _cut(field, lengths, outputs, margins, bytes_per_point)
     tile = tuple(axis.size for axis in axes)
     return FieldTiles(axes, net if tile == sample else make_net(tile))
 
 
 def _one_tile(
-    make_net: MakeNet, params: Mapping[str, Any], layer: str, window: Shape, lengths: Shape, outputs: Shape
+    make_net: MakeNet,
+    params: Mapping[str, Any],
+    layer: str,
+    window: Shape,
+    lengths: Shape,
+    outputs: Shape,
+    margins: Sequence[tuple[int, int]],
 ) -> FieldTiles:
     """Return the whole field as the only tile."""
     net = _net_for(make_net, params, window, lengths)
@@ -86,7 +100,7 @@ def _one_tile(
             f"layers take {size / 2**30:.1f} GiB; predict parts of the dataset, or use a net of layers that look at "
             "neighbouring points only"
         )
-    return FieldTiles(tuple(map(whole_axis, lengths, outputs)), net)
+    return FieldTiles(tuple(map(whole_axis, lengths, outputs, margins)), net)
 
 
 def _sample_length(axis: AxisField, window: int, length: int) -> int:
@@ -118,15 +132,21 @@ def _misfit(layer: str, given: Shape, lengths: Shape, outputs: Shape, field: tup
     )
 
 
-def _cut(field: tuple[AxisField, ...], lengths: Shape, outputs: Shape, bytes_per_point: float) -> tuple[AxisTiles, ...]:
+def _cut(
+    field: tuple[AxisField, ...],
+    lengths: Shape,
+    outputs: Shape,
+    margins: Sequence[tuple[int, int]],
+    bytes_per_point: float,
+) -> tuple[AxisTiles, ...]:
     """Return the largest tiles whose features take TILE_BYTES or less; at least LEAST_CORE points, or the context."""
     core = 1
-    while core < max(lengths):
+    while core < max(axis + sum(margin) for axis, margin in zip(lengths, margins, strict=True)):
         core *= 2
     while True:
         axes = tuple(
-            cut_axis(axis, length, output, -(-core // axis.alignment) * axis.alignment)
-            for axis, length, output in zip(field, lengths, outputs, strict=True)
+            cut_axis(axis, length, output, -(-core // axis.alignment) * axis.alignment, margin)
+            for axis, length, output, margin in zip(field, lengths, outputs, margins, strict=True)
         )
         least = max(LEAST_CORE, *(axis.size for axis in field))
         if bytes_per_point * math.prod(axis.size for axis in axes) <= TILE_BYTES or core <= least:

@@ -209,7 +209,7 @@ def test_tiles_of_the_ready_unet_give_the_whole_field(padding: Any) -> None:
     """Of two levels: tiles begin at multiples of 4, and where longitude is periodic they go on at the other edge."""
     conf = unet((2, 16, 16), width=3, depth=2, padding=padding, normalisation="batch").job().neuralnet
     layers = needed_layers(conf, Phase.kTest, ("output",)).layer[1:]
-    x = np.random.default_rng(1).normal(size=(1, 2, 120, 124)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(1, 2, 60, 64)).astype(np.float32)
     whole, together, axes = tiled(layers, x, 8)
     np.testing.assert_array_equal(together, whole)
     assert all(len(axis) == -(-axis.length // 8) for axis in axes)
@@ -247,34 +247,42 @@ def test_tiles_of_layers_that_make_fields_larger(grow: LayerConf) -> None:
     assert all(len(axis) > 3 for axis in axes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_every_point_is_of_one_tile_which_has_what_it_depends_on(data: st.DataObject) -> None:
     """The arithmetic alone, for random fields: numpy counts how often each point is given."""
     step, periodic = data.draw(st.sampled_from([1, 2, 4, 8])), data.draw(st.booleans())
     before, after = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 30))
     cropped = 0 if periodic else data.draw(st.integers(0, 20))
-    length = data.draw(st.integers(cropped + 1, 400))
+    length, margins = data.draw(st.integers(cropped + 1, 400)), (0, 0)
     core = step * data.draw(st.integers(1, 12))
+    if not periodic and data.draw(st.booleans()):
+        margins = data.draw(st.tuples(st.integers(0, 30), st.integers(0, 30)))
     field = AxisField(Fraction(1), before, after, step, before, after, periodic)
-    tiles = cut_axis(field, length, length - cropped, core)
-    given = np.zeros(length - cropped, int)
+    tiles = cut_axis(field, length, length - cropped, core, margins)
+    given = np.zeros(tiles.points, int)
     for tile in tiles:
         given[tile.first : tile.stop] += 1
         assert tile.size == tiles.size
+        if tile.first >= tile.stop:
+            continue
+        assert tile.skip == tile.first - margins[0] - tile.start
         if len(tiles) == 1:
             assert (tile.start, tile.size) == (0, length)
             continue
         assert tile.start % step == 0
         assert periodic or 0 <= tile.start <= length - tile.size
         at_start, at_end = (not periodic and end for end in (tile.start == 0, tile.start + tile.size == length))
-        assert tile.first - tile.start >= (0 if at_start else before)
-        assert tile.stop - tile.start <= tile.size - cropped - (0 if at_end else after)
-    assert (given == 1).all()
-    assert sum(tiles.chunks) == length - cropped
+        assert tile.skip >= (0 if at_start else before)
+        assert tile.skip + tile.stop - tile.first <= tile.size - cropped - (0 if at_end else after)
+    assert (given[margins[0] : tiles.points - margins[1]] == 1).all()
+    assert given.sum() == length - cropped
+    assert sum(tiles.chunks) == tiles.points == length - cropped + sum(margins)
     assert len(set(tiles.chunks[:-1])) <= 1
     assert tiles.chunks[-1] <= tiles.chunks[0]
 
 
 def test_a_whole_axis_is_one_tile() -> None:
     assert list(whole_axis(10, 8)) == [(0, 10, 0, 0, 8)]
+    assert list(whole_axis(10, 8, (1, 3))) == [(0, 10, 0, 1, 9)]
+    assert whole_axis(10, 8, (1, 3)).chunks == (12,)
