@@ -96,19 +96,29 @@ class BoxCache:
 
     def __init__(self, limit: int):
         self._cache = ChunkCache(limit)
+        self._ranges: dict[tuple[str, int, bool], tuple[tuple[Any, ...], Ranges, Mapping[str, int]]] = {}
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[np.ndarray, dict[str, int]]:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ranges": {}}
+
+    def read(
+        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
+    ) -> tuple[np.ndarray, Mapping[str, int]]:
         """Return the field of a part that the windows of a box read, and its first point along each dimension.
 
         The axes of the field are those of ``part.dims``, with an axis of one point for each dimension of space that
         the part lacks.
         """
-        ranges, role = _ranges(part, grid, box, is_target)
+        where = (part.name, box, is_target)
+        known = self._ranges.get(where)
+        if known is None:
+            ranges, role = _ranges(part, grid, box, is_target)
+            lows = {dim: low for dim, (low, _) in ranges.items()}
+            known = self._ranges[where] = (part.name, box, role), ranges, lows
+        key, ranges, lows = known
         axes = grid.layout.axes
-        array = self._cache.get(
-            (part.name, box, role), lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part)
-        )
-        return array, {dim: low for dim, (low, _) in ranges.items()}
+        array = self._cache.get(key, lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part))
+        return array, lows
 
     def clear(self) -> None:
         """Drop all fields."""
@@ -141,8 +151,7 @@ def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
     array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
     channels = len(part.channel_sizes)
     index = [slice(None)] * channels + [slice(None) if dim in part.dims else np.newaxis for dim in part.space]
-    array = array[tuple(index)]
-    return array if array.strides[-1:] in ((), (array.itemsize,)) else np.ascontiguousarray(array)
+    return np.require(array[tuple(index)], requirements=["C", "ALIGNED"])[...]  # a view, since the cache locks it
 
 
 def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:

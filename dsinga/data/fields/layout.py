@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ class ChannelGroup:
         """The name of the variable, or the expression of the coordinate."""
         return self.reader.name
 
-    @property
+    @cached_property
     def channel_sizes(self) -> tuple[int, ...]:
         """Points of a window along the dimensions of channels."""
         return tuple(size for dim, size in zip(self.dims, self.sizes, strict=True) if dim not in self.space)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """The number of channels."""
         return math.prod(self.channel_sizes)
@@ -201,7 +202,7 @@ def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iter
         dim for dim, size in definition.input_dims.items() if size == 1 and not any(definition.context.get(dim, ()))
     ]
     channels = list(dict.fromkeys([*times, *single]))
-    if set(definition.input_dims) - set(channels):
+    if set(definition.input_dims) - set(times):
         channels += [dim for dim in dims if dim not in definition.input_dims]
     return channels
 

@@ -123,7 +123,7 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
 def coordinate_reader(dataset: Any, expression: str, time: str | None) -> CoordinateReader:
     """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
-    Sine and cosine take a coordinate in degrees; those of "day of year" and "hour of day" have one turn in a year (of 365
+    Sine and cosine take a coordinate in degrees; those of "day of year" and "hour of day" have one turn in a year (365
     or 366 days) or a day; without them it is a share of it. ``time`` is the dimension of time.
 
     Raises:
@@ -168,8 +168,8 @@ def _turns(dates: np.ndarray, quantity: str) -> np.ndarray:
         passed = np.vectorize(_cftime_turn, otypes=[np.float64])
         return passed(dates, quantity)
     begins = dates.astype("datetime64[Y]" if quantity == "day of year" else "datetime64[D]")
-    passed, whole = ((moment - begins).astype("timedelta64[s]").astype(np.float64) for moment in (dates, begins + 1))
-    return passed / whole
+    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, begins + 1, dates))
+    return (date - first) / (end - first)
 
 
 def _cftime_turn(date: Any, quantity: str) -> float:

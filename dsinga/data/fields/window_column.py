@@ -98,20 +98,16 @@ class WindowColumn(Column):
     ) -> None:
         """Cut the windows of ``rows``, all of one box, out of the field of a part."""
         field, lows = self.cache.read(part, self.grid, box, self.is_target)
-        channel_dims = part.dims[: len(part.channel_sizes)]
-        sizes = dict(zip(part.dims, part.sizes, strict=True))
-        begins = []
-        for dim in (*channel_dims, *part.space):
-            if dim in sizes:
+        dims = (*part.dims[: len(part.channel_sizes)], *part.space)  # the axes of the field
+        offsets = np.zeros(len(rows), np.int64)  # in bytes, of the first point of each window
+        for dim, stride in zip(dims, field.strides, strict=True):
+            if dim in lows:
                 axis = self.grid.layout.axes[dim]
-                offset = axis.lead if self.is_target else -axis.before
-                begins.append((starts[dim][rows] + (offset - lows[dim])).tolist())
-            else:
-                begins.append([0] * len(rows))
-        lengths = [sizes.get(dim, 1) for dim in (*channel_dims, *part.space)]
-        for row, *window in zip(rows.tolist(), *begins, strict=True):
-            region = tuple(slice(begin, begin + length) for begin, length in zip(window, lengths, strict=True))
-            out[row] = field[region]
+                offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
+        sizes = dict(zip(part.dims, part.sizes, strict=True))
+        shape = tuple(sizes.get(dim, 1) for dim in dims)
+        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+            out[row] = np.ndarray(shape, field.dtype, field, offset, field.strides)
 
     def _mask(self, out: np.ndarray) -> None:
         """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
