@@ -54,6 +54,7 @@ class FieldPredictor:
         samples: the dimensions along which there are several windows.
         tiles: the tiles along each axis of space.
         batch: the rows of a call.
+        channels: the channels of the prediction.
         masked: targets that are NaN where the inputs are.
     """
 
@@ -66,11 +67,12 @@ class FieldPredictor:
         samples: Sequence[str],
         tiles: Sequence[AxisTiles],
         batch: int,
+        channels: int,
         masked: Sequence[MaskedTarget] = (),
     ):
         self._predictor, self._source, self._layer = predictor, source, layer
         self.layout, self.samples, self.tiles, self.batch = layout, tuple(samples), tuple(tiles), batch
-        self._masked = tuple(masked)
+        self.channels, self._masked = channels, tuple(masked)
 
     @property
     def variables(self) -> tuple[ChannelGroup, ...]:
@@ -101,7 +103,6 @@ class FieldPredictor:
         }
         samples = self._sample_axes(box)
         counts = tuple(last - first + 1 for first, last in box.samples)
-        out: np.ndarray | None = None
         chosen = [
             [tiles.tile(index) for index in range(first, last + 1)]
             for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
@@ -110,17 +111,17 @@ class FieldPredictor:
         shape = [
             sum(tiles.chunks[first : last + 1]) for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
         ]
+        rows_of_box = math.prod(counts)
+        out = np.full((rows_of_box, self.channels, *shape), np.nan, np.float32)
         for tile in product(*chosen):
+            if any(part.first >= part.stop for part in tile):
+                continue
             axes = {dim: samples.get(dim) or self._space_axis(dim, tile) for dim in self.layout.axes}
             column = memory_windows(self.layout, readers, axes)
-            for first in range(0, math.prod(counts), self.batch):
-                rows = np.arange(first, min(first + self.batch, math.prod(counts)))
-                feature = self._compute(column.take(rows), tile)
-                if out is None:
-                    out = np.full((math.prod(counts), feature.shape[1], *shape), np.nan, np.float32)
-                place = (slice(part.first - start, part.stop - start) for part, start in zip(tile, starts, strict=True))
-                out[(slice(first, first + len(rows)), slice(None), *place)] = feature
-        assert out is not None, "a box has a tile"
+            place = [slice(part.first - start, part.stop - start) for part, start in zip(tile, starts, strict=True)]
+            for first in range(0, rows_of_box, self.batch):
+                rows = np.arange(first, min(first + self.batch, rows_of_box))
+                out[(slice(first, first + len(rows)), slice(None), *place)] = self._compute(column.take(rows), tile)
         return out.reshape(*counts, *out.shape[1:])
 
     def _compute(self, records: np.ndarray, tile: Sequence[Tile]) -> np.ndarray:
@@ -148,7 +149,9 @@ class FieldPredictor:
         valid = valid.reshape(len(valid), *target.sizes, *valid.shape[2:])
         for axis, points in enumerate(target.taken):
             valid = valid.take(points, axis=axis + 1)
-        valid = valid.reshape(len(valid), -1, *valid.shape[1 + len(target.sizes) :])[(slice(None), slice(None), *inside)]
+        valid = valid.reshape(len(valid), -1, *valid.shape[1 + len(target.sizes) :])[
+            (slice(None), slice(None), *inside)
+        ]
         feature[valid == 0] = np.nan
 
     def _sample_axes(self, box: Box) -> dict[str, Axis]:

@@ -98,21 +98,21 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
                 "predict larger fields, or give edges other than 'inside'"
             )
     channels = tuple(dim for dim in first.axes if dim not in space)
-    layout = make_layout(
-        dataset, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False
-    )
+    layout = make_layout(dataset, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times) for name in definition.targets)
-    return AppliedWindows(
-        dataset, definition, layout, tuple(layout.axes[dim] for dim in channels), times, targets
-    )
+    return AppliedWindows(dataset, definition, layout, tuple(layout.axes[dim] for dim in channels), times, targets)
 
 
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...]) -> Target:
     """Return a target; one that the Dataset lacks has the dimensions of time and space."""
     known = name in dataset.data_vars
     dims = tuple(map(str, dataset[name].dims)) if known else (*times, *layout.space)
-    missing = [dim for dim in (*layout.space, *(axis.name for axis in layout.axes.values() if len(axis.starts) > 1)) if dim not in dims]
+    missing = [
+        dim
+        for dim in (*layout.space, *(axis.name for axis in layout.axes.values() if len(axis.starts) > 1))
+        if dim not in dims
+    ]
     channels = [dim for dim in dims if dim not in layout.space and dim not in times]
     channels += [dim for dim in dims if dim in times]
     return Target(name, (*(dim for dim in missing), *dims), tuple(channels), known)

@@ -1,0 +1,240 @@
+"""Prediction of a Dataset: a lazy Dataset of the targets, computed tile by tile wherever Dask computes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from dsinga.cluster.inference.predicted_dataset import predicted_dataset
+from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
+from dsinga.data import read_mean
+from dsinga.data.fields.applied import AppliedWindows, apply_windows
+from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.memory_reader import described
+from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget, Range
+from dsinga.engine.field_tiles import FieldTiles, plan_tiles
+from dsinga.engine.predictor import Predictor, row_bytes
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase
+from dsinga.layers import RecordInfo
+from dsinga.layers.base import Shape, as_text
+from dsinga.net import NeuralNet, create_net, input_layers, without_labels
+from dsinga.registry import nearest
+from dsinga.worker.param_slices import Arrays
+
+BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
+MOST_ROWS = 64  # of a call
+
+
+def predict_dataset(
+    job: Job,
+    params: Arrays,
+    layer: str,
+    dataset: Any,
+    definition: WindowDefinition,
+    phase: Phase = Phase.kTest,
+    roots: Sequence[str] = (),
+) -> Any:
+    """Return the prediction of the targets of ``definition`` in a Dataset, as a lazy Dataset.
+
+    Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
+    Points lie at the times of the targets. Tiles follow from the net and the size of the field alone, so that the
+    numbers have the same bits however the Dataset and the prediction are in chunks.
+
+    Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
+    """
+    windows = apply_windows(dataset, definition)
+    tiles, source = _plan(job, params, layer, windows, phase, roots)
+    predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
+    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    shared = dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
+    blocks = _Blocks(predictor, arrays)
+    prediction = map_boxes(
+        _predict_box, shared, arrays, blocks.plans(), blocks.chunks, np.float32, f"dsinga-fields-{uuid.uuid4().hex}"
+    )
+    return predicted_dataset(windows, prediction)
+
+
+def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
+    """Task: the prediction of a box."""
+    return predictor.predict(values, box)
+
+
+def _plan(
+    job: Job, params: Arrays, layer: str, windows: AppliedWindows, phase: Phase, roots: Sequence[str]
+) -> tuple[FieldTiles, str]:
+    """Return the tiles of the fields, and the name of the net's input layer."""
+    inputs = input_layers(job.neuralnet, phase)
+    if len(inputs) != 1:
+        raise UserError(
+            f"prediction of a Dataset takes nets with one input layer, but phase {phase.name} has "
+            f"{[conf.name for conf in inputs] or 'none'}"
+        )
+    (conf,) = inputs
+    store = conf.store_conf
+    files = {
+        what: read_mean(path, roots)
+        for what in ("mean", "std")
+        if store is not None and (path := getattr(store, f"{what}_file"))
+    }
+    layers = [
+        each.replace(store_conf=store.replace(shape=[])) if each is conf and store is not None else each
+        for each in job.neuralnet.layer
+    ]
+    net_conf = job.neuralnet.replace(layer=layers)
+    channels = windows.layout.input_shape[0]
+
+    def make_net(size: Shape) -> NeuralNet:
+        infos = {conf.name: RecordInfo((channels, *size), 1, has_labels=False, **files)}
+        net = create_net(without_labels(net_conf, phase, infos, layer), phase, infos)
+        if layer not in (known := [node.layer.name for node in net.nodes]):
+            raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
+        return net
+
+    lengths, outputs = windows.layout.input_shape[1:], tuple(axis.size for axis in windows.space)
+    margins = tuple(map(windows.margins, windows.space))
+    tiles = plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins)
+    expected = sum(map(windows.channels, windows.targets))
+    given = tiles.net.layer(layer).shape[1:]
+    if len(given) != 1 + len(lengths) or given[0] != expected:
+        names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
+        raise UserError(
+            f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
+            "name the layer whose feature is the prediction"
+        )
+    return tiles, conf.name
+
+
+def _window_size(windows: AppliedWindows) -> Shape:
+    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
+    sizes = []
+    for axis in windows.space:
+        size = windows.definition.input_dims.get(axis.name, -1)
+        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
+    return tuple(sizes)
+
+
+def _field_predictor(
+    predictor: Predictor, source: str, layer: str, windows: AppliedWindows, tiles: FieldTiles
+) -> FieldPredictor:
+    counts = [len(axis.starts) for axis in windows.samples]
+    rows = max([1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net)))])
+    return FieldPredictor(
+        predictor,
+        source,
+        layer,
+        described(windows.layout),
+        [axis.name for axis in windows.samples],
+        tiles.axes,
+        min(rows, max(counts, default=1)),
+        sum(map(windows.channels, windows.targets)),
+        list(_masked_targets(windows)),
+    )
+
+
+def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
+    """Yield the targets that are inputs, too, whose NaN is masked."""
+    layout = windows.layout
+    first = sum(part.channels for part in layout.inputs)
+    masks = {}
+    for part in layout.inputs:
+        if part.masked:
+            masks[part.name] = (part, slice(first, first + part.channels))
+            first += part.channels
+    channel = 0
+    for target in windows.targets:
+        channels = slice(channel, channel + windows.channels(target))
+        channel = channels.stop
+        if target.name in masks:
+            part, mask = masks[target.name]
+            taken = []
+            for dim in target.channel_dims:
+                axis = layout.axes[dim]
+                last = axis.before + axis.size
+                taken.append((last - 1,) * axis.size if dim in windows.times else tuple(range(axis.before, last)))
+            yield MaskedTarget(channels, mask, part.channel_sizes, tuple(taken))
+
+
+def _as_dask(variable: Any) -> da.Array:
+    """Return the numbers of an xarray Variable as a dask array; those of a file in the chunks of the file."""
+    if variable.chunks is None:
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
+    return variable.data
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a prediction, each computed by one task.
+
+    A block has about half a chunk of the variables along each dimension, or one call of the net where that is more:
+    so a chunk is decoded by few tasks. Which calls of the net a task makes does not change what they give.
+    """
+
+    predictor: FieldPredictor
+    arrays: Mapping[str, da.Array]
+
+    def _chunk(self, dim: str) -> int:
+        """Return the points of the largest chunk of a variable along a dimension, 1 for none."""
+        sizes = [1]
+        for part in self.predictor.variables:
+            if dim in part.reader.dims:
+                sizes += self.arrays[part.name].chunks[part.reader.dims.index(dim)]
+        return max(sizes)
+
+    @property
+    def _batch_dim(self) -> int | None:
+        """The dimension of samples along which the rows of a call lie: the longest one."""
+        counts = self._counts
+        return counts.index(max(counts)) if counts else None
+
+    @property
+    def _counts(self) -> list[int]:
+        """The number of windows along each dimension of samples."""
+        return [len(self.predictor.layout.axes[dim].starts) for dim in self.predictor.samples]
+
+    @property
+    def _steps(self) -> list[int]:
+        """The windows of a block along each dimension of samples, and its tiles along each axis of space."""
+        predictor, steps = self.predictor, []
+        for place, dim in enumerate(predictor.samples):
+            batch = predictor.batch if place == self._batch_dim else 1
+            windows = self._chunk(dim) // (2 * predictor.layout.axes[dim].stride)
+            steps.append(batch * max(1, windows // batch) if place == self._batch_dim else 1)
+        for dim, tiles in zip(predictor.layout.space, predictor.tiles, strict=True):
+            steps.append(max(1, self._chunk(dim) // (2 * tiles.core)))
+        return steps
+
+    def _ranges(self) -> list[list[Range]]:
+        lengths = [*self._counts, *map(len, self.predictor.tiles)]
+        return [
+            [(first, min(first + step, length) - 1) for first in range(0, length, step)]
+            for length, step in zip(lengths, self._steps, strict=True)
+        ]
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """The chunks of the prediction (windows ..., C', points of space ...)."""
+        ranges, samples = self._ranges(), len(self.predictor.samples)
+        windows = [tuple(last - first + 1 for first, last in each) for each in ranges[:samples]]
+        points = [
+            tuple(sum(tiles.chunks[first : last + 1]) for first, last in each)
+            for tiles, each in zip(self.predictor.tiles, ranges[samples:], strict=True)
+        ]
+        return (*windows, (self.predictor.channels,), *points)
+
+    def plans(self) -> Iterator[BlockPlan]:
+        """Yield the plan of each block."""
+        samples = len(self.predictor.samples)
+        for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
+            index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
+            box = Box(ranges[:samples], ranges[samples:])
+            boxes = {part.name: self.predictor.points(part, box) for part in self.predictor.variables}
+            yield BlockPlan((*index[:samples], 0, *index[samples:]), boxes, (box,))
