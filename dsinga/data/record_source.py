@@ -34,8 +34,8 @@ class RecordSource:
         shape: shape of one record.
         dtype: dtype of one record: uint8, int32 or float32.
         block: rows that are read and shuffled together.
-        label_shape: shape of one record's label: (), (T,) for sequences with a label for each step, or (K,) for
-            several targets.
+        label_shape: shape of one record's label: (), (T,) for sequences with a label for each step, (K,) for several
+            targets, or (C, *space) for targets that are fields.
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.

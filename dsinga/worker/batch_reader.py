@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 
 from dsinga.augmentation import AugmentationList
-from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
+from dsinga.data import (
+    DataSource,
+    FieldWindows,
+    RecordSource,
+    Sampler,
+    Windows,
+    open_records,
+    open_store,
+    open_text,
+    read_mean,
+    resolve,
+)
 from dsinga.data.filesystem import PathNotFound
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
@@ -27,6 +38,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
 from dsinga.training.resolve import error_note
 from dsinga.worker.augmented_records import augmented_info
+from dsinga.worker.windows_conf import definition_of
 
 
 @dataclass(frozen=True)
@@ -226,6 +238,8 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
     if cls is not StoreConf:
         return _open_source(layer, conf, cls, roots)
     assert conf.path is not None
+    if conf.windows is not None:
+        return open_windows(layer, conf, resolve(conf.path, roots))
     return open_store(
         conf.path,
         backend=conf.backend,
@@ -237,6 +251,15 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         data=conf.data,
         label=conf.label,
     )
+
+
+def open_windows(layer: LayerConf, conf: StoreConf, dataset: Any) -> FieldWindows:
+    """Return the windows of a Dataset, or of the one at a path, by the settings of an input layer. Raises JobError."""
+    assert conf.windows is not None
+    try:
+        return FieldWindows(dataset, definition_of(conf.windows))
+    except UserError as error:
+        raise conf.windows.error(f"layer {layer.name!r}: {error}") from error
 
 
 def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:

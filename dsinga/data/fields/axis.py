@@ -112,11 +112,12 @@ def make_axis(name: str, length: int, definition: WindowDefinition, has_targets:
         starts = np.arange(first, stop, stride)
     starts = np.asarray(starts, np.int64)
     if not len(starts) or starts[0] < first or starts[-1] >= stop:
-        parts = {"the window": size, "the context": before + after if edge == "inside" else 0, "the lead": abs(lead)}
-        needed = " + ".join(f"{points} of {what}" for what, points in parts.items() if points)
-        remedy = "give fewer, or edges other than 'inside'" if parts["the context"] else "give fewer"
+        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(lead)}
+        points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
+        remedy = "give fewer, or edges other than 'inside'" if parts["of context"] else "give fewer"
         raise UserError(
-            f"no window fits along {name!r}: it takes {needed} points, and the data have {length}; {remedy}"
+            f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
+            f"{length}; {remedy}"
         )
     return Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts)
 

@@ -96,26 +96,23 @@ class BoxCache:
 
     def __init__(self, limit: int):
         self._cache = ChunkCache(limit)
-        self._ranges: dict[tuple[str, int, bool], tuple[tuple[Any, ...], Ranges, Mapping[str, int]]] = {}
+        self._ranges: dict[tuple[str, int, bool], tuple[tuple[Any, ...], Ranges, dict[str, int]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ranges": {}}
 
-    def read(
-        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
-    ) -> tuple[np.ndarray, Mapping[str, int]]:
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[np.ndarray, dict[str, int]]:
         """Return the field of a part that the windows of a box read, and its first point along each dimension.
 
         The axes of the field are those of ``part.dims``, with an axis of one point for each dimension of space that
         the part lacks.
         """
         where = (part.name, box, is_target)
-        known = self._ranges.get(where)
-        if known is None:
+        if where not in self._ranges:
             ranges, role = _ranges(part, grid, box, is_target)
             lows = {dim: low for dim, (low, _) in ranges.items()}
-            known = self._ranges[where] = (part.name, box, role), ranges, lows
-        key, ranges, lows = known
+            self._ranges[where] = (part.name, box, role), ranges, lows
+        key, ranges, lows = self._ranges[where]
         axes = grid.layout.axes
         array = self._cache.get(key, lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part))
         return array, lows

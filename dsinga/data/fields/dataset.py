@@ -129,15 +129,26 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
 
 def select(dataset: Any, within: Mapping[str, tuple[Any, Any]]) -> Any:
     """Return the part of a Dataset between the first and last coordinates of ``within``, as ``ds.sel`` has it."""
-    for dim, (first, last) in within.items():
+    for dim, ends in within.items():
+        first, last = (_as_label(dataset, dim, end) for end in ends)
         if dim not in dataset.indexes:
-            part = dataset.isel({dim: slice(first, None if last is None else int(last) + 1)})
+            part = dataset.isel({dim: slice(first, None if last is None else last + 1)})
         else:
             part = dataset.sel({dim: slice(first, last)})
         if not part.sizes[dim]:
             raise UserError(f"no point of {dim!r} lies within {first} to {last}; it has {_span(dataset, dim)}")
         dataset = part
     return dataset
+
+
+def _as_label(dataset: Any, dim: str, end: Any) -> Any:
+    """Return an end as the coordinates of a dimension have it: job files have text where coordinates are numbers."""
+    if end is None:
+        return None
+    if dim not in dataset.indexes:
+        return int(end)
+    is_number = dataset[dim].dtype.kind in "iuf"
+    return float(end) if is_number else str(end)
 
 
 def split_ends(

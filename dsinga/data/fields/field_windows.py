@@ -56,6 +56,7 @@ class FieldWindows(RecordSource):
         starts: Mapping[str, Sequence[int]] | None = None,
     ):
         dataset, self.path = open_dataset(dataset)
+        self._is_plain = has_targets and starts is None
         check_dataset(dataset, definition)
         self.definition, self.dataset = definition, select(used_variables(dataset, definition), definition.within)
         has_targets = has_targets and bool(definition.targets)
@@ -107,6 +108,11 @@ class FieldWindows(RecordSource):
         if count:
             self.left_out.append(f"{count} of {len(self._grid)} windows have more than max_nan={most} of NaN")
         return kept
+
+    @property
+    def is_named(self) -> bool:
+        """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
+        return self.path is not None and self._is_plain
 
     def positions(self, rows: Any) -> dict[str, np.ndarray]:
         """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""

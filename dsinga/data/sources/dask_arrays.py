@@ -37,7 +37,7 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n,) or (n, K) of ``length`` records.
+    """Return the column of a dask array of labels (n, ...) of ``length`` records.
 
     The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
     needed before training.
