@@ -14,6 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.data.array_kinds import is_a
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
 from dsinga.job import Job, load
@@ -89,14 +90,27 @@ def predict_lazily(
     *,
     data_root: str | None = None,
 ) -> Any:
-    """Return the output of ``layer`` for the records of a dask array, as a dask array that is computed when asked for.
+    """Return the output of ``layer`` for a dask array or an xarray Dataset, which is computed when it is asked for.
 
-    Dask computes it chunk by chunk wherever it computes, in bounded memory. Other arguments are those of
-    :func:`predict`. Numbers that are not finite are not refused: their records give what the net computes from them.
+    For a dask array ``x`` of records it is a dask array; Dask computes it chunk by chunk wherever it computes, in
+    bounded memory. Numbers that are not finite are not refused: their records give what the net computes from them.
+
+    For a Dataset or DataArray ``x`` it is a Dataset of the targets of the windows that the job was trained from, see
+    :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions, coordinates and
+    attributes. Tiles follow from the net and the size of the field, so that the numbers have the same bits however
+    ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed.
+
+    Other arguments are those of :func:`predict`.
     """
+    job_phase = find_phase(phase)
+    if is_a(x, "xarray", "Dataset", "DataArray"):
+        from dsinga.cluster.inference.field_prediction import predict_dataset
+
+        job = job_with_data(job, None, job_phase, data_root)
+        where = roots(job, data_root)
+        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where)
     from dsinga.cluster.inference import lazy_prediction
 
-    job_phase = find_phase(phase)
     job = job_with_data(job, x, job_phase, data_root)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)

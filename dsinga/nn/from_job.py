@@ -84,7 +84,7 @@ class JobModel(Trainable):
             store = layer.store_conf
             if store is not None and layer_class(layer).is_input:
                 part = "train" if layer.in_phase(Phase.kTrain) else "val" if layer.in_phase(Phase.kVal) else "test"
-                changes = dict(phases[part].stores.get(layer.name, {})) if part in phases else {}
+                changes = phases[part].store_fields(layer.name) if part in phases else {}
                 changes |= {} if batch_size is None else {"batchsize": batch_size}
                 layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
             layers.append(layer)

@@ -11,6 +11,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.arguments import check_whole
+from dsinga.data.array_kinds import is_a
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
 from dsinga.extensions import AtEnd, Extension
@@ -282,12 +283,32 @@ class Trainable(ModelParams):
     def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
-        A numpy array is computed in this process unless a client is given. Raises UserError for bad input.
+        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, the
+        output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes:
+        see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
+        if is_a(x, "xarray", "Dataset", "DataArray") and self._is_of_windows():
+            return self._predict_dataset(x)
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def _is_of_windows(self) -> bool:
+        """Whether the records of training are windows of a Dataset."""
+        layers = self._windows_job().neuralnet.layer
+        return any(conf.store_conf is not None and conf.store_conf.windows is not None for conf in layers)
+
+    def _windows_job(self) -> Job:
+        """Return the job of the last ``fit``, without its records."""
+        return self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+
+    def _predict_dataset(self, dataset: Any) -> Any:
+        """Return the output for a Dataset as a lazy Dataset."""
+        layers = self.output_layers()
+        if len(layers) != 1:
+            raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
+        return api.predict_lazily(self._windows_job(), self._require_params(), layers[0], dataset)
 
     @checked
     def features(

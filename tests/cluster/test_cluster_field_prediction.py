@@ -29,7 +29,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def predict(dataset: Any, definition: WindowDefinition, layers: Any = None) -> Any:
     job = make_job(layers or convolutions())
     params = make_params(job, definition, make_dataset())
-    return predict_dataset(job, params, "end", dataset, definition)
+    return predict_dataset(job, params, "end", dataset, definition=definition)
 
 
 def expected(dataset: Any, definition: WindowDefinition, layers: Any = None) -> np.ndarray:
@@ -188,11 +188,11 @@ def test_a_layer_that_does_not_fit_the_targets_is_refused() -> None:
     job = make_job(convolutions(3))
     params = make_params(job, definition, dataset)
     with pytest.raises(UserError, match=r"'end' gives 3 x 37 x 52 for a window, but the targets have 1 .*: t \(1\)"):
-        predict_dataset(job, params, "end", dataset, definition)
+        predict_dataset(job, params, "end", dataset, definition=definition)
     with pytest.raises(UserError, match="no layer 'ends'; did you mean 'end'"):
-        predict_dataset(job, params, "ends", dataset, definition)
+        predict_dataset(job, params, "ends", dataset, definition=definition)
     with pytest.raises(UserError, match="windows have no targets"):
-        predict_dataset(job, params, "end", dataset, definition.replace(targets=()))
+        predict_dataset(job, params, "end", dataset, definition=definition.replace(targets=()))
 
 
 def test_worker_processes_write_it_to_a_store_by_regions(processes: Client, small_tiles: None, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dsinga.layers.base import Shape, as_text
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.registry import nearest
 from dsinga.worker.param_slices import Arrays
+from dsinga.worker.windows_conf import definition_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
@@ -38,28 +39,41 @@ def predict_dataset(
     params: Arrays,
     layer: str,
     dataset: Any,
-    definition: WindowDefinition,
     phase: Phase = Phase.kTest,
     roots: Sequence[str] = (),
+    definition: WindowDefinition | None = None,
 ) -> Any:
-    """Return the prediction of the targets of ``definition`` in a Dataset, as a lazy Dataset.
+    """Return the prediction of the targets of windows in a Dataset, as a lazy Dataset.
 
     Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
-    Points lie at the times of the targets. Tiles follow from the net and the size of the field alone, so that the
-    numbers have the same bits however the Dataset and the prediction are in chunks.
+    Points lie at the times of the targets. ``definition`` says what windows are, by default that of the job's input
+    layer. Tiles follow from the net and the size of the field alone, so that the numbers have the same bits however the
+    Dataset and the prediction are in chunks.
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
-    windows = apply_windows(dataset, definition)
+    windows = apply_windows(dataset, definition or windows_of(job, phase))
     tiles, source = _plan(job, params, layer, windows, phase, roots)
     predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     shared = dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
-    blocks = _Blocks(predictor, arrays)
+    blocks = _PredictionBlocks(predictor, arrays)
     prediction = map_boxes(
         _predict_box, shared, arrays, blocks.plans(), blocks.chunks, np.float32, f"dsinga-fields-{uuid.uuid4().hex}"
     )
     return predicted_dataset(windows, prediction)
+
+
+def windows_of(job: Job, phase: Phase) -> WindowDefinition:
+    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none."""
+    for each in (phase, Phase.kTrain, Phase.kVal):
+        for conf in input_layers(job.neuralnet, each):
+            if conf.store_conf is not None and conf.store_conf.windows is not None:
+                return definition_of(conf.store_conf.windows)
+    raise UserError(
+        "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
+        "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
+    )
 
 
 def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
@@ -79,7 +93,7 @@ def _plan(
         )
     (conf,) = inputs
     store = conf.store_conf
-    files = {
+    files: dict[str, Any] = {
         what: read_mean(path, roots)
         for what in ("mean", "std")
         if store is not None and (path := getattr(store, f"{what}_file"))
@@ -171,7 +185,7 @@ def _as_dask(variable: Any) -> da.Array:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _PredictionBlocks:
     """The blocks of a prediction, each computed by one task.
 
     A block has about half a chunk of the variables along each dimension, or one call of the net where that is more:

@@ -104,7 +104,8 @@ def _beyond(name: Any, index: Any, end: int, steps: int) -> Any:
     steps_between = index[1:] - index[:-1] if len(index) > 1 else None
     if steps_between is not None and (steps_between == steps_between[0]).all():
         return index[end] + steps * steps_between[0]
-    frequency = xarray.infer_freq(index) if len(index) > 2 and index.dtype.kind in "MO" else None
+    infer: Any = xarray.infer_freq
+    frequency = infer(index) if len(index) > 2 and index.dtype.kind in "MO" else None
     if frequency is None:
         raise UserError(
             f"the prediction lies beyond the end of {name!r}, whose steps follow no rule by which it could go on; give "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -13,14 +13,16 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 
-Box = Sequence[np.ndarray]  # the points of an array along each of its axes; -1 for points that it lacks
+Points = Sequence[
+    np.ndarray
+]  # of an array that a box has: the points of an array along each of its axes; -1 for points that it lacks
 
 
 class BlockPlan(NamedTuple):
-    """One block of the result: its index, the box of each array that it is computed of, and plain arguments."""
+    """One block of the result: its position, the points of each array that it is computed of, and plain arguments."""
 
-    index: tuple[int, ...]
-    boxes: Mapping[str, Box]
+    position: tuple[int, ...]
+    boxes: Mapping[str, Points]
     arguments: tuple[Any, ...] = ()
 
 
@@ -49,7 +51,7 @@ class _BoxPlan:
     dtype: np.dtype
     pieces: list[_Piece]
 
-    def fill(self, values: Mapping[Hashable, Any]) -> np.ndarray:
+    def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
         """Return the box; one chunk after the other is in memory where the task computes it."""
         box = np.full(self.shape, np.nan if self.dtype.kind == "f" else 0, self.dtype)
         for piece in self.pieces:
@@ -78,19 +80,19 @@ def map_boxes(
     as those that a cluster keeps, are computed once; Dask runs the task where they are.
     """
     sources = {key: _Source(array) for key, array in zip(arrays, dask.optimize(*arrays.values()), strict=True)}
-    layer: dict[Hashable, Task] = {}
+    layer: dict[Any, Task] = {}
     for plan in plans:
         boxes = {key: sources[key].plan(box) for key, box in plan.boxes.items()}
         needed = {ref for box in boxes.values() for piece in box.pieces for ref in _needs(piece.chunk)}
         values = Dict({ref: TaskRef(ref) for ref in sorted(needed, key=str)})
-        key = (name, *plan.index)
-        layer[key] = Task(key, _compute_block, function, TaskRef(shared.key), values, boxes, plan.arguments)
+        task_key = (name, *plan.position)
+        layer[task_key] = Task(task_key, _compute_block, function, TaskRef(shared.key), values, boxes, plan.arguments)
     dependencies = [shared, *(source.array for source in sources.values())]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
 
 
-def _needs(chunk: Any) -> Iterable[Hashable]:
+def _needs(chunk: Any) -> Iterable[Any]:
     """Return the keys whose values a task needs for a chunk."""
     return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
 
@@ -98,7 +100,7 @@ def _needs(chunk: Any) -> Iterable[Hashable]:
 def _compute_block(
     function: Callable[..., np.ndarray],
     shared: Any,
-    values: Mapping[Hashable, Any],
+    values: Mapping[Any, Any],
     boxes: Mapping[str, _BoxPlan],
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
@@ -115,7 +117,7 @@ class _Source:
         self._graph = dict(array.__dask_graph__())
         self._chunks: dict[tuple[int, ...], Any] = {}
 
-    def plan(self, box: Box) -> _BoxPlan:
+    def plan(self, box: Points) -> _BoxPlan:
         """Return the pieces of a box."""
         runs = [list(_runs(points, starts)) for points, starts in zip(box, self._starts, strict=True)]
         pieces = [
@@ -131,7 +133,7 @@ class _Source:
     def _chunk(self, index: tuple[int, ...]) -> Any:
         """Return the task that computes a chunk, or its key where it depends on other tasks."""
         if index not in self._chunks:
-            key: Hashable = (self.array.name, *index)
+            key: Any = (self.array.name, *index)
             while isinstance(node := self._graph.get(key), Alias):
                 key = node.target
             inputs = [self._graph.get(ref) for ref in node.dependencies] if isinstance(node, Task) else [None]
