@@ -17,6 +17,7 @@ from dsinga.api.workspaces import trained_params
 from dsinga.data.array_kinds import is_a
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
+from dsinga.errors import UserError
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
@@ -88,6 +89,7 @@ def predict_lazily(
     x: Any,
     phase: str = "test",
     *,
+    leads: int | None = None,
     data_root: str | None = None,
 ) -> Any:
     """Return the output of ``layer`` for a dask array or an xarray Dataset, which is computed when it is asked for.
@@ -98,9 +100,11 @@ def predict_lazily(
     For a Dataset or DataArray ``x`` it is a Dataset of the targets of the windows that the job was trained from, see
     :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions, coordinates and
     attributes. Tiles follow from the net and the size of the field, so that the numbers have the same bits however
-    ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed.
+    ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With ``leads``
+    predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time that are
+    not predicted are read at the later times, static fields are the same, and coordinates go on.
 
-    Other arguments are those of :func:`predict`.
+    Other arguments are those of :func:`predict`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
     if is_a(x, "xarray", "Dataset", "DataArray"):
@@ -108,7 +112,9 @@ def predict_lazily(
 
         job = job_with_data(job, None, job_phase, data_root)
         where = roots(job, data_root)
-        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where)
+        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where, leads=leads)
+    if leads is not None:
+        raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     from dsinga.cluster.inference import lazy_prediction
 
     job = job_with_data(job, x, job_phase, data_root)

@@ -13,6 +13,7 @@ import numpy as np
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.memory_reader import MemoryReader, memory_windows
+from dsinga.data.fields.readers import VariableReader
 from dsinga.engine.predictor import Predictor
 from dsinga.layers import Records
 from dsinga.net.tiles import AxisTiles, Tile
@@ -87,6 +88,10 @@ class FieldPredictor:
         axis = self.layout.axes[dim]
         if dim in self.samples:
             return np.unique(axis.positions(*axis.input_range(*box.samples[self.samples.index(dim)]))[0])
+        return self.space_points(dim, box)
+
+    def space_points(self, dim: str, box: Box) -> np.ndarray:
+        """Return the increasing points along a dimension of space that a box needs."""
         place = self.layout.space.index(dim)
         tiles = self.tiles[place]
         ends = [tiles.tile(index) for index in box.tiles[place]]
@@ -101,7 +106,12 @@ class FieldPredictor:
         readers = {
             part.name: MemoryReader(part.reader, self.points(part, box), values[part.name]) for part in self.variables
         }
-        samples = self._sample_axes(box)
+        return self.predict_windows(readers, self.sample_axes(box), box)
+
+    def predict_windows(
+        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], box: Box
+    ) -> np.ndarray:
+        """Return the prediction of a box whose windows of samples lie along the axes ``samples``."""
         counts = tuple(last - first + 1 for first, last in box.samples)
         chosen = [
             [tiles.tile(index) for index in range(first, last + 1)]
@@ -154,7 +164,8 @@ class FieldPredictor:
         ]
         feature[valid == 0] = np.nan
 
-    def _sample_axes(self, box: Box) -> dict[str, Axis]:
+    def sample_axes(self, box: Box) -> dict[str, Axis]:
+        """Return the axes of samples, with the windows of a box."""
         return {
             dim: replace(self.layout.axes[dim], starts=self.layout.axes[dim].starts[first : last + 1])
             for dim, (first, last) in zip(self.samples, box.samples, strict=True)

@@ -280,15 +280,24 @@ class Trainable(ModelParams):
         return job, {"test": records.sources} if records.sources else None
 
     @checked
-    def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
+    def predict(
+        self,
+        x: Any = None,
+        *,
+        batch_size: int | None = None,
+        client: Client | None = None,
+        leads: int | None = None,
+    ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
         A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, the
-        output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes:
-        see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
+        output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes,
+        for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
         if is_a(x, "xarray", "Dataset", "DataArray") and self._is_of_windows():
-            return self._predict_dataset(x)
+            return self._predict_dataset(x, leads)
+        if leads is not None:
+            raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
@@ -303,12 +312,12 @@ class Trainable(ModelParams):
         """Return the job of the last ``fit``, without its records."""
         return self.make_job(self._arguments.phases if self._arguments else {}, None, {})
 
-    def _predict_dataset(self, dataset: Any) -> Any:
+    def _predict_dataset(self, dataset: Any, leads: int | None) -> Any:
         """Return the output for a Dataset as a lazy Dataset."""
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        return api.predict_lazily(self._windows_job(), self._require_params(), layers[0], dataset)
+        return api.predict_lazily(self._windows_job(), self._require_params(), layers[0], dataset, leads=leads)
 
     @checked
     def features(

@@ -46,7 +46,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
         ({"lead": {"time": 12}}, "lead of 'time' is 12 points, which lies beyond the 12 points of the data"),
         (
             {"lead": {"time": 11}, "context": {"time": (1, 0)}},
-            "no window fits along 'time': it takes 13 points \(1 of its own . 1 of context . 11 of",
+            r"no window fits along 'time': it takes 13 points \(1 of its own . 1 of context . 11 of",
         ),
         (
             {"edges": {"lat": "mirror"}},

@@ -54,6 +54,9 @@ def test_a_model_predicts_what_it_was_trained_to(tmp_path: Path, in_store: bool)
         tmp_path / "model" / "job.conf", tmp_path / "model" / "params.safetensors", "end", later
     )
     np.testing.assert_array_equal(lazy.t, whole)
+    leads = model.predict(later, leads=2)
+    assert dict(leads.sizes) == {"time": 10, "lead": 2, "latitude": 24, "longitude": 30}  # z is read a step later
+    np.testing.assert_array_equal(leads.t.isel(lead=0), whole[:10])
 
 
 def test_a_model_of_other_records_takes_no_dataset() -> None:
@@ -62,3 +65,5 @@ def test_a_model_of_other_records_takes_no_dataset() -> None:
     model.fit(np.zeros((4, 3), np.float32), np.zeros((4, 2), np.float32), progress=False)
     with pytest.raises(UserError, match="does not say what windows of a Dataset are"):
         dsinga.predict_lazily(model.job(), model.params, "dense", make_dataset())
+    with pytest.raises(UserError, match="leads are those of a Dataset"):
+        model.predict(np.zeros((4, 3), np.float32), leads=2)

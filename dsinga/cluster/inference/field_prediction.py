@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 
-from dsinga.cluster.inference.predicted_dataset import predicted_dataset
+from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
+from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
 from dsinga.data import read_mean
 from dsinga.data.fields.applied import AppliedWindows, apply_windows
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
-from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget, Range
+from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
+from dsinga.engine.field_rollout import FedBack, FieldRollout
 from dsinga.engine.field_tiles import FieldTiles, plan_tiles
 from dsinga.engine.predictor import Predictor, row_bytes
 from dsinga.errors import UserError
@@ -42,6 +43,7 @@ def predict_dataset(
     phase: Phase = Phase.kTest,
     roots: Sequence[str] = (),
     definition: WindowDefinition | None = None,
+    leads: int | None = None,
 ) -> Any:
     """Return the prediction of the targets of windows in a Dataset, as a lazy Dataset.
 
@@ -50,18 +52,47 @@ def predict_dataset(
     layer. Tiles follow from the net and the size of the field alone, so that the numbers have the same bits however the
     Dataset and the prediction are in chunks.
 
+    With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
+    :class:`dsinga.engine.field_rollout.FieldRollout`.
+
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
     windows = apply_windows(dataset, definition or windows_of(job, phase))
+    if leads is not None:
+        windows = windows_for_leads(windows, leads)
     tiles, source = _plan(job, params, layer, windows, phase, roots)
     predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
-    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
-    shared = dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
-    blocks = _PredictionBlocks(predictor, arrays)
-    prediction = map_boxes(
-        _predict_box, shared, arrays, blocks.plans(), blocks.chunks, np.float32, f"dsinga-fields-{uuid.uuid4().hex}"
-    )
-    return predicted_dataset(windows, prediction)
+    variables = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    arrays = dict(zip(variables, dask.optimize(*variables.values()), strict=True))
+    blocks = PredictionBlocks(predictor, arrays, windows.times)
+    if leads is None:
+        return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
+    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
+    shared = _shared(rollout)
+    predictions: list[da.Array] = []
+    for lead in range(1, leads + 1):
+        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
+        plans = blocks.plans_of_lead(rollout, lead)
+        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
+    return dataset_of_leads(windows, predictions)
+
+
+def _map(
+    function: Callable[..., np.ndarray],
+    predictor: Any,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionBlocks,
+    plans: Iterator[BlockPlan],
+    earlier: Mapping[str, da.Array] | None = None,
+) -> da.Array:
+    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
+    name = f"dsinga-fields-{uuid.uuid4().hex}"
+    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
+
+
+def _shared(predictor: Any) -> Any:
+    """Return an object, with the net and its params, as a single one of a task graph."""
+    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 
 def windows_of(job: Job, phase: Phase) -> WindowDefinition:
@@ -79,6 +110,11 @@ def windows_of(job: Job, phase: Phase) -> WindowDefinition:
 def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
     """Task: the prediction of a box."""
     return predictor.predict(values, box)
+
+
+def _predict_lead(rollout: FieldRollout, values: Mapping[str, np.ndarray], box: Box, lead: int) -> np.ndarray:
+    """Task: the prediction of a box for a lead."""
+    return rollout.predict(values, box, lead)
 
 
 def _plan(
@@ -162,10 +198,7 @@ def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
         if part.masked:
             masks[part.name] = (part, slice(first, first + part.channels))
             first += part.channels
-    channel = 0
     for target in windows.targets:
-        channels = slice(channel, channel + windows.channels(target))
-        channel = channels.stop
         if target.name in masks:
             part, mask = masks[target.name]
             taken = []
@@ -173,7 +206,20 @@ def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
                 axis = layout.axes[dim]
                 last = axis.before + axis.size
                 taken.append((last - 1,) * axis.size if dim in windows.times else tuple(range(axis.before, last)))
-            yield MaskedTarget(channels, mask, part.channel_sizes, tuple(taken))
+            yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
+
+
+def _fed_back(windows: AppliedWindows) -> dict[str, FedBack]:
+    """Return the targets that are inputs, too."""
+    inputs = {part.name for part in windows.layout.inputs}
+    axes = windows.layout.axes
+    return {
+        target.name: FedBack(
+            windows.channel_slice(target), target.channel_dims, tuple(axes[dim].size for dim in target.channel_dims)
+        )
+        for target in windows.targets
+        if target.name in inputs
+    }
 
 
 def _as_dask(variable: Any) -> da.Array:
@@ -182,73 +228,3 @@ def _as_dask(variable: Any) -> da.Array:
         preferred = variable.encoding.get("preferred_chunks") or {}
         variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
     return variable.data
-
-
-@dataclass(frozen=True)
-class _PredictionBlocks:
-    """The blocks of a prediction, each computed by one task.
-
-    A block has about half a chunk of the variables along each dimension, or one call of the net where that is more:
-    so a chunk is decoded by few tasks. Which calls of the net a task makes does not change what they give.
-    """
-
-    predictor: FieldPredictor
-    arrays: Mapping[str, da.Array]
-
-    def _chunk(self, dim: str) -> int:
-        """Return the points of the largest chunk of a variable along a dimension, 1 for none."""
-        sizes = [1]
-        for part in self.predictor.variables:
-            if dim in part.reader.dims:
-                sizes += self.arrays[part.name].chunks[part.reader.dims.index(dim)]
-        return max(sizes)
-
-    @property
-    def _batch_dim(self) -> int | None:
-        """The dimension of samples along which the rows of a call lie: the longest one."""
-        counts = self._counts
-        return counts.index(max(counts)) if counts else None
-
-    @property
-    def _counts(self) -> list[int]:
-        """The number of windows along each dimension of samples."""
-        return [len(self.predictor.layout.axes[dim].starts) for dim in self.predictor.samples]
-
-    @property
-    def _steps(self) -> list[int]:
-        """The windows of a block along each dimension of samples, and its tiles along each axis of space."""
-        predictor, steps = self.predictor, []
-        for place, dim in enumerate(predictor.samples):
-            batch = predictor.batch if place == self._batch_dim else 1
-            windows = self._chunk(dim) // (2 * predictor.layout.axes[dim].stride)
-            steps.append(batch * max(1, windows // batch) if place == self._batch_dim else 1)
-        for dim, tiles in zip(predictor.layout.space, predictor.tiles, strict=True):
-            steps.append(max(1, self._chunk(dim) // (2 * tiles.core)))
-        return steps
-
-    def _ranges(self) -> list[list[Range]]:
-        lengths = [*self._counts, *map(len, self.predictor.tiles)]
-        return [
-            [(first, min(first + step, length) - 1) for first in range(0, length, step)]
-            for length, step in zip(lengths, self._steps, strict=True)
-        ]
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """The chunks of the prediction (windows ..., C', points of space ...)."""
-        ranges, samples = self._ranges(), len(self.predictor.samples)
-        windows = [tuple(last - first + 1 for first, last in each) for each in ranges[:samples]]
-        points = [
-            tuple(sum(tiles.chunks[first : last + 1]) for first, last in each)
-            for tiles, each in zip(self.predictor.tiles, ranges[samples:], strict=True)
-        ]
-        return (*windows, (self.predictor.channels,), *points)
-
-    def plans(self) -> Iterator[BlockPlan]:
-        """Yield the plan of each block."""
-        samples = len(self.predictor.samples)
-        for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
-            index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
-            box = Box(ranges[:samples], ranges[samples:])
-            boxes = {part.name: self.predictor.points(part, box) for part in self.predictor.variables}
-            yield BlockPlan((*index[:samples], 0, *index[samples:]), boxes, (box,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dask.array as da
@@ -10,31 +10,79 @@ import numpy as np
 
 from dsinga.data.fields.applied import AppliedWindows, Target
 from dsinga.data.fields.axis import Axis
-from dsinga.errors import UserError
+from dsinga.data.fields.continued import continued
+from dsinga.data.fields.leads import LEAD, lead_axis
 
 
 def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:
     """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
     import xarray
 
-    variables, channel = {}, 0
-    for target in windows.targets:
-        count = windows.channels(target)
-        index = (slice(None),) * len(windows.samples) + (slice(channel, channel + count),)
-        channel += count
-        attributes = windows.dataset[target.name].attrs if target.known else {}
-        variables[target.name] = (target.dims, arranged(windows, target, prediction[index]), attributes)
+    variables = {
+        target.name: (target.dims, arranged(windows, target, prediction), attributes(windows, target))
+        for target in windows.targets
+    }
     dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
     points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
     return xarray.Dataset(variables, predicted_coordinates(windows, points), windows.dataset.attrs)
 
 
+def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -> Any:
+    """Return the Dataset of predictions by lead, each as :func:`predicted_dataset` takes one.
+
+    Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
+    "valid_time" is the time of each prediction.
+    """
+    import xarray
+
+    axis = lead_axis(windows)
+    count, steps = len(axis.starts), axis.size
+    variables = {}
+    for target in windows.targets:
+        place = target.dims.index(axis.name)
+        leads = [arranged(windows, target, prediction) for prediction in predictions]
+        leads = [array.reshape(*array.shape[:place], count, steps, *array.shape[place + 1 :]) for array in leads]
+        with_lead = (*target.dims[: place + 1], LEAD, *target.dims[place + 1 :])
+        variables[target.name] = (with_lead, da.concatenate(leads, axis=place + 1), attributes(windows, target))
+    dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
+    points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
+    points[axis.name] = axis.starts + axis.size - 1  # the last point of the inputs
+    coordinates = predicted_coordinates(windows, points)
+    ahead = (np.arange(1, len(predictions) + 1)[:, None] * axis.lead + np.arange(1 - steps, 1)).reshape(-1)
+    coordinates |= lead_coordinates(windows, axis, points[axis.name], ahead)
+    return xarray.Dataset(variables, coordinates, windows.dataset.attrs)
+
+
+def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
+    """Return the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points`` of time.
+
+    A lead is the difference of their times, or the number of points where these differ between windows.
+    """
+    import xarray
+
+    if axis.name not in windows.dataset.coords:
+        return {LEAD: (LEAD, ahead)}
+    coordinate = windows.dataset[axis.name]
+    later = continued(coordinate, (points[:, None] + ahead).reshape(-1))
+    valid = later.values.reshape(len(points), len(ahead))
+    differences = valid - continued(coordinate, points).values[:, None]
+    leads = differences[0] if (differences == differences[0]).all() and differences.dtype.kind != "O" else ahead
+    return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
+
+
+def attributes(windows: AppliedWindows, target: Target) -> Mapping[Any, Any]:
+    """Return the attributes of a target, none where the Dataset lacks it."""
+    found: Mapping[Any, Any] = windows.dataset[target.name].attrs if target.known else {}
+    return found
+
+
 def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Array:
     """Return the numbers of a target along its dimensions.
 
-    ``array`` is (windows of each dimension of samples ..., channels, points of space ...).
+    ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
     """
     samples = [axis.name for axis in windows.samples]
+    array = array[(slice(None),) * len(samples) + (windows.channel_slice(target),)]
     sizes = [windows.layout.axes[dim].size for dim in target.channel_dims]
     # (samples ..., steps of each dimension of channels ..., space ...)
     array = array.reshape(*array.shape[: len(samples)], *sizes, *array.shape[len(samples) + 1 :])
@@ -74,41 +122,3 @@ def predicted_coordinates(windows: AppliedWindows, points: Mapping[str, np.ndarr
         elif all(0 <= points[dim].min() and points[dim].max() < coordinate.sizes[dim] for dim in dims):
             coordinates[str(name)] = coordinate.variable.isel({dim: points[dim] for dim in dims})
     return coordinates
-
-
-def continued(coordinate: Any, points: np.ndarray) -> Any:
-    """Return the coordinate of a dimension at points that may lie before and beyond the data, as an xarray Variable.
-
-    Raises UserError where its steps follow no rule by which it could go on.
-    """
-    import xarray
-
-    length = coordinate.sizes[coordinate.dims[0]]
-    inside = coordinate.variable.isel({coordinate.dims[0]: points.clip(0, length - 1)})
-    inside = xarray.Variable(inside.dims, inside.values, coordinate.attrs)
-    outside = np.flatnonzero((points < 0) | (points >= length))
-    if not len(outside):
-        return inside
-    index = coordinate.to_index()
-    values = np.array(inside.values)
-    for place in outside:
-        end = 0 if points[place] < 0 else length - 1
-        values[place] = _beyond(coordinate.name, index, end, int(points[place]) - end)
-    return xarray.Variable(inside.dims, values, coordinate.attrs)
-
-
-def _beyond(name: Any, index: Any, end: int, steps: int) -> Any:
-    """Return the coordinate that lies so many steps beyond the end of an index."""
-    import xarray
-
-    steps_between = index[1:] - index[:-1] if len(index) > 1 else None
-    if steps_between is not None and (steps_between == steps_between[0]).all():
-        return index[end] + steps * steps_between[0]
-    infer: Any = xarray.infer_freq
-    frequency = infer(index) if len(index) > 2 and index.dtype.kind in "MO" else None
-    if frequency is None:
-        raise UserError(
-            f"the prediction lies beyond the end of {name!r}, whose steps follow no rule by which it could go on; give "
-            "the dataset without its last steps, or a regular coordinate"
-        )
-    return index[[end]].shift(steps, frequency)[0]

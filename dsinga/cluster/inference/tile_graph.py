@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-import dask
 import dask.array as da
 import numpy as np
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
@@ -68,18 +67,22 @@ def map_boxes(
     chunks: tuple[tuple[int, ...], ...],
     dtype: Any,
     name: str,
+    computed: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
     """Return the dask array whose blocks are ``function(shared, boxes, *arguments)``, numpy arrays.
 
     ``boxes`` are numpy arrays by name; points that an array lacks are NaN, 0 in an array of integers. ``shared`` is a
     delayed object, which Dask sends to each worker once, and ``name`` that of the result, unique to its contents.
+    ``arrays`` are optimised (``dask.optimize``).
 
     Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
     of each element, are computed by the tasks that need them, by several of them where boxes overlap: shared chunks
     would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other chunks, such
-    as those that a cluster keeps, are computed once; Dask runs the task where they are.
+    as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the task where
+    they are.
     """
-    sources = {key: _Source(array) for key, array in zip(arrays, dask.optimize(*arrays.values()), strict=True)}
+    sources = {key: _Source(array) for key, array in arrays.items()}
+    sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
     layer: dict[Any, Task] = {}
     for plan in plans:
         boxes = {key: sources[key].plan(box) for key, box in plan.boxes.items()}
@@ -109,12 +112,12 @@ def _compute_block(
 
 
 class _Source:
-    """A dask array, already optimised, of which boxes are taken."""
+    """A dask array of which boxes are taken; if it is computed, a chunk never belongs to the task that needs it."""
 
-    def __init__(self, array: da.Array):
-        self.array = array
+    def __init__(self, array: da.Array, is_computed: bool = False):
+        self.array, self._is_computed = array, is_computed
         self._starts = [np.cumsum((0, *sizes)) for sizes in array.chunks]
-        self._graph = dict(array.__dask_graph__())
+        self._graph = {} if is_computed else dict(array.__dask_graph__())
         self._chunks: dict[tuple[int, ...], Any] = {}
 
     def plan(self, box: Points) -> _BoxPlan:
@@ -132,6 +135,8 @@ class _Source:
 
     def _chunk(self, index: tuple[int, ...]) -> Any:
         """Return the task that computes a chunk, or its key where it depends on other tasks."""
+        if self._is_computed:
+            return (self.array.name, *index)
         if index not in self._chunks:
             key: Any = (self.array.name, *index)
             while isinstance(node := self._graph.get(key), Alias):

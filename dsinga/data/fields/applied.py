@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +62,12 @@ class AppliedWindows:
 
     def channels(self, target: Target) -> int:
         """Return the number of channels of a target."""
-        count = 1
-        for dim in target.channel_dims:
-            count *= self.layout.axes[dim].size
-        return count
+        return math.prod(self.layout.axes[dim].size for dim in target.channel_dims)
+
+    def channel_slice(self, target: Target) -> slice:
+        """Return the channels of a target among those of all."""
+        first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
+        return slice(first, first + self.channels(target))
 
 
 def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
