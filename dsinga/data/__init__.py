@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.data.column import Column
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
@@ -43,7 +44,9 @@ __all__ = [
     "connect_sources",
     "define_windows",
     "describe",
+    "describe_dataset",
     "import_records",
+    "is_dataset",
     "open_labels",
     "open_records",
     "open_store",

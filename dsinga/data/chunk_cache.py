@@ -42,6 +42,11 @@ class ChunkCache:
         """Bytes that the cache may keep: more than the default while a source with large blocks is in use."""
         return max([self._limit, *self._reserved.values()])
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the chunks that are kept."""
+        return self._bytes
+
     def reserve(self, source: Any, block_bytes: int) -> None:
         """Make room for the blocks of ``block_bytes`` that are mixed in training, as long as ``source`` exists."""
         if MIXED_BLOCKS * block_bytes > self._limit:

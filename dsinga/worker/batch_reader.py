@@ -257,7 +257,7 @@ def open_windows(layer: LayerConf, conf: StoreConf, dataset: Any) -> FieldWindow
     """Return the windows of a Dataset, or of the one at a path, by the settings of an input layer. Raises JobError."""
     assert conf.windows is not None
     try:
-        return FieldWindows(dataset, definition_of(conf.windows))
+        return FieldWindows(dataset, definition_of(conf.windows), has_targets=conf.has_label)
     except UserError as error:
         raise conf.windows.error(f"layer {layer.name!r}: {error}") from error
 

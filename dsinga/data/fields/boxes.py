@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.conversion import find_nonfinite
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import VariableReader
 
+_Key = tuple[str, int, str]  # of a field: its variable, its box, and what it is read for
 Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
@@ -88,6 +90,21 @@ class BoxGrid:
         ]
 
 
+class BoxField(NamedTuple):
+    """The decoded numbers of a variable that the windows of a box read.
+
+    Attributes:
+        numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
+            dimension of space that the variable lacks.
+        lows: the first point along each dimension.
+        is_finite: whether there is no NaN and no infinity.
+    """
+
+    numbers: np.ndarray
+    lows: Mapping[str, int]
+    is_finite: bool
+
+
 class BoxCache:
     """Keeps the decoded fields of boxes, at most ``limit`` bytes in a process; a pickle has none of them.
 
@@ -96,30 +113,32 @@ class BoxCache:
 
     def __init__(self, limit: int):
         self._cache = ChunkCache(limit)
-        self._ranges: dict[tuple[str, int, bool], tuple[tuple[Any, ...], Ranges, dict[str, int]]] = {}
+        self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
+        self._nonfinite: set[_Key] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ranges": {}}
+        return {"_cache": self._cache, "_known": {}, "_nonfinite": set()}
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[np.ndarray, dict[str, int]]:
-        """Return the field of a part that the windows of a box read, and its first point along each dimension.
-
-        The axes of the field are those of ``part.dims``, with an axis of one point for each dimension of space that
-        the part lacks.
-        """
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
+        """Return the field of a part that the windows of a box read."""
         where = (part.name, box, is_target)
-        if where not in self._ranges:
+        if where not in self._known:
             ranges, role = _ranges(part, grid, box, is_target)
-            lows = {dim: low for dim, (low, _) in ranges.items()}
-            self._ranges[where] = (part.name, box, role), ranges, lows
-        key, ranges, lows = self._ranges[where]
-        axes = grid.layout.axes
-        array = self._cache.get(key, lambda: _arranged(read_ranges(part.reader, axes, ranges, part.masked), part))
-        return array, lows
+            self._known[where] = (part.name, box, role), ranges, {dim: low for dim, (low, _) in ranges.items()}
+        key, ranges, lows = self._known[where]
 
-    def clear(self) -> None:
-        """Drop all fields."""
-        self._cache.clear()
+        def load() -> np.ndarray:
+            numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
+            if find_nonfinite(numbers.reshape(1, -1)) is not None:
+                self._nonfinite.add(key)
+            return numbers
+
+        return BoxField(self._cache.get(key, load), lows, key not in self._nonfinite)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the fields that are kept."""
+        return self._cache.bytes
 
 
 def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:

@@ -6,6 +6,7 @@ xarray is imported only to open a path: whoever has a Dataset has imported it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,9 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
     path = path if is_url(path) else os.path.abspath(path)
     try:
         if path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path):
-            return xarray.open_zarr(path, chunks=None), path
+            with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
+                warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
+                return xarray.open_zarr(path, chunks=None), path
         return xarray.open_dataset(path), path
     except Exception as error:  # of any engine: any class
         fault = redact(f"{type(error).__name__}: {error}", path)

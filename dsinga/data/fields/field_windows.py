@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.data.fields.axis import left_out_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
+from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
@@ -40,6 +41,7 @@ class FieldWindows(RecordSource):
         definition: the settings.
         has_targets: whether labels are read; without them windows need no targets within the data, for prediction.
         starts: the first points of windows by dimension, in place of those at the stride.
+        path: where a Dataset was opened that is given.
 
     Raises:
         UserError: the definition does not fit the Dataset; the message says what would.
@@ -54,9 +56,11 @@ class FieldWindows(RecordSource):
         *,
         has_targets: bool = True,
         starts: Mapping[str, Sequence[int]] | None = None,
+        path: str | None = None,
     ):
-        dataset, self.path = open_dataset(dataset)
-        self._is_plain = has_targets and starts is None
+        dataset, opened = open_dataset(dataset)
+        self.path = path or opened
+        self._is_plain = starts is None and has_targets
         check_dataset(dataset, definition)
         self.definition, self.dataset = definition, select(used_variables(dataset, definition), definition.within)
         has_targets = has_targets and bool(definition.targets)
@@ -71,7 +75,7 @@ class FieldWindows(RecordSource):
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        for sentence in self.left_out:
+        for sentence in [*self.left_out, *chunk_sentences(self._grid)]:
             logger.warning("%s: %s", redact(location), sentence)
 
     def _register(self) -> None:
@@ -110,6 +114,11 @@ class FieldWindows(RecordSource):
         return kept
 
     @property
+    def cached_bytes(self) -> int:
+        """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
+        return self._cache.bytes
+
+    @property
     def is_named(self) -> bool:
         """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
         return self.path is not None and self._is_plain
@@ -140,9 +149,7 @@ class FieldWindows(RecordSource):
         for ends in split_ends(self.dataset, self.definition, cuts, gap):
             (dim,) = ends
             definition = self.definition.replace(within={**self.definition.within, **ends})
-            part = FieldWindows(self.dataset, definition, has_targets=self.has_labels)
-            part.path, part.location = self.path, self.location
-            parts.append(part)
+            parts.append(FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path))
         return tuple(parts)
 
     def storage(self) -> dict[str, Any]:

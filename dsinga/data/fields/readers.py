@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.conversion import as_records, record_dtype
+from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
 from dsinga.registry import listed, nearest
@@ -45,6 +46,11 @@ class VariableReader:
             record_dtype(variable.dtype)
         except UserError as error:
             raise UserError(f"variable {name!r}: {error}") from None
+        if self.is_lazy and cluster_futures(variable.data):
+            raise UserError(
+                f"variable {name!r} is persisted on a cluster, and windows are read where they are trained on; give "
+                "the Dataset as it was before persist(), or in memory: ds.load()"
+            )
 
     def read(self, region: Region) -> np.ndarray:
         """Return the numbers of a region as float32; a view where they are in memory as float32."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.column import Column
-from dsinga.data.conversion import find_nonfinite
-from dsinga.data.fields.boxes import BoxCache, BoxGrid
+from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.errors import UserError
 
@@ -54,17 +53,19 @@ class WindowColumn(Column):
 
         Raises UserError for NaN that is not masked, and for infinity, unless they are allowed.
         """
-        out = self._cut(rows)
-        self._mask(out)
-        if not allows_nonfinite:
+        out, is_finite = self._cut(rows)
+        self._mask(out, is_finite)
+        if not is_finite and not allows_nonfinite:
             self._check(out, rows)
         return out
 
     def nan_shares(self, rows: np.ndarray) -> np.ndarray:
         """Return the share of NaN among the numbers of variables in each window, (n,) float64."""
+        out, is_finite = self._cut(rows)
+        if is_finite:
+            return np.zeros(len(rows))
         channels = sum(part.channels for part in self.parts)
-        out = self._cut(rows)[:, :channels]
-        return np.isnan(out).reshape(len(rows), -1).mean(axis=1)
+        return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
 
     def place(self, index: Any) -> str:
         """Return the channel of a number, and its place in the window."""
@@ -72,8 +73,8 @@ class WindowColumn(Column):
         names = layout.target_names() if self.is_target else layout.channel_names()
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
 
-    def _cut(self, rows: np.ndarray) -> np.ndarray:
-        """Return windows with the numbers of the variables as they are, and room for masks; with weights."""
+    def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
         out = np.empty((len(rows), *self.shape), np.float32)
         numbers = rows if self.numbers is None else self.numbers[rows]
         places = self.grid.places(numbers)
@@ -81,39 +82,44 @@ class WindowColumn(Column):
         order = np.argsort(boxes, kind="stable")  # makes the windows of each box adjacent
         ends = [0, *(np.flatnonzero(np.diff(boxes[order])) + 1).tolist(), len(rows)]
         starts = {axis.name: axis.starts[place] for axis, place in zip(self.grid.axes, places, strict=True)}
-        channel = 0
+        channel, is_finite = 0, True
         weights = [self.grid.layout.weights] if self.is_target and self.grid.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
             channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
             for start, end in pairwise(ends):
-                self._cut_part(channels, part, int(boxes[order[start]]), order[start:end], starts)
+                field = self.cache.read(part, self.grid, int(boxes[order[start]]), self.is_target)
+                self._cut_part(channels, part, field, order[start:end], starts)
+                is_finite = is_finite and field.is_finite
             if part in weights:
                 channels /= self.grid.layout.scale
             channel += part.channels
-        return out
+        return out, is_finite
 
     def _cut_part(
-        self, out: np.ndarray, part: ChannelGroup, box: int, rows: np.ndarray, starts: dict[str, np.ndarray]
+        self, out: np.ndarray, part: ChannelGroup, field: BoxField, rows: np.ndarray, starts: dict[str, np.ndarray]
     ) -> None:
-        """Cut the windows of ``rows``, all of one box, out of the field of a part."""
-        field, lows = self.cache.read(part, self.grid, box, self.is_target)
+        """Cut the windows of ``rows``, all of one box, out of its field."""
+        numbers, lows = field.numbers, field.lows
         dims = (*part.dims[: len(part.channel_sizes)], *part.space)  # the axes of the field
         offsets = np.zeros(len(rows), np.int64)  # in bytes, of the first point of each window
-        for dim, stride in zip(dims, field.strides, strict=True):
+        for dim, stride in zip(dims, numbers.strides, strict=True):
             if dim in lows:
                 axis = self.grid.layout.axes[dim]
                 offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
         sizes = dict(zip(part.dims, part.sizes, strict=True))
         shape = tuple(sizes.get(dim, 1) for dim in dims)
         for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
-            out[row] = np.ndarray(shape, field.dtype, field, offset, field.strides)
+            out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
 
-    def _mask(self, out: np.ndarray) -> None:
+    def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
         if self.is_target or not any(part.masked for part in self.parts):
             return
         mask = sum(part.channels for part in self.parts)
+        if is_finite:
+            out[:, mask:] = 1
+            return
         channel = 0
         for part in self.parts:
             if part.masked:
@@ -126,8 +132,6 @@ class WindowColumn(Column):
 
     def _check(self, out: np.ndarray, rows: np.ndarray) -> None:
         """Raise UserError for the first NaN that is not masked, or infinity."""
-        if find_nonfinite(out) is None:
-            return
         channel = 0
         for part in self.parts:
             numbers = out[:, channel : channel + part.channels]
