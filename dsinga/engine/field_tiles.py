@@ -15,7 +15,8 @@ from dsinga.net.receptive_field import AxisField, reach_of, receptive_field
 from dsinga.net.tiles import AxisTiles, cut_axis, whole_axis
 from dsinga.training import check_params
 
-TILE_BYTES = 1 << 26  # of the features of all layers for a tile, at most, where the context of a tile is small
+TILE_BYTES = 1 << 26  # of a tile, at most, where its context is small: features of all layers, and COPIES
+COPIES = 4  # of the input and of the prediction, that are made on the way
 WHOLE_BYTES = 1 << 33  # of the features of all layers for a field that cannot be cut into tiles, at most
 LEAST_CORE = 32  # points along an axis that a tile gives at least, if the axis has as many
 
@@ -74,7 +75,8 @@ def plan_tiles(
     given = tuple(n - m + length for n, m, length in zip(net.layer(layer).shape[2:], sample, lengths, strict=True))
     if any(axis.stride != 1 for axis in field) or given != outputs:
         raise _misfit(layer, given, lengths, outputs, field)
-    bytes_per_point = row_bytes(net) / math.prod(sample)
+    channels = net.layer(net.inputs[0]).shape[1] + net.layer(layer).shape[1]
+    bytes_per_point = row_bytes(net) / math.prod(sample) + 4 * COPIES * channels
     axes = _cut(field, lengths, outputs, margins, bytes_per_point)
     tile = tuple(axis.size for axis in axes)
     return FieldTiles(axes, net if tile == sample else make_net(tile))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data.fields.definition import EDGES, WindowDefinition
@@ -193,25 +192,3 @@ def test_a_layer_that_does_not_fit_the_targets_is_refused() -> None:
         predict_dataset(job, params, "ends", dataset, definition=definition)
     with pytest.raises(UserError, match="windows have no targets"):
         predict_dataset(job, params, "end", dataset, definition=definition.replace(targets=()))
-
-
-def test_worker_processes_write_it_to_a_store_by_regions(processes: Client, small_tiles: None, tmp_path: Path) -> None:
-    dataset, definition = make_dataset(), define()
-    dataset.to_zarr(tmp_path / "in.zarr", consolidated=False)
-    predicted = predict(xr.open_zarr(tmp_path / "in.zarr", consolidated=False), definition)
-    whole, out = expected(dataset, definition)[:, 0], tmp_path / "out.zarr"
-    predicted.to_zarr(out, consolidated=False)
-    np.testing.assert_array_equal(xr.open_zarr(out, consolidated=False).t, whole)
-    with pytest.raises(FileExistsError):
-        predicted.to_zarr(out, consolidated=False)
-    template = tmp_path / "regions.zarr"
-    (predicted * np.nan).chunk(time=1).to_zarr(template, compute=False, consolidated=False)
-    for first in (0, 4, 8):
-        part = predicted.isel(time=slice(first, first + 4)).drop_vars(["latitude", "longitude", "area"])
-        part.to_zarr(template, region={"time": slice(first, min(first + 4, 11))}, consolidated=False)
-    np.testing.assert_array_equal(xr.open_zarr(template, consolidated=False).t, whole)
-    with pytest.raises(ValueError, match="region"):
-        predicted.isel(time=slice(3)).drop_vars(["latitude", "longitude", "area"]).to_zarr(
-            template, region={"time": slice(0, 4)}, consolidated=False
-        )
-    np.testing.assert_array_equal(xr.open_zarr(template, consolidated=False).t, whole)  # nothing is overwritten

@@ -18,6 +18,7 @@ from dsinga.data.fields.applied import AppliedWindows, apply_windows
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
+from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
 from dsinga.engine.field_rollout import FedBack, FieldRollout
 from dsinga.engine.field_tiles import FieldTiles, plan_tiles
@@ -62,8 +63,9 @@ def predict_dataset(
         windows = windows_for_leads(windows, leads)
     tiles, source = _plan(job, params, layer, windows, phase, roots)
     predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
-    variables = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
-    arrays = dict(zip(variables, dask.optimize(*variables.values()), strict=True))
+    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
+    arrays |= zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True)
     blocks = PredictionBlocks(predictor, arrays, windows.times)
     if leads is None:
         return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))

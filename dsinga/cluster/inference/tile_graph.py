@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -12,9 +12,7 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 
-Points = Sequence[
-    np.ndarray
-]  # of an array that a box has: the points of an array along each of its axes; -1 for points that it lacks
+Points = Sequence[np.ndarray]  # of an array that a box has: increasing points along each of its axes
 
 
 class BlockPlan(NamedTuple):
@@ -52,7 +50,7 @@ class _BoxPlan:
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
         """Return the box; one chunk after the other is in memory where the task computes it."""
-        box = np.full(self.shape, np.nan if self.dtype.kind == "f" else 0, self.dtype)
+        box = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
             box[piece.target] = np.asarray(chunk)[piece.source]
@@ -71,9 +69,9 @@ def map_boxes(
 ) -> da.Array:
     """Return the dask array whose blocks are ``function(shared, boxes, *arguments)``, numpy arrays.
 
-    ``boxes`` are numpy arrays by name; points that an array lacks are NaN, 0 in an array of integers. ``shared`` is a
-    delayed object, which Dask sends to each worker once, and ``name`` that of the result, unique to its contents.
-    ``arrays`` are optimised (``dask.optimize``).
+    ``boxes`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
+    ``name`` that of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), but for those
+    that a cluster keeps.
 
     Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
     of each element, are computed by the tasks that need them, by several of them where boxes overlap: shared chunks
@@ -148,24 +146,10 @@ class _Source:
 
 
 def _runs(points: np.ndarray, bounds: np.ndarray) -> Iterator[_Run]:
-    """Yield the runs of ``points`` along an axis with chunks between ``bounds``; points of -1 are in none."""
+    """Yield the runs of increasing ``points`` along an axis with chunks between ``bounds``."""
     chunks = np.searchsorted(bounds, points, side="right") - 1
-    start = 0
-    while start < len(points):
-        stop, step = start + 1, 1
-        if points[start] >= 0:
-            if stop < len(points) and chunks[stop] == chunks[start] and abs(points[stop] - points[start]) <= 1:
-                step = int(points[stop] - points[start])
-                while stop < len(points) and chunks[stop] == chunks[start] and points[stop] - points[stop - 1] == step:
-                    stop += 1
+    breaks = np.flatnonzero((np.diff(points) != 1) | (np.diff(chunks) != 0)) + 1
+    for start, stop in pairwise([0, *breaks.tolist(), len(points)]):
+        if start < stop:
             first = int(points[start] - bounds[chunks[start]])
-            yield _Run(int(chunks[start]), slice(start, stop), _slice(first, stop - start, step))
-        start = stop
-
-
-def _slice(first: int, count: int, step: int) -> slice:
-    """Return the slice of ``count`` points from ``first`` on; of one point, which is broadcast, where ``step`` is 0."""
-    if step == 0:
-        return slice(first, first + 1)
-    end = first + count * step
-    return slice(first, end if end >= 0 else None, step)
+            yield _Run(int(chunks[start]), slice(start, stop), slice(first, first + stop - start))

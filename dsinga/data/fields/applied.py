@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
 from dsinga.data.fields.definition import WindowDefinition
@@ -82,13 +84,14 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
     definition_here = definition.replace(targets=known, within={}, weights="", max_nan=None, input_overlap={})
     check_dataset(dataset, definition_here)
     dataset = used_variables(dataset, definition_here)
+    sketch = _without_numbers(dataset)
     # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
     sizes = {
         dim: size if size == 1 or is_time(dataset, dim, definition) else -1
         for dim, size in definition.input_dims.items()
     }
     edges = {dim: "edge" if sizes[dim] == -1 else definition.edge(dim) for dim in sizes}
-    first = make_layout(dataset, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
+    first = make_layout(sketch, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
     space = first.space
     for dim in space:
         sizes[dim] = dataset.sizes[dim]
@@ -101,10 +104,19 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
                 "predict larger fields, or give edges other than 'inside'"
             )
     channels = tuple(dim for dim in first.axes if dim not in space)
-    layout = make_layout(dataset, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
+    layout = make_layout(sketch, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times) for name in definition.targets)
     return AppliedWindows(dataset, definition, layout, tuple(layout.axes[dim] for dim in channels), times, targets)
+
+
+def _without_numbers(dataset: Any) -> Any:
+    """Return a Dataset of the same variables without their numbers, for the layout alone: a cluster may have these."""
+    variables = {
+        name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
+        for name, array in dataset.data_vars.items()
+    }
+    return dataset.assign(variables)
 
 
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...]) -> Target:
