@@ -89,13 +89,15 @@ class Upsampling(Layer):
 def interpolate(x: Array, axis: int, factor: int, ops: Ops) -> Array:
     """Return x with ``factor`` times as many points along an axis, interpolated linearly between their centres."""
     y = ops.empty((*x.shape[:axis], x.shape[axis] * factor, *x.shape[axis + 1 :]), x.dtype)
+    products: dict[float, list[Array]] = {}  # of x, by the share of the neighbour: two phases have the same
     for phase in range(factor):
-        share, (points, neighbours), (edge, itself) = neighbours_of(phase, factor)
-        part = x * (1 - share)
-        for index, source in ((points, neighbours), (edge, itself)) if share else ():
-            target = part[along(axis, index)]
-            target += share * x[along(axis, source)]
-        y[along(axis, slice(phase, None, factor))] = part
+        share, *pairs = neighbours_of(phase, factor)
+        if share not in products:
+            factors = 1 - share, share
+            products[share] = [ops.xp.multiply(x, part, out=ops.empty(x.shape, x.dtype)) for part in factors]
+        (own, others), target = products[share], y[along(axis, slice(phase, None, factor))]
+        for points, neighbours in pairs:
+            ops.xp.add(own[along(axis, points)], others[along(axis, neighbours)], out=target[along(axis, points)])
     return y
 
 
@@ -104,12 +106,14 @@ def interpolate_grad(dy: Array, axis: int, factor: int, ops: Ops) -> Array:
     dx = ops.empty((*dy.shape[:axis], dy.shape[axis] // factor, *dy.shape[axis + 1 :]), dy.dtype)
     dx[...] = 0
     for phase in range(factor):
-        share, (points, neighbours), (edge, itself) = neighbours_of(phase, factor)
+        share, *pairs = neighbours_of(phase, factor)
         part = dy[along(axis, slice(phase, None, factor))]
         dx += (1 - share) * part
-        for index, source in ((points, neighbours), (edge, itself)) if share else ():
-            target = dx[along(axis, source)]
-            target += share * part[along(axis, index)]
+        if share:
+            part = share * part
+            for points, neighbours in pairs:
+                target = dx[along(axis, neighbours)]
+                target += part[along(axis, points)]
     return dx
 
 

@@ -570,6 +570,8 @@ def Conv2DTranspose(
     """Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` times
     as large.
 
+    As a number ``padding`` says how many pixels of the result are left out on each side.
+
     Args:
         filters: the number of channels of the result.
         kernel_size: the window, a number or (rows, columns).

@@ -164,7 +164,7 @@ FORMS = {
         inits=KERNEL,
         details=convolve_transposed,
         doc="Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` "
-        "times as large.",
+        "times as large.\n\nAs a number ``padding`` says how many pixels of the result are left out on each side.",
     ),
     "Conv2D": Form(
         "kConvolution",

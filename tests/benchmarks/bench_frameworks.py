@@ -2,7 +2,10 @@
 
     python tests/benchmarks/bench_frameworks.py JOB.conf --steps 3000 --test-freq 300 --out frameworks-mnist
 
-Trains the job under each framework in turn, on an in-process cluster, and writes OUT.json and OUT.svg. Synchronous
+    RATE=1gbit tests/benchmarks/hosts.sh 2 python -m tests.benchmarks.bench_frameworks JOB.conf --scheduler '$SCHEDULER'
+
+Trains the job under each framework in turn, on an in-process cluster or that of a scheduler, such as of two hosts that
+are network namespaces (as root), and writes OUT.json and OUT.svg. Synchronous
 frameworks take ``--steps`` steps; each of G asynchronous groups takes a Gth of them, so that all frameworks read the
 same number of records.
 """
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from distributed import Client
 
 import dsinga
 from dsinga.job import ClusterConf
@@ -39,10 +43,20 @@ FRAMEWORKS = {
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("frameworks"), help="Files to write, without suffix."
 )
+@click.option("--scheduler", help="Address of a Dask scheduler, in place of a cluster in this process.")
 @click.option("--only", multiple=True, type=click.Choice(list(FRAMEWORKS)), help="Train under these frameworks only.")
-def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path, only: tuple[str, ...]) -> None:
+def main(
+    conf: str,
+    steps: int,
+    test_freq: int,
+    data_root: str | None,
+    out: Path,
+    scheduler: str | None,
+    only: tuple[str, ...],
+) -> None:
     """Train the job CONF under each framework; print and draw how accuracy rises with time."""
     tests: dict[str, list[dict[str, Any]]] = {}
+    client = Client(scheduler) if scheduler else None
     for name in only or FRAMEWORKS:
         cluster = FRAMEWORKS[name]
         groups = cluster.nworker_groups
@@ -50,7 +64,7 @@ def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path
             cluster=cluster, train_steps=steps // groups, test_freq=test_freq // groups, disp_freq=steps
         )
         started = time.perf_counter()
-        tests[name] = list(dsinga.train(job, data_root=data_root).history.phase("test"))
+        tests[name] = list(dsinga.train(job, client=client, data_root=data_root).history.phase("test"))
         seconds = time.perf_counter() - started
         print(f"{name:12} {tests[name][-1]['accuracy']:.4f} after {seconds:.0f} s", flush=True)
     out.with_suffix(".json").write_text(json.dumps(tests, indent=1))

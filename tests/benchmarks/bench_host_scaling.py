@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.bench_host_scaling --json FILE [--case mlp ...] [--scaling weak] [--hosts 8 ...]
     python -m tests.benchmarks.bench_host_scaling --json FILE --table --picture scaling.svg
+    python -m tests.benchmarks.bench_host_scaling --json PAPER --case cifar10 --scaling strong --batch 512
 
 As root: hosts are network namespaces of this machine, joined by a switch, each by a link of ``RATE`` (by default
 1gbit); they share the machine's cores. With weak scaling each host has so many records of a batch, with strong scaling
@@ -72,9 +73,10 @@ def job_of(case: str, batch: int, hosts: int) -> Job:
     return job.replace(cluster=(job.cluster or ClusterConf()).replace(nservers_per_group=hosts))
 
 
-def run(client: Client, scaling: str, case: str, hosts: int, steps: int, present: Sequence[Row], file: Path) -> None:
-    """Measure the strategies of a case whose figures are not present, and add them to the file."""
-    batch = BATCHES[case][scaling] * (hosts if scaling == "weak" else 1)
+def run(client: Client, scaling: str, case: str, hosts: int, steps: int, batch: int | None, file: Path) -> None:
+    """Measure the strategies of a case whose figures the file lacks, and add them to it."""
+    present = read(file)
+    batch = (batch or BATCHES[case][scaling]) * (hosts if scaling == "weak" else 1)
     names = missing(present, scaling, case, hosts)
     if not names:
         return
@@ -133,19 +135,20 @@ def _panel(rows: Sequence[Row]) -> Panel:
 @click.option("--case", "cases", multiple=True, type=click.Choice(list(BATCHES)), default=list(BATCHES))
 @click.option("--scaling", "scalings", multiple=True, type=click.Choice(SCALINGS), default=SCALINGS)
 @click.option("--hosts", "counts", multiple=True, type=int, default=HOSTS, show_default=True)
+@click.option("--batch", type=int, help="Records of a batch in place of the usual number.")
 @click.option("--steps", default=6, show_default=True, help="Measured iterations.")
 @click.option("--table", "table_only", is_flag=True, help="Measure nothing; print the table of the file.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw the figures of the file to.")
 def main(
-    file: Path, cases: tuple[str, ...], scalings: tuple[str, ...], counts: tuple[int, ...], steps: int,
-    table_only: bool, picture: Path | None,
+    file: Path, cases: tuple[str, ...], scalings: tuple[str, ...], counts: tuple[int, ...], batch: int | None,
+    steps: int, table_only: bool, picture: Path | None,
 ) -> None:  # fmt: skip
     """Measure what the file lacks, and print all of its figures as a table."""
     if "SCHEDULER" in os.environ:
         with Client(os.environ["SCHEDULER"]) as client:
             for scaling in scalings:
                 for case in cases:
-                    run(client, scaling, case, counts[0], steps, read(file), file)
+                    run(client, scaling, case, counts[0], steps, batch, file)
         return
     for hosts in () if table_only else counts:
         present = read(file)
@@ -153,7 +156,7 @@ def main(
             continue
         chosen = [f"--case={case}" for case in cases] + [f"--scaling={scaling}" for scaling in scalings]
         command = [sys.executable, "-m", "tests.benchmarks.bench_host_scaling", f"--hosts={hosts}", *chosen]
-        command += [f"--steps={steps}", f"--json={file}"]
+        command += [f"--steps={steps}", f"--json={file}", *([f"--batch={batch}"] if batch else [])]
         subprocess.run([Path(__file__).with_name("hosts.sh"), str(hosts), *command], check=True)
     rows = sorted(read(file), key=lambda row: (SCALINGS.index(row.scaling), [*BATCHES].index(row.case), *row[2:]))
     click.echo("\n".join([HEAD, *(row.line() for row in rows)]))

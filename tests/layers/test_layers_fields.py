@@ -19,7 +19,7 @@ from tests.support.later_import import functional, torch
 
 NUMPY = BACKENDS["numpy"]()
 MODES = {"kZero": "constant", "kEdge": "edge", "kReflect": "reflect", "kPeriodic": "wrap"}  # numpy's
-SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=25)
+SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=15)
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
 
 

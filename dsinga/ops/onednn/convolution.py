@@ -150,7 +150,7 @@ class OnednnConvolution(NumpyConvolution):
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, stride, pad
         weights = choose_kernel("convolution_grad_w", BackwardWeights, *shapes) if accepts(x, w, dy) else None
-        data = weights and need_dx and choose_kernel("convolution_grad_x", BackwardData, *shapes)
+        data = weights and need_dx and backward_data(*shapes)
         if not weights or (need_dx and not data):
             return super().convolution_grad(x, w, dy, stride, pad, need_dx, need_db)
         dy_rows = to_rows(dy)
@@ -160,13 +160,18 @@ class OnednnConvolution(NumpyConvolution):
 
     def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
         shapes = (x.shape[0], w.shape[1], *size), w.shape, stride, pad
-        data = choose_kernel("convolution_grad_x", BackwardData, *shapes) if accepts(x, w, b) else None
+        data = backward_data(*shapes) if accepts(x, w, b) else None
         if not data:
             return super().transposed_convolution(x, w, b, stride, pad, size)
         y: Array = data(to_rows(x), np.ascontiguousarray(w))
         if b is not None:
             add_to_rows(y, b)
         return y
+
+
+def backward_data(*shapes: Any) -> Any:
+    """Return the kernel of the gradient for images of the shapes of a convolution, None if there is none."""
+    return choose_kernel("convolution_grad_x", BackwardData, *shapes)
 
 
 def add_to_rows(y: Array, b: Array) -> None:
