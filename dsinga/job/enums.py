@@ -148,6 +148,22 @@ class SamplingMethod(Enum):
     kNCE = 1
 
 
+class PaddingMode(Enum):
+    """What kPadding puts around a field: zeros, its edge, its mirror image at the edge, or its opposite side."""
+
+    kZero = 0
+    kEdge = 1
+    kReflect = 2
+    kPeriodic = 3
+
+
+class UpsamplingMethod(Enum):
+    """Whether kUpsampling repeats points, or interpolates linearly between them along each axis."""
+
+    kNearest = 0
+    kLinear = 1
+
+
 class HingeNorm(Enum):
     """Whether kHingeLoss sums the violations of the margin (L1) or their squares (L2)."""
 

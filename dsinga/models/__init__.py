@@ -1,11 +1,13 @@
 """Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
 A Job can be changed (``job.replace(train_steps=100)``) and written as a file (``dsinga.job.to_text``); its layers are
-the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers.
+the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers. Nets for fields, ``unet``
+and ``field_resnet``, are models of ``dsinga.nn``.
 """
 
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.convnet import alexnet, convnet, lenet
+from dsinga.models.field_resnet import field_resnet
 from dsinga.models.gpt import gpt
 from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
 from dsinga.models.rbm import autoencoder, rbm
@@ -15,6 +17,7 @@ from dsinga.models.rnnlm import char_rnn, rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.transformer import transformer
 from dsinga.models.translation import gru_translator
+from dsinga.models.unet import unet
 from dsinga.models.words import skip_gram, word_ngram
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "bigru_crf",
     "char_rnn",
     "convnet",
+    "field_resnet",
     "gpt",
     "gru_translator",
     "lenet",
@@ -38,6 +42,7 @@ __all__ = [
     "skip_gram",
     "softmax_regression",
     "transformer",
+    "unet",
     "vgg",
     "word_ngram",
 ]

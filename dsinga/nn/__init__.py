@@ -42,18 +42,19 @@ from dsinga.nn.schedules import (
 )
 
 __all__ = [
-    "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam",
-    "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional",
-    "ClassSoftmaxLoss",
-    "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
-    "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
-    "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
+    "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
+    "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization",
+    "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D",
+    "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
+    "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
     "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet", "LocalResponseNormalization", "MaxPooling1D",
     "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneCycle", "OneCycleMomentum",
-    "OneHot", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop",
-    "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule", "SequenceLength",
-    "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss",
-    "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load_model",
+    "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
+    "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
+    "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice",
+    "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "UpSampling2D", "ZeroPadding2D",
+    "decoder", "encoder", "from_job", "load_model",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.

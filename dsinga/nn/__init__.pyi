@@ -12,6 +12,7 @@ from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
 from dsinga.nn import augment as augment
+from dsinga.nn.forms import Sides
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
 from dsinga.nn.model import Model as Model
@@ -239,7 +240,7 @@ def AveragePooling1D(
 def AveragePooling2D(
     pool_size: Size = 2,
     strides: Size | None = None,
-    padding: str | Size = 'valid',
+    padding: str | Sides = 'valid',
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -470,7 +471,7 @@ def Conv1D(
     filters: int,
     kernel_size: int,
     strides: int = 1,
-    padding: str | Size = 'valid',
+    padding: str | Sides = 'valid',
     activation: str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = 'glorot_uniform',
@@ -509,7 +510,7 @@ def Conv2D(
     filters: int,
     kernel_size: Size,
     strides: Size | None = 1,
-    padding: str | Size = 'valid',
+    padding: str | Sides = 'valid',
     activation: str | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = 'glorot_uniform',
@@ -537,6 +538,48 @@ def Conv2D(
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def Conv2DTranspose(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    output_padding: Size | None = None,
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` times
+    as large.
+
+    As a number ``padding`` says how many pixels of the result are left out on each side.
+
+    Args:
+        filters: the number of channels of the result.
+        kernel_size: the window, a number or (rows, columns).
+        strides: by how much the window moves, a number or (rows, columns).
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -656,6 +699,46 @@ def CosineSimilarity(
 
     Args:
         scale: the factor of the cosine."""
+
+def Cropping(
+    before: list[int] = [],
+    after: list[int] = [],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images (B, C, H, W) or volumes (B, C, D, H, W) without their outermost points: H' = H - before - after (kCropping).
+
+    Args:
+        before: how many points are left out before the first; 0 by default.
+        after: how many points are left out after the last; 0 by default."""
+
+def Cropping2D(
+    cropping: Sides = 0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images without their outermost pixels (kCropping).
+
+    Args:
+        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
 def Dense(
     units: int,
@@ -992,6 +1075,44 @@ def GlobalMaxPooling2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Maximum of each channel of images (kPooling): (B, C)."""
+
+def GroupNorm(
+    groups: int = 32,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kGroupNorm).
+
+    Args:
+        groups: into how many equal groups the channels are divided."""
+
+def GroupNormalization(
+    groups: int = 32,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each channel.
+
+    Args:
+        groups: into how many equal groups the channels are divided."""
 
 def HingeLoss(
     norm: str = 'L1',
@@ -1445,7 +1566,7 @@ def MaxPooling1D(
 def MaxPooling2D(
     pool_size: Size = 2,
     strides: Size | None = None,
-    padding: str | Size = 'valid',
+    padding: str | Sides = 'valid',
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1693,6 +1814,50 @@ def PReLU(
     Args:
         initial_slope: the slope for negative inputs with which training begins.
         shared: whether all channels have the same slope."""
+
+def Padding(
+    before: list[int] = [],
+    after: list[int] = [],
+    mode: list[str] = [],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images (B, C, H, W) or volumes (B, C, D, H, W) with points added around them: (B, C, H', W') (kPadding).
+
+    Args:
+        before: how many points are added before the first; 0 by default.
+        after: how many points are added after the last; 0 by default.
+        mode: what is added; kZero by default."""
+
+def Padding2D(
+    padding: str | Sides = 1,
+    padding_mode: str | tuple[str, str] = 'zero',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
+
+    Args:
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
 def Param(
     name: str = '',
@@ -2399,6 +2564,53 @@ def TimeDistributed(
 ) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
 
+def TransposedConvolution(
+    num_filters: int,
+    kernel: int | None = None,
+    pad: int | None = None,
+    stride: int | None = None,
+    kernel_x: int | None = None,
+    kernel_y: int | None = None,
+    pad_x: int | None = None,
+    pad_y: int | None = None,
+    stride_x: int | None = None,
+    stride_y: int | None = None,
+    same: bool = False,
+    bias_term: bool = True,
+    output_pad: int | None = None,
+    output_pad_x: int | None = None,
+    output_pad_y: int | None = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W') (kTransposedConvolution).
+
+    Args:
+        kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
+        pad: how many pixels are left out on every side of the result; 0 by default.
+        stride: by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2).
+        kernel_x: the width of the window; by default kernel.
+        kernel_y: the height of the window; by default kernel.
+        pad_x: how many are left out left and right; by default pad.
+        pad_y: how many are left out above and below; by default pad.
+        stride_x: by how many pixels the window moves to the right; by default stride.
+        stride_y: by how many pixels the window moves down; by default stride.
+        same: whether the result is stride times as large as the images, as in Keras.
+        num_filters: the number of channels of the result.
+        bias_term: whether a bias is added.
+        output_pad: how many rows and columns the result has more, below and on the right; 0 by default, below stride.
+        output_pad_x: how many columns it has more; by default output_pad.
+        output_pad_y: how many rows it has more; by default output_pad."""
+
 def TripletLoss(
     margin: float = 1.0,
     scale: float = 1.0,
@@ -2419,6 +2631,48 @@ def TripletLoss(
     Args:
         margin: by how much the second distance should be the larger one.
         scale: the factor of the loss and its gradient."""
+
+def UpSampling2D(
+    size: Size = 2,
+    interpolation: str = 'nearest',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
+
+    Args:
+        size: the factor of the size, a number or (rows, columns).
+        interpolation: whether points are repeated or interpolated: nearest, bilinear."""
+
+def Upsampling(
+    factor: list[int] = [2],
+    method: str = 'kNearest',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Images (B, C, H, W) or volumes (B, C, D, H, W) with ``factor`` times as many points along each axis (kUpsampling).
+
+    Args:
+        factor: how many points become of one, for all axes after the channels or each.
+        method: whether points are repeated or interpolated."""
 
 def VTraceLoss(
     distribution: str = 'kCategorical',
@@ -2446,7 +2700,7 @@ def VTraceLoss(
         value_scale: the factor of the loss of the values."""
 
 def ZeroPadding2D(
-    padding: int = 1,
+    padding: str | Sides = 1,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -2459,10 +2713,10 @@ def ZeroPadding2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params.
+    """Images with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
-        padding: how many pixels of zeros are added on every side before the crop; beyond SINGA."""
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def decoder(
     machine: LayerBuilder,

@@ -20,13 +20,15 @@ from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
 Size = int | tuple[int, int]  # of both axes of an image, or (rows, columns)
+Sides = Size | tuple[tuple[int, int], tuple[int, int]]  # or ((above, below), (left, right))
 
 
 def further(
     kernel_size: Size,
+    size: Size,
     pool_size: Size = 2,
     strides: Size | None = 1,
-    padding: str | Size = "valid",
+    padding: str | Sides = "valid",
     activation: str | None = None,
     kernel_initializer: Any = "glorot_uniform",
     recurrent_initializer: Any = "glorot_uniform",
@@ -39,6 +41,9 @@ def further(
     embeddings_regularizer: Any = None,
     return_sequences: bool = True,
     epsilon: float = 1e-7,
+    padding_mode: str | tuple[str, str] = "zero",
+    cropping: Sides = 0,
+    output_padding: Size | None = None,
 ) -> None:
     """Has the arguments of Keras that are no settings of a component.
 
@@ -59,6 +64,10 @@ def further(
         embeddings_regularizer: the penalty of the table
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
+        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)
+        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))
+        size: the factor of the size, a number or (rows, columns)
+        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras
     """
 
 

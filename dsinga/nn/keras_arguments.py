@@ -58,6 +58,7 @@ ARGUMENTS = {
     "scale": "the layer always has a scale",
     "synchronized": "the statistics are always those of the whole batch over all workers",
     "BatchNormalization.axis": "channels are axis 1",
+    "GroupNormalization.axis": "channels are axis 1",
     "Normalization.axis": "give mean_file and std_file for a number for each element",
     "Softmax.axis": "it is over a row, or over a step of sequences",
     "alpha": "use negative_slope",

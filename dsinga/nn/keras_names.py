@@ -30,11 +30,11 @@ _LAYERS = {
             "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
             _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
             "RandomHue RandomRotation RandomSaturation",
-            _NO_LAYER: "Conv1DTranspose Conv2DTranspose ConvLSTM1D ConvLSTM2D Cropping1D Cropping2D DepthwiseConv1D "
-            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout GroupNormalization "
+            _NO_LAYER: "Conv1DTranspose ConvLSTM1D ConvLSTM2D Cropping1D DepthwiseConv1D "
+            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
             "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
-            "UpSampling2D ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
+            "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
             _THREE_AXES: "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D "
             "GlobalMaxPooling3D MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D "

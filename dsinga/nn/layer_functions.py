@@ -14,6 +14,7 @@ from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
 from dsinga.layers.loss import PairLoss
 from dsinga.nn.activations import activate, check_activation
+from dsinga.nn.field_details import convolve_transposed, crop_images, pad_images, upsample_images
 from dsinga.nn.forms import Derived, Form, named
 from dsinga.nn.layer_details import (
     attend,
@@ -122,13 +123,48 @@ FORMS = {
     ),
     "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
     "Reshape": Form("kReshape", "target_shape=shape", required=("target_shape",)),
+    "Padding2D": Form(
+        "kPadding",
+        "padding padding_mode",
+        {"padding": 1},
+        details=pad_images,
+        doc="Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.",
+    ),
     "ZeroPadding2D": Form(
-        "kImagePreprocess",
-        "padding=pad",
-        defaults={"padding": 1},
-        details=require_channels_first,
-        doc="Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with "
-        "params.",
+        "kPadding",
+        "padding",
+        {"padding": 1},
+        details=pad_images,
+        doc="Images with ``padding`` pixels of zeros on every side (kPadding).",
+    ),
+    "Cropping2D": Form(
+        "kCropping",
+        "cropping",
+        {"cropping": 0},
+        details=crop_images,
+        doc="Images without their outermost pixels (kCropping).",
+    ),
+    "UpSampling2D": Form(
+        "kUpsampling",
+        "size interpolation=method",
+        {"size": 2, "interpolation": "nearest"},
+        words={"interpolation": {"nearest": None, "bilinear": "kLinear"}},
+        details=upsample_images,
+        doc="Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).",
+    ),
+    "GroupNormalization": Form(
+        "kGroupNorm",
+        doc="Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each "
+        "channel.",
+    ),
+    "Conv2DTranspose": Form(
+        "kTransposedConvolution",
+        "filters=num_filters kernel_size strides padding output_padding activation use_bias=bias_term "
+        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer",
+        inits=KERNEL,
+        details=convolve_transposed,
+        doc="Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` "
+        "times as large.\n\nAs a number ``padding`` says how many pixels of the result are left out on each side.",
     ),
     "Conv2D": Form(
         "kConvolution",

@@ -48,14 +48,19 @@ class NumpyConvolution(Ops):
         dw = _columns(x, kernel, stride, pad, outputs).T @ dy_rows
         dw = np.ascontiguousarray(dw.reshape(*kernel, channels, filters).transpose(3, 2, 0, 1))
         db = dy_rows.sum(axis=0) if need_db else None
-        if not need_dx:
-            return None, dw, db
-        columns = (dy_rows @ _matrix(w).T).reshape(x.shape[0], *outputs, kernel[0] * kernel[1], channels)
-        batch, _, height, width = x.shape
-        padded = np.zeros((batch, height + 2 * pad[0], width + 2 * pad[1], channels), columns.dtype)
+        return self.transposed_convolution(dy, w, None, stride, pad, x.shape[2:]) if need_dx else None, dw, db
+
+    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+        (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
+        rows = to_rows(x).reshape(batch * outputs[0] * outputs[1], filters)
+        columns = (rows @ _matrix(w).T).reshape(batch, *outputs, kernel[0] * kernel[1], channels)
+        padded = np.zeros((batch, size[0] + 2 * pad[0], size[1] + 2 * pad[1], channels), columns.dtype)
         for position, tap in enumerate(taps(padded, kernel, stride, outputs)):
             tap += columns[:, :, :, position]
-        return to_image(np.ascontiguousarray(crop_rows(padded, pad))), dw, db
+        y = np.ascontiguousarray(crop_rows(padded, pad))
+        if b is not None:
+            y += b
+        return to_image(y)
 
 
 def _columns(x: Array, kernel: Pair, stride: Pair, pad: Pair, outputs: Pair) -> Array:

@@ -67,6 +67,12 @@ class NumpyOps(
     def flatten(self, x: Array) -> Array:
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        if len(shape) != 4:
+            return np.empty(shape, dtype)
+        batch, channels, height, width = shape
+        return to_image(np.empty((batch, height, width, channels), dtype))
+
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
         return to_image(np.ascontiguousarray(x.transpose(0, 2, 3, 1))) if x.ndim == 4 else x

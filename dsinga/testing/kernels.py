@@ -15,11 +15,14 @@ from dsinga.testing.kernel_attention import AttentionKernels
 from dsinga.testing.kernel_backend import KernelBackend
 from dsinga.testing.kernel_crf import CRFKernels
 from dsinga.testing.kernel_elementwise import ElementwiseKernels
+from dsinga.testing.kernel_fields import FieldKernels
 from dsinga.testing.kernel_images import ImageKernels
 from dsinga.testing.kernel_sequences import SequenceKernels
 
 
-class KernelContract(ArrayKernels, ImageKernels, ElementwiseKernels, SequenceKernels, CRFKernels, AttentionKernels):
+class KernelContract(
+    ArrayKernels, ImageKernels, FieldKernels, ElementwiseKernels, SequenceKernels, CRFKernels, AttentionKernels
+):
     """The checks that every kernel backend must pass; a subclass, named ``Test...``, makes the backend.
 
     A backend must: compute the formulas of :class:`dsinga.ops.Ops`, and their derivatives, for arrays of any shape and

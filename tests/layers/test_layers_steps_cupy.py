@@ -1,4 +1,4 @@
-"""Layers over steps, uneven padding, kReshape and losses of array operations pass the contract on the cupy backend.
+"""Layers over steps, of fields and of array operations pass the contract on the cupy backend.
 
 It is emulated on the CPU; that takes half a minute.
 """
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 KINDS = (
     "kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding", "kReshape",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
+    "kPadding", "kCropping", "kUpsampling", "kTransposedConvolution", "kGroupNorm",
 )  # fmt: skip
 
 

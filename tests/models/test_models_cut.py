@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import models
+from dsinga import models, nn
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job
 
 RNG, ROWS = np.random.default_rng(0), 8
 SMALL = {"batchsize": ROWS, "dropout": 0.2}
-ONE_FEATURE = ("score", "scores", "similarity", "user_mean", "film_mean")  # layers with too few features to cut
+ONE_FEATURE = (
+    "score",
+    "scores",
+    "similarity",
+    "user_mean",
+    "film_mean",
+    "output",
+)  # layers with too few features to cut
 Batch = dict[str, np.ndarray]
 
 
@@ -44,6 +51,16 @@ def resnet() -> Job:
     return job.replace(net=job.net.replace(layer=layers))
 
 
+def trainable(model: nn.Model) -> Job:
+    """Return the job of a net for fields of four channels with a target of one."""
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=ROWS)
+
+
+FIELDS = (
+    {"data": RNG.normal(size=(ROWS, 4, 8, 8)).astype(np.float32)},
+    {"data": RNG.normal(size=(ROWS, 64)).astype(np.float32)},
+)
 IMAGES = {"data": RNG.integers(256, size=(ROWS, 3, 8, 8)).astype(np.uint8)}, {"data": RNG.integers(4, size=ROWS)}
 REVIEWS = {"data": codes(30, 9)}, {"data": RNG.integers(2, size=ROWS)}
 CASES: dict[str, tuple[Job, tuple[Batch, Batch]]] = {
@@ -51,6 +68,9 @@ CASES: dict[str, tuple[Job, tuple[Batch, Batch]]] = {
     "gru": (models.gru_translator(20, 15, embedding=8, hidden=8, **SMALL), translated()),
     "transformer": (models.transformer(20, 15, width=8, heads=4, hidden=8, blocks=1, **SMALL), translated()),
     "convolution": (models.sentiment_convolution(30, embedding=8, batchsize=ROWS, filters=6), REVIEWS),
+    "unet": (trainable(models.unet((4, 8, 8), width=8, depth=2, padding="periodic")), FIELDS),
+    "unet by groups": (trainable(models.unet((4, 8, 8), width=16, depth=1, normalisation="group")), FIELDS),
+    "field_resnet": (trainable(models.field_resnet((4, 8, 8), width=8, blocks=1, dropout=0.2)), FIELDS),
     "lstm": (models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),
     "cosine": (models.recommender(12, 20, 30, similarity="cosine", width=8, batchsize=ROWS), rated()),
     "product": (models.recommender(12, 20, 30, similarity="product", width=8, batchsize=ROWS), rated()),

@@ -30,9 +30,12 @@ def one_direction(kind: str, kernel: np.ndarray, recurrent: np.ndarray, bias: np
 
 def params_of(kind: str, record: tuple[int, ...], arguments: dict[str, Any]) -> list[np.ndarray]:
     """Return params as Keras's layer has its weights, which are ``numbers`` of their shapes."""
-    if kind == "Conv2D":
+    if kind in ("Conv2D", "Conv2DTranspose"):
         size = arguments["kernel_size"]
         rows, columns = size if isinstance(size, tuple) else (size, size)
+        if kind == "Conv2DTranspose":
+            kernel = numbers(rows, columns, arguments["filters"], record[-1])
+            return [kernel.transpose(3, 2, 0, 1).reshape(record[-1], -1), numbers(arguments["filters"])]
         kernel = numbers(rows, columns, record[-1], arguments["filters"])
         filters = kernel.transpose(3, 2, 0, 1).reshape(len(kernel.T), -1)
         return [filters, numbers(arguments["filters"])]

@@ -62,6 +62,26 @@ CHAINS = {
         nn.AveragePooling2D(3, padding=(0, 1)), IMAGES,
         "kPooling pooling_conf { pool: AVG kernel: 3 stride: 3 pad_y: 0 pad_x: 1 count_include_pad: false }",
     ),
+    "periodic": (
+        nn.Padding2D((1, 2), ("edge", "periodic")), IMAGES,
+        "kPadding padding_conf { before: 1 before: 2 after: 1 after: 2 mode: kEdge mode: kPeriodic }",
+    ),
+    "zeros": (nn.ZeroPadding2D(((1, 0), (2, 2))), IMAGES, "kPadding padding_conf { before: [1, 2] after: [0, 2] }"),
+    "cropped": (nn.Cropping2D(1), IMAGES, "kCropping cropping_conf { before: 1 after: 1 }"),
+    "larger": (nn.UpSampling2D(3), IMAGES, "kUpsampling upsampling_conf { factor: 3 }"),
+    "interpolated": (
+        nn.UpSampling2D((2, 3), "bilinear"), IMAGES, "kUpsampling upsampling_conf { factor: [2, 3] method: kLinear }"
+    ),
+    "transposed": (
+        nn.Conv2DTranspose(4, (3, 2), 2, "same"), IMAGES,
+        "kTransposedConvolution transposedconvolution_conf { num_filters: 4 kernel_y: 3 kernel_x: 2 stride: 2 "
+        "same: true }",
+    ),
+    "transposed, gaps": (
+        nn.Conv2DTranspose(4, 2, 3), IMAGES,
+        "kTransposedConvolution transposedconvolution_conf { num_filters: 4 kernel: 2 stride: 3 output_pad: 1 }",
+    ),
+    "group norm": (nn.GroupNormalization(3), IMAGES, "kGroupNorm groupnorm_conf { groups: 3 }"),
     "reshape": (nn.Reshape((4, -1)), ROWS, "kReshape reshape_conf { shape: 4 shape: -1 }"),
     "global": (nn.GlobalAveragePooling2D(), IMAGES, "kPooling pooling_conf { pool: AVG global_pooling: true }"),
     "over steps": (nn.GlobalMaxPooling1D(), STEPS, "kPooling1D pooling1d_conf { }"),

@@ -17,6 +17,14 @@ from dsinga.planner.memory import FIXED, Memory, worker_memory
 from dsinga.registry import register
 from dsinga.training import bp, initial_values
 
+
+def unet() -> Job:
+    """Return the job of a U-Net with periodic padding and group normalisation."""
+    model = models.unet((4, 32, 32), width=16, padding="periodic", normalisation="group")
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=16)
+
+
 CONVNET = Path(__file__).parents[2] / "datasets/cifar10/convnet.conf"
 NETS = {
     "convnet": (
@@ -24,6 +32,7 @@ NETS = {
         RecordInfo((3, 32, 32), 32, has_labels=True),
     ),
     "resnet": (models.resnet(batchsize=16), RecordInfo((3, 32, 32), 16, has_labels=True)),
+    "unet": (unet(), RecordInfo((4, 32, 32), 16, label_shape=(1024,), label_dtype=np.dtype(np.float32))),
     "char_rnn": (
         models.char_rnn(batchsize=16, hidden=128, steps=20),
         RecordInfo((21,), 16, has_labels=False, codes=101),
@@ -52,7 +61,8 @@ def test_an_iteration_needs_the_predicted_memory(
     monkeypatch.setattr(buffers, "size_class", lambda size: size)  # what a base has beyond its arrays takes no pages
     values = initial_values(net.params, 1)
     data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
-    records = Records(data.astype(np.int32 if info.codes else np.uint8), np.zeros(info.batchsize, np.int64))
+    labels = np.zeros((info.batchsize, *info.label_shape), info.label_dtype)
+    records = Records(data.astype(np.int32 if info.codes else np.uint8), labels)
     if not info.has_labels:
         records = records._replace(labels=None)
     gradients = {}

@@ -5,7 +5,8 @@ In an environment of its own with Keras and JAX::
     pip install keras jax && KERAS_BACKEND=jax python -m tests.support.keras_figures
 
 writes ``tests/nn/keras_figures.json``, with Keras's version. Images have their channels last there. (Keras's backend
-for PyTorch computes other means of windows whose padding is odd.)
+for PyTorch computes other means of windows whose padding is odd; that for TensorFlow made the figures of transposed
+convolution, upsampling, padding and cropping.)
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "max strides": ("MaxPooling2D", {"pool_size": 3, "strides": 2, "padding": "same"}, EVEN),
     "mean even window": ("AveragePooling2D", {"pool_size": 2, "padding": "same"}, ODD),
     "mean strides": ("AveragePooling2D", {"pool_size": (3, 4), "strides": 2, "padding": "same"}, EVEN),
+    "transposed conv": ("Conv2DTranspose", {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same"}, ODD),
+    "transposed conv wide": ("Conv2DTranspose", {"filters": 2, "kernel_size": (4, 5), "strides": (3, 2)}, EVEN),
+    "transposed conv narrow": ("Conv2DTranspose", {"filters": 2, "kernel_size": 2, "strides": 3}, EVEN),
+    "upsampling": ("UpSampling2D", {"size": (2, 3)}, ODD),
+    "bilinear upsampling": ("UpSampling2D", {"size": (2, 3), "interpolation": "bilinear"}, ODD),
+    "zero padding": ("ZeroPadding2D", {"padding": ((1, 2), (3, 0))}, ODD),
+    "cropping": ("Cropping2D", {"cropping": ((1, 2), (0, 1))}, ODD),
     "reshape": ("Reshape", {"target_shape": (4, -1)}, (6, 8)),
     "flatten": ("Flatten", {}, (6, 8)),
     "last of GRU": ("GRU", {"units": 3, "return_sequences": False}, (6, 4)),

@@ -145,6 +145,34 @@ case("kLayerNorm", "steps", {"layernorm_conf": {"first_axis": 2}}, (BATCH, 3, 4)
 case("kRMSNorm", "rows", {}, ROWS)
 case("kRMSNorm", "image", {}, (BATCH, 3, 3, 2))
 case("kRMSNorm", "steps", {"rmsnorm_conf": {"first_axis": 2}}, (BATCH, 3, 4))
+case("kGroupNorm", "image", {"groupnorm_conf": {"groups": 2}}, (BATCH, 6, 3, 2))
+case("kGroupNorm", "channels", {"groupnorm_conf": {"groups": 3}}, (BATCH, 3, 4, 3))
+case("kGroupNorm", "one group", {"groupnorm_conf": {"groups": 1}}, (BATCH, 4, 3, 2))
+case("kGroupNorm", "volume", {"groupnorm_conf": {"groups": 2}}, (BATCH, 4, 2, 2, 2))
+case("kGroupNorm", "rows", {"groupnorm_conf": {"groups": 4}}, ROWS)
+FIELD, VOLUME = (BATCH, 2, 4, 3), (BATCH, 2, 3, 2, 3)
+around = {"before": [2, 1], "after": [1, 2]}
+for mode in ("kZero", "kEdge", "kReflect", "kPeriodic"):
+    case("kPadding", mode, {"padding_conf": {**around, "mode": [mode]}}, FIELD)
+case("kPadding", "globe", {"padding_conf": {"before": [1], "after": [1], "mode": ["kReflect", "kPeriodic"]}}, FIELD)
+modes = ["kEdge", "kZero", "kPeriodic"]
+case("kPadding", "volume", {"padding_conf": {"before": [1, 0, 2], "after": [1], "mode": modes}}, VOLUME)
+case("kCropping", "", {"cropping_conf": {"before": [1], "after": [2, 0]}}, FIELD)
+case("kCropping", "volume", {"cropping_conf": {"after": [1]}}, VOLUME)
+for method in ("kNearest", "kLinear"):
+    case("kUpsampling", f"{method}", {"upsampling_conf": {"factor": [2, 3], "method": method}}, (BATCH, 2, 3, 2))
+case("kUpsampling", "one column", {"upsampling_conf": {"method": "kLinear"}}, (BATCH, 2, 3, 1))
+case("kUpsampling", "volume", {"upsampling_conf": {"factor": [2, 1, 2], "method": "kLinear"}}, VOLUME)
+for name, window in {
+    "": {"kernel": 2, "stride": 2},
+    "padded": {"kernel": 3, "stride": 2, "pad": 1, "output_pad": 1},
+    "oblong": {"kernel_y": 2, "kernel_x": 3, "stride_x": 2, "pad_x": 1, "output_pad_x": 1, "output_pad_y": 0},
+    "same": {"kernel": 3, "stride": 2, "same": True},
+    "unbiased": {"bias_term": False},
+}.items():
+    case("kTransposedConvolution", name, {"transposedconvolution_conf": {"num_filters": 3, **window}}, (BATCH, 2, 3, 2))
+gray = {"num_filters": 2, "kernel": 2, "same": True}
+case("kTransposedConvolution", "gray", {"transposedconvolution_conf": gray}, (BATCH, 3, 3))
 case("kAdd kMultiply", "", {}, IMAGES, IMAGES, IMAGES)
 case("kAdd kMultiply", "one", {}, ROWS)
 

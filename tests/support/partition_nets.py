@@ -203,7 +203,26 @@ layer { name: "sounds" type: kInnerProduct srclayers: "speech" innerproduct_conf
 layer { name: "said" type: kCTCLoss srclayers: ["sounds", "speech"] ctcloss_conf { blank: 10 } }
 """
 
+# Fields of 8 x 7 points through the layers of a U-Net.
+FIELDS = """
+layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv0" type: kConvolution srclayers: "images" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "pad" type: kPadding srclayers: "conv0"
+  padding_conf { before: 1 after: [1, 2] mode: [kEdge, kPeriodic] } }
+layer { name: "conv1" type: kConvolution srclayers: "pad" convolution_conf { num_filters: 12 kernel: 3 } }
+layer { name: "groups" type: kGroupNorm srclayers: "conv1" groupnorm_conf { groups: 12 } }
+layer { name: "pool" type: kPooling srclayers: "groups" pooling_conf { kernel: 2 stride: 2 } }
+layer { name: "grow" type: kTransposedConvolution srclayers: "pool"
+  transposedconvolution_conf { num_filters: 5 kernel: 2 stride: 2 } }
+layer { name: "larger" type: kUpsampling srclayers: "pool" upsampling_conf { method: kLinear } }
+layer { name: "join" type: kConcate srclayers: ["groups", "grow", "larger"] concate_conf { concate_dim: 1 } }
+layer { name: "crop" type: kCropping srclayers: "join" cropping_conf { before: [0, 1] after: 2 } }
+layer { name: "scores" type: kInnerProduct srclayers: "crop" innerproduct_conf { num_output: 10 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
+"""
+
 NETS = {
+    "fields": FIELDS,
     "distances": DISTANCES,
     "policy": POLICY,
     "convnet": CONVNET,

@@ -19,6 +19,7 @@ CLASSES = 4
 ELEMENTWISE = "kReLU kSigmoid kSTanh kActivation kCudnnActivation kDropout kDummy kBridgeSrc kBridgeDst".split()
 WHOLE_ROWS = "kSoftmax kCudnnSoftmax kBM kCudnnBM".split()
 IMAGES = "kConvolution kCConvolution kCudnnConv kPooling kCPooling kCudnnPool kLRN kCudnnLRN".split()
+FIELDS = "kPadding kCropping kUpsampling kTransposedConvolution kGroupNorm".split()
 LABEL_LOSSES = "kEuclideanLoss kSigmoidCrossEntropyLoss".split()
 CLASS_LABELS: dict[str, Any] = {}  # what RecordInfo says of the labels
 NUMBERS = {"label_dtype": np.float32}
@@ -150,9 +151,11 @@ def add_images(draft: Draft) -> None:
     if not images:
         add_plain(draft)
         return
-    draw, kind = draft.draw, draft.draw(st.sampled_from(IMAGES))
+    draw, kind = draft.draw, draft.draw(st.sampled_from(IMAGES + FIELDS))
     source = draw(st.sampled_from([*images, images[-1]]))
-    if "Conv" in kind:
+    if kind in FIELDS:
+        add_field(draft, kind, source)
+    elif "Conv" in kind:
         filters = draft.parts + draw(st.integers(0, 3))
         window = {"num_filters": filters, "kernel": 3, "pad": 1, "stride": draw(st.integers(1, 2))}
         draft.add(kind, source, convolution_conf=window)
@@ -161,6 +164,25 @@ def add_images(draft: Draft) -> None:
         draft.add(kind, source, pooling_conf=pool)
     else:
         draft.add(kind, source, lrn_conf={"local_size": 3, "alpha": 0.1})
+
+
+def add_field(draft: Draft, kind: str, source: str) -> None:
+    """Add a layer of fields, which makes images larger only where they are small."""
+    draw, (_, channels, *size) = draft.draw, draft.shape(source)
+    if kind == "kPadding":
+        modes = st.sampled_from(["kZero", "kEdge", "kReflect", "kPeriodic"])
+        sides = {"before": [1], "after": [draw(st.integers(0, 2))], "mode": [draw(modes), draw(modes)]}
+        draft.add(kind, source, padding_conf=sides)
+    elif kind == "kGroupNorm" and channels >= draft.parts:
+        draft.add(kind, source, groupnorm_conf={"groups": channels})
+    elif kind == "kCropping" or max(size) > 8:
+        draft.add("kCropping", source, cropping_conf={"before": [draw(st.integers(0, 1))], "after": [0, 1]})
+    elif kind == "kUpsampling":
+        method = draw(st.sampled_from(["kNearest", "kLinear"]))
+        draft.add(kind, source, upsampling_conf={"factor": [2, 1], "method": method})
+    else:
+        window = {"num_filters": draft.parts + draw(st.integers(0, 3)), "kernel": 2, "stride": draw(st.integers(1, 2))}
+        draft.add("kTransposedConvolution", source, transposedconvolution_conf=window)
 
 
 def add_fan(draft: Draft) -> None:

@@ -23,7 +23,7 @@ HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
-IMAGE_FILES = "convolution normalisation image".split()
+IMAGE_FILES = "convolution transposed_convolution padding upsampling normalisation group_norm image".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 

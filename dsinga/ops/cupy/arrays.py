@@ -113,6 +113,9 @@ class CupyArrays(Ops):
     def flatten(self, x: Array) -> Array:
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return empty_image(shape, dtype) if len(shape) == 4 else cupy.empty(shape, dtype)
+
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
         return to_image(to_rows(x)) if x.ndim == 4 else x

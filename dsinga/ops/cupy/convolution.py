@@ -92,6 +92,15 @@ class CupyConvolution(Ops):
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
         return dx, cupy.ascontiguousarray(dw), db
 
+    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+        shapes = (x.shape[0], w.shape[1], *size), w.shape, x.shape
+        y = self._by_cudnn("dgrad", *shapes, stride, pad, w, x)
+        if y is None:
+            y = _from_columns(self.blas.multiply(by_channel(x), _matrix(w)), *shapes, stride, pad)
+        if b is not None:
+            _elementwise.each("add_rows", y.dtype, y.size, cupy.ascontiguousarray(b, y.dtype), y, y.shape[1])
+        return y
+
     def _by_cudnn(
         self,
         direction: Direction,

@@ -59,6 +59,10 @@ class ArrayOps(ABC):
         """
 
     @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an uninitialised array; an image (4 axes) in the layout in which this backend is fastest."""
+
+    @abstractmethod
     def flatten(self, x: Array) -> Array:
         """(B, C, H, W) -> (B, C·H·W) in the order C, H, W, whatever the memory layout; a view where possible."""
 

@@ -127,6 +127,13 @@ class ImageOps(ElementwiseOps):
         """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
 
     @abstractmethod
+    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+        """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
+
+        The convolution of images of ``size`` gives (H', W'), by the formula of :meth:`convolution`.
+        """
+
+    @abstractmethod
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
         """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
 

@@ -53,7 +53,7 @@ MOST = 256  # channels of bfloat16 images; of more, too few of the products of a
 WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are slower
 
 
-class _Affine:
+class Affine:
     """x·scale + shift on (n, C), rectified or not: a normalisation with mean 0 and variance 1."""
 
     def __init__(self, rows: int, channels: int, rectified: bool = False, dtype: np.dtype = FLOAT32):
@@ -76,7 +76,7 @@ class _RectifiedSum:
     """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
-        self.group, x, row = _wide(rows, channels, dtype)
+        self.group, x, row = wide_table(rows, channels, dtype)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), DST),
@@ -84,7 +84,7 @@ class _RectifiedSum:
         )
 
     def __call__(self, x: Array, other: Array, y: Array, scale: Array, shift: Array) -> None:
-        scale, shift = _joined(self.group, scale, shift)
+        scale, shift = repeat_constants(self.group, scale, shift)
         self.run(x, scale, shift, other, y)
 
 
@@ -92,7 +92,7 @@ class _Gradient:
     """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int, dtype: np.dtype = FLOAT32):
-        self.group, x, row = _wide(rows, channels, dtype)
+        self.group, x, row = wide_table(rows, channels, dtype)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), operand_of(2), DST),
@@ -100,17 +100,17 @@ class _Gradient:
         )
 
     def __call__(self, x: Array, dy: Array, dx: Array, factor: Array, slope: Array, shift: Array) -> None:
-        factor, slope, shift = _joined(self.group, factor, slope, shift)
+        factor, slope, shift = repeat_constants(self.group, factor, slope, shift)
         self.run(x, slope, shift, dy, factor, dx)
 
 
-def _wide(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
+def wide_table(rows: int, channels: int, dtype: np.dtype) -> tuple[int, Any, Any]:
     """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and its float32 row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels), dtype), dense((1, group * channels))
 
 
-def _joined(group: int, *constants: Array) -> Array:
+def repeat_constants(group: int, *constants: Array) -> Array:
     """Return constants (C,) as float32 rows (g·C), repeated for g pixels; ``np.tile`` is slower."""
     table = np.empty((len(constants), group, len(constants[0])), np.float32)
     for row, constant in zip(table, constants, strict=True):
@@ -118,7 +118,7 @@ def _joined(group: int, *constants: Array) -> Array:
     return table.reshape(len(constants), -1)
 
 
-def _rows(x: Array) -> Array:
+def pixel_rows(x: Array) -> Array:
     """Return x (B, C, ...) as C-contiguous (n, C)."""
     return np.ascontiguousarray(by_channel(x))
 
@@ -142,10 +142,10 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     channels = x.shape[1]
     if x.dtype == BFLOAT16:
         if sum_shape(x.size // channels, channels)[1] >= SHORTEST:  # of short blocks the products would fill the memory
-            return channel_totals(_rows(x), _rows(y))
+            return channel_totals(pixel_rows(x), pixel_rows(y))
         x, y = to_float32(x), to_float32(y)
     fold = -1, *_fold(prod(x.shape[2:]), channels)
-    first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
+    first, second = pixel_rows(x).reshape(fold), pixel_rows(y).reshape(fold)
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
     total, along = (np.add.reduce(partial, axis=0, dtype=np.float64).reshape(-1, channels) for partial in sums)
     return np.add.reduce(total, axis=0), np.add.reduce(along, axis=0)
@@ -163,9 +163,9 @@ def _far(mean: Array, variance: Array) -> bool:
     return bool((mean * mean > FAR * variance).any())
 
 
-def _apply(affine: _Affine, x: Array, scale: Array, shift: Array) -> Array:
+def _apply(affine: Affine, x: Array, scale: Array, shift: Array) -> Array:
     y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
-    affine(_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
+    affine(pixel_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
     return y
 
 
@@ -190,7 +190,7 @@ class OnednnBatchNorm(NumpyNormalisation):
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         possible = accepts_alike(x) and x.ndim in (2, 4)
-        affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
+        affine = get_kernel(Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
         if affine:
             return _apply(affine, x, scale, shift)
         return cast_like(super().channel_affine(to_float32(x), scale, shift), x)
@@ -201,14 +201,14 @@ class OnednnBatchNorm(NumpyNormalisation):
         possible = accepts_alike(x, other) and x.ndim in (2, 4)
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
-            affine = get_kernel(_Affine, *size, True, x.dtype)
+            affine = get_kernel(Affine, *size, True, x.dtype)
             if affine:
                 return _apply(affine, x, scale, shift)
         elif possible:
             total = get_kernel(_RectifiedSum, *size, x.dtype)
             if total:
                 y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
-                total(_rows(x), _rows(other), y, scale, shift)
+                total(pixel_rows(x), pixel_rows(other), y, scale, shift)
                 return y
         other = None if other is None else to_float32(other)
         return cast_like(super().rectified_affine(to_float32(x), scale, shift, other), x)
@@ -231,5 +231,5 @@ class OnednnBatchNorm(NumpyNormalisation):
         if not back:
             return cast_like(super().batch_norm_grad(to_float32(x), to_float32(dy), factor, slope, shift), x)
         dx = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
-        back(_rows(x), _rows(dy), dx, factor, slope, shift)
+        back(pixel_rows(x), pixel_rows(dy), dx, factor, slope, shift)
         return dx

@@ -14,7 +14,7 @@ from dsinga.ops.layout import join_rows, to_rows
 from dsinga.ops.onednn.bf16_images import Bf16Images
 from dsinga.ops.onednn.bf16_products import WeightProduct, multiply
 from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
-from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward
+from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
 from dsinga.ops.onednn.library import BFLOAT16
 from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.thread import get_kernel
@@ -66,6 +66,18 @@ class Bf16Ops(Bf16Images):
         dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
         db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+
+    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+        kernel = None
+        if _are_numbers(x, w):
+            shape = (x.shape[0], w.shape[1], *size)
+            kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
+        if kernel is None:
+            return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
+        y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w))
+        if b is not None:
+            add_to_rows(y, b)
+        return cast(y, BFLOAT16)
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not _are_numbers(x, w):
