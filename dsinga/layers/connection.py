@@ -19,6 +19,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.ops import Ops
+from dsinga.ops.layout import LAST, SECOND
 from dsinga.registry import register
 
 
@@ -209,11 +210,12 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     Parts are arrays of the backend, or labels and codes in host memory.
     """
     xp = np if isinstance(parts[0], np.ndarray) else ops.xp
-    if parts[0].ndim != 4:
+    axes = parts[0].ndim
+    if axes not in LAST:
         return xp.concatenate(parts, axis=axis)
     # numpy keeps the order of the strides, except where strides are equal, as with one channel
-    rows = xp.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
-    return rows.transpose(0, 3, 1, 2)
+    rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
+    return rows.transpose(SECOND[axes])
 
 
 def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:
