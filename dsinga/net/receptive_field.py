@@ -182,19 +182,20 @@ def reach_of(layer: Layer) -> tuple[Reach, ...] | None:
 
 
 def _of_window(layer: Convolution | Pooling) -> tuple[Reach, ...] | None:
-    """Return the reach of a layer with a window; None for one that covers its whole source."""
-    if len(layer.source_shapes[0]) != 4 or (isinstance(layer, Pooling) and layer.settings.global_pooling):
+    """Return the reach of a layer with a window; None for one over a whole source, or one without channels."""
+    if len(layer.source_shapes[0]) == 3 or (isinstance(layer, Pooling) and layer.settings.global_pooling):
         return None
     window = layer.window
+    extras = window.extra or (0,) * len(window.kernel)
     return tuple(
         Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
-        for kernel, stride, pad, extra in zip(window.kernel, window.stride, window.pad, window.extra, strict=True)
+        for kernel, stride, pad, extra in zip(window.kernel, window.stride, window.pad, extras, strict=True)
     )
 
 
 def _of_transposed_window(layer: TransposedConvolution) -> tuple[Reach, ...] | None:
     """Return the reach of a transposed convolution: point i of its source adds to those from i·stride - pad on."""
-    if len(layer.source_shapes[0]) != 4:
+    if len(layer.source_shapes[0]) == 3:
         return None
     window = layer.window
     return tuple(
