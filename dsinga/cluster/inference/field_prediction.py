@@ -14,7 +14,7 @@ from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predict
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
 from dsinga.data import read_mean
-from dsinga.data.fields.applied import AppliedWindows, apply_windows
+from dsinga.data.fields.applied import AppliedWindows, apply_windows, with_known_times
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
@@ -59,6 +59,7 @@ def predict_dataset(
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
     windows = apply_windows(dataset, definition or windows_of(job, phase))
+    windows = with_known_times(windows, leads or 1)
     if leads is not None:
         windows = windows_for_leads(windows, leads)
     tiles, source = _plan(job, params, layer, windows, phase, roots)

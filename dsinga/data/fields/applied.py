@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.continued import goes_on
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.layout import Layout, is_time, make_layout
 from dsinga.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,31 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times) for name in definition.targets)
     return AppliedWindows(dataset, definition, layout, tuple(layout.axes[dim] for dim in channels), times, targets)
+
+
+def with_known_times(windows: AppliedWindows, leads: int) -> AppliedWindows:
+    """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
+
+    A coordinate whose steps follow no rule does not go on beyond the data: the log says which windows are left out for
+    it. Raises UserError where none is left.
+    """
+    axes = dict(windows.layout.axes)
+    for axis in windows.samples:
+        if not axis.lead or axis.name not in windows.dataset.coords or goes_on(windows.dataset[axis.name]):
+            continue
+        ahead = leads * axis.lead
+        inside = (axis.starts + ahead >= 0) & (axis.starts + ahead + axis.size <= axis.length)
+        left_out = (
+            f"{(~inside).sum()} of {len(inside)} windows along {axis.name!r} are not predicted: their targets lie"
+        )
+        left_out += " beyond the data, and the coordinate follows no rule by which it could go on"
+        if not inside.any():
+            raise UserError(f"{left_out}; give more data, or a regular coordinate")
+        if not inside.all():
+            logger.warning("%s", left_out)
+        axes[axis.name] = replace(axis, starts=axis.starts[inside])
+    samples = tuple(axes[axis.name] for axis in windows.samples)
+    return replace(windows, layout=replace(windows.layout, axes=axes), samples=samples)
 
 
 def _without_numbers(dataset: Any) -> Any:
