@@ -90,6 +90,11 @@ class JobModel(Trainable):
             layers.append(layer)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
+    def is_of_windows(self) -> bool:
+        """Return whether the records of the job are windows of a Dataset."""
+        stores = [layer.store_conf for layer in self._train_inputs()]
+        return super().is_of_windows() or any(store is not None and store.windows is not None for store in stores)
+
     def default_batch_size(self) -> int | None:
         """Return None: the batch sizes of the job's inputs stay."""
         return None

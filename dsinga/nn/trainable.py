@@ -294,7 +294,7 @@ class Trainable(ModelParams):
         output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes,
         for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
-        if is_a(x, "xarray", "Dataset", "DataArray") and self._is_of_windows():
+        if is_a(x, "xarray", "Dataset", "DataArray") and self.is_of_windows():
             return self._predict_dataset(x, leads)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
@@ -303,21 +303,17 @@ class Trainable(ModelParams):
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
 
-    def _is_of_windows(self) -> bool:
-        """Whether the records of training are windows of a Dataset."""
-        layers = self._windows_job().neuralnet.layer
-        return any(conf.store_conf is not None and conf.store_conf.windows is not None for conf in layers)
-
-    def _windows_job(self) -> Job:
-        """Return the job of the last ``fit``, without its records."""
-        return self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+    def is_of_windows(self) -> bool:
+        """Return whether the records of training were windows of a Dataset."""
+        return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
 
     def _predict_dataset(self, dataset: Any, leads: int | None) -> Any:
         """Return the output for a Dataset as a lazy Dataset."""
+        job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        return api.predict_lazily(self._windows_job(), self._require_params(), layers[0], dataset, leads=leads)
+        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads)
 
     @checked
     def features(
