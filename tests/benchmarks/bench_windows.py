@@ -73,7 +73,13 @@ class Ours:
     def __call__(self) -> Batches:
         self.epoch += 1
         sampler = Sampler(len(self.windows), BATCH, self.epoch, self.windows.block)
-        with Prefetch(lambda step: self.windows.read(sampler.rows(step)), 0, len(self)) as batches:
+        ahead = max(1, self.windows.block // (2 * BATCH))
+
+        def read(step: int) -> Any:
+            self.windows.prepare(sampler.rows(step + ahead))
+            return self.windows.read(sampler.rows(step))
+
+        with Prefetch(read, 0, len(self)) as batches:
             yield from batches
 
 
@@ -139,7 +145,7 @@ def epoch_seconds(make: Callable[[], Ours]) -> float:
 
 
 @click.command()
-@click.option("--steps", default=3000, show_default=True, help="Of time; 64 KiB each.")
+@click.option("--steps", default=9000, show_default=True, help="Of time; 64 KiB each.")
 @click.option("--chunk", default=48, show_default=True, help="Steps of a chunk.")
 @click.option("--turns", default=3, show_default=True)
 @click.option("--seconds", default=1.5, show_default=True, help="Of a turn.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def test_windows_with_much_nan_are_left_out(caplog: pytest.LogCaptureFixture) ->
     data.sst[:, :3, :4] = np.nan
     data.sst[4, 3:] = np.nan
     cut = {"inputs": "sst", "input_dims": {"time": 1, "lat": 3, "lon": 4}}
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
     without = dsinga.windows(data, **cut, max_nan=0)
     assert len(without) == 12 * 3 - 2
     assert "14 of 48 windows have more than max_nan=0 of NaN" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
 
 def test_chunks_much_larger_than_a_block_are_told(caplog: pytest.LogCaptureFixture) -> None:
     data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((800, 64, 64), np.float32))}).chunk(time=-1)
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
     windows = dsinga.windows(data, input_dims={"time": 1}, memory=16 << 20)
     assert windows.block == 64
     expected = (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,6 +186,7 @@ def test_the_weights_are_the_last_channel_of_labels_and_have_the_mean_one() -> N
 
 
 def test_what_fills_no_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
     windows = dsinga.windows(dataset()[["t"]], input_dims={"time": 1, "lat": 3, "lon": 4})
     lat, lon = windows.left_out
     assert lat == (
@@ -227,3 +231,37 @@ def test_the_definition_is_plain_and_applies_to_another_dataset() -> None:
     assert not applied.has_labels
     assert len(applied) == (9 - 4) * 2  # the last steps, whose targets lie beyond the data, too
     assert list(applied.positions(np.arange(3))["lat"]) == [0, 3, 0]
+
+
+def test_gaps_between_dates_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    gappy = dataset()[["t"]].isel(time=[0, 1, 2, 5, 6])
+    dsinga.windows(gappy, input_dims={"time": 1})
+    assert not caplog.text
+    dsinga.windows(gappy, input_dims={"time": 1}, lead={"time": 1})
+    assert "points of 'time' lie 6 to 18 h apart (the longest after 2000-01-01T12:00), and windows count" in caplog.text
+
+
+def test_fields_are_read_ahead_in_a_thread() -> None:
+    data = dataset()[["t"]]
+    windows = dsinga.windows(data, input_dims={"time": 1}, lead={"time": 1}, targets="t")
+    windows.prepare([0, 1])
+    for thread in threading.enumerate():
+        if thread.name == "dsinga-fields":
+            thread.join(10)
+    assert windows.cached_bytes == data.t.size * 4
+    assert pickle.loads(pickle.dumps(windows)).cached_bytes == windows.cached_bytes  # of the same windows
+    windows.prepare([3])  # has all of it
+    np.testing.assert_array_equal(windows.read([3])[1][0, 0], data.t[4])
+    key_of_another = dsinga.windows(data, input_dims={"time": 1})
+    assert not key_of_another.cached_bytes
+
+
+def test_a_damaged_store_is_refused_where_it_is_read_not_where_it_is_read_ahead(tmp_path: Path) -> None:
+    dataset()[["t"]].to_zarr(tmp_path / "x.zarr", consolidated=False)
+    windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+    (chunk,) = (file for file in (tmp_path / "x.zarr" / "t").rglob("*") if file.is_file() and file.name != "zarr.json")
+    chunk.write_bytes(b"no chunk")
+    windows.prepare([0])
+    with pytest.raises(UserError, match="variable 't' cannot be read at time 0 to 20, lat 0 to 8, lon 0 to 10"):
+        windows.read([0])

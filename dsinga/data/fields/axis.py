@@ -140,6 +140,27 @@ def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> l
     return sentences
 
 
+def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of dates with gaps over which windows reach.
+
+    Months are no gaps: the longest step must be one and a half times the shortest.
+    """
+    sentences = []
+    for name, axis in axes.items():
+        dates = labels[name].values if name in labels else np.empty(0)
+        if dates.dtype.kind != "M" or axis.input_size == 1 and not axis.lead or len(dates) < 3:
+            continue
+        hours = np.diff(dates).astype("timedelta64[s]").astype(np.float64) / 3600
+        if hours.max() > 1.5 * hours.min():
+            place = int(np.argmax(hours))
+            sentences.append(
+                f"points of {name!r} lie {hours.min():g} to {hours.max():g} h apart (the longest after "
+                f"{label_text(dates[place])}), and windows count points; where that matters, fill the gaps: "
+                f"ds.resample or ds.reindex"
+            )
+    return sentences
+
+
 def _label(labels: Any, index: int) -> str:
     return str(index) if labels is None else label_text(labels[index])
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import VariableReader
 
-_Key = tuple[str, int, str]  # of a field: its variable, its box, and what it is read for
+_Key = tuple[str, str, int, str]  # of a field: its windows, its variable, its box, and what it is read for
 Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
@@ -105,27 +108,46 @@ class BoxField(NamedTuple):
     is_finite: bool
 
 
-class BoxCache:
-    """Keeps the decoded fields of boxes, at most ``limit`` bytes in a process; a pickle has none of them.
+_cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
 
-    Threads share it. A box is read once, even for concurrent readers.
+
+class BoxCache:
+    """Keeps the decoded fields of the boxes of windows, in a cache that all windows of a process share.
+
+    Threads share it, and copies of windows that were sent to this process. A box is read once, even for concurrent
+    readers. A pickle has no fields.
+
+    Args:
+        key: identifies the windows; None for new ones.
     """
 
-    def __init__(self, limit: int):
-        self._cache = ChunkCache(limit)
+    _by_key: ClassVar[WeakValueDictionary[str, BoxCache]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, key: str | None = None):
+        self.key = key or uuid.uuid4().hex
         self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
         self._nonfinite: set[_Key] = set()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_cache": self._cache, "_known": {}, "_nonfinite": set()}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoxCache.shared, (self.key,)
+
+    @classmethod
+    def shared(cls, key: str) -> BoxCache:
+        """Return the cache of the windows that have ``key``."""
+        with cls._lock:
+            return cls._by_key.setdefault(key, cls(key))
+
+    def register(self, source: Any, memory: int) -> None:
+        """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
+        with self._lock:
+            self._by_key.setdefault(self.key, self)
+        _cache.reserve_bytes(source, memory)
+        _cache.forget_after(source, [self.key])
 
     def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
         """Return the field of a part that the windows of a box read."""
-        where = (part.name, box, is_target)
-        if where not in self._known:
-            ranges, role = _ranges(part, grid, box, is_target)
-            self._known[where] = (part.name, box, role), ranges, {dim: low for dim, (low, _) in ranges.items()}
-        key, ranges, lows = self._known[where]
+        key, ranges, lows = self._describe(part, grid, box, is_target)
 
         def load() -> np.ndarray:
             numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
@@ -133,12 +155,29 @@ class BoxCache:
                 self._nonfinite.add(key)
             return numbers
 
-        return BoxField(self._cache.get(key, load), lows, key not in self._nonfinite)
+        return BoxField(_cache.get(key, load), lows, key not in self._nonfinite)
+
+    def has(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> bool:
+        """Whether the field of a part is kept, or being read."""
+        return _cache.has(self._describe(part, grid, box, is_target)[0])
+
+    def _describe(
+        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
+    ) -> tuple[_Key, Ranges, dict[str, int]]:
+        where = (part.name, box, is_target)
+        if where not in self._known:
+            ranges, role = _ranges(part, grid, box, is_target)
+            self._known[where] = (
+                (self.key, part.name, box, role),
+                ranges,
+                {dim: low for dim, (low, _) in ranges.items()},
+            )
+        return self._known[where]
 
     @property
     def bytes(self) -> int:
         """The bytes of the fields that are kept."""
-        return self._cache.bytes
+        return _cache.bytes_of(self.key)
 
 
 def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dsinga.data.fields.axis import left_out_sentences
+from dsinga.data.fields.axis import left_out_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
@@ -48,6 +50,8 @@ class FieldWindows(RecordSource):
     """
 
     kind = "windows of fields"
+    reads_ahead = True
+    _ahead: threading.Thread | None = None
 
     def __init__(
         self,
@@ -66,7 +70,8 @@ class FieldWindows(RecordSource):
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
         self._grid = BoxGrid(self.layout, definition.memory // SAMPLER_SHARE)
-        self._cache = BoxCache(definition.memory)
+        self._cache = BoxCache()
+        self._register()
         location = "xarray Dataset" if self.path is None else self.path
         self.left_out = left_out_sentences(self.layout.axes, self.layout.coordinates)
         self.window_numbers = self._filtered(location)
@@ -75,11 +80,12 @@ class FieldWindows(RecordSource):
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        for sentence in [*self.left_out, *chunk_sentences(self._grid)]:
+        advice = [*chunk_sentences(self._grid), *uneven_sentences(self.layout.axes, self.layout.coordinates)]
+        for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
 
     def _register(self) -> None:
-        """Nothing: the fields of windows have a cache of their own."""
+        self._cache.register(self, self.definition.memory)
 
     def _gather(self, column: Any, rows: Any) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
@@ -89,6 +95,19 @@ class FieldWindows(RecordSource):
         if not 0 <= least <= most < len(self):
             raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
         return column.take(rows, self.allows_nonfinite)
+
+    def prepare(self, rows: Any) -> None:
+        """Begin to read, in a thread of its own, the fields that ``rows`` need; at most one thread does at a time."""
+        if self._ahead is not None and self._ahead.is_alive():
+            return
+        rows = np.asarray(rows, np.int64)
+        missing = [(column, *need) for column in self.columns for need in column.missing(rows)]  # type: ignore[attr-defined]
+        if missing:
+            self._ahead = threading.Thread(target=_read_fields, args=[missing], name="dsinga-fields", daemon=True)
+            self._ahead.start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ahead": None}
 
     def _filtered(self, location: str) -> np.ndarray | None:
         """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""
@@ -177,6 +196,13 @@ class FieldWindows(RecordSource):
         if self.has_labels:
             lines.append(f"  targets {self.label_shape} float32: {_shortened(targets)}")
         return "\n".join([*lines, *(f"  {sentence}" for sentence in self.left_out)]) + ">"
+
+
+def _read_fields(missing: Sequence[tuple[WindowColumn, Any, int]]) -> None:
+    """Read fields into their cache; an error is raised again where the field is used."""
+    for column, part, box in missing:
+        with contextlib.suppress(Exception):
+            column.cache.read(part, column.grid, box, column.is_target)
 
 
 def _shortened(names: Sequence[str]) -> str:
