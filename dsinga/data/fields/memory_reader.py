@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.boxes import BoxCache, BoxGrid
+from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import Region, VariableReader, as_float32
 from dsinga.data.fields.window_column import WindowColumn
@@ -65,4 +65,21 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
         return replace(part, reader=readers.get(part.name, part.reader), sizes=sizes)
 
     layout = replace(layout, axes=axes, inputs=tuple(map(of_window, layout.inputs)))
-    return WindowColumn(BoxGrid(layout, UNBOUNDED), BoxCache(UNBOUNDED), None, False, "the Dataset")
+    fields = KeptFields()
+    column = WindowColumn(BoxGrid(layout, UNBOUNDED), fields, None, False, "the Dataset")
+    fields.register(column, 0)  # so that the cache of the process forgets them
+    return column
+
+
+class KeptFields(BoxCache):
+    """Keeps the fields of its only box, which is read once for each variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fields: dict[ChannelGroup, BoxField] = {}
+
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
+        """Return the field of a part that the windows of the box read."""
+        if part not in self._fields:
+            self._fields[part] = super().read(part, grid, box, is_target)
+        return self._fields[part]
