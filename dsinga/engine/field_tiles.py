@@ -11,7 +11,7 @@ from dsinga.engine.predictor import row_bytes
 from dsinga.errors import UserError
 from dsinga.layers.base import Shape, as_text
 from dsinga.net import NeuralNet
-from dsinga.net.receptive_field import AxisField, reach_of, receptive_field
+from dsinga.net.receptive_field import AxisField, receptive_field
 from dsinga.net.tiles import AxisTiles, cut_axis, whole_axis
 from dsinga.training import check_params
 
@@ -96,7 +96,7 @@ def _one_tile(
     if (given := net.layer(layer).shape[2:]) != outputs:
         raise _misfit(layer, given, lengths, outputs, None)
     if (size := row_bytes(net)) > WHOLE_BYTES:
-        whole = next(node.layer.name for node in net.nodes if not node.layer.is_input and reach_of(node.layer) is None)
+        whole = next(node.layer.name for node in net.nodes if not node.layer.is_input and node.layer.reach() is None)
         raise UserError(
             f"layer {whole!r} needs the whole field of {as_text(lengths)} points at once, so that the features of all "
             f"layers take {size / 2**30:.1f} GiB; predict parts of the dataset, or use a net of layers that look at "

@@ -13,6 +13,7 @@ from dsinga.job.limits import Count, Padding
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.layers.windows import Window, WindowConf, as_images, same_window, window_shape, window_sizes
 from dsinga.ops.types import Sizes
 from dsinga.registry import register
@@ -88,6 +89,16 @@ class TransposedConvolution(Layer):
         """The size of the result with the pixels that ``same`` crops."""
         outputs, extra = self.window.outputs, self.window.extra
         return tuple(map(operator.add, outputs, extra)) if extra else outputs
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        """Return the pixels i whose windows, from i·stride - pad on, cover a pixel of the result."""
+        if len(self.source_shapes[0]) == 3:
+            return None
+        window = self.window
+        return tuple(
+            Reach(1, stride, kernel - pad - stride, pad, "edge" if kernel > stride or pad else "")
+            for kernel, stride, pad in zip(window.kernel, window.stride, window.pad, strict=True)
+        )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None

@@ -11,6 +11,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import FLOAT_BYTES, Array, Layer, Shape, as_text
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, output_sizes, padded_sizes, to_image
 from dsinga.ops.types import Sizes
@@ -81,6 +82,14 @@ class Window(NamedTuple):
         if not any(self.extra):
             return []
         return [FLOAT_BYTES * images * math.prod(map(sum, zip(size, self.extra, strict=True)))] * 2
+
+    def reach(self) -> tuple[Reach, ...]:
+        """Return which pixels a window covers, along each axis; of padding those that lie outside the image."""
+        extras = self.extra or (0,) * len(self.kernel)
+        return tuple(
+            Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
+            for kernel, stride, pad, extra in zip(self.kernel, self.stride, self.pad, extras, strict=True)
+        )
 
     def pixels(self, size: Sizes) -> np.ndarray:
         """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""

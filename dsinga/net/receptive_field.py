@@ -6,50 +6,13 @@ A field is one row (C, H, W) of the net's input, or one with another number of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dsinga.job import PaddingMode
-from dsinga.layers.activation import Dropout, ElementwiseFunction, PReLU
 from dsinga.layers.base import Layer
-from dsinga.layers.batchnorm import BatchNorm
-from dsinga.layers.combine import ElementwiseCombination
-from dsinga.layers.connection import Concate, SliceLayer, Split
-from dsinga.layers.convolution import Convolution, Pooling
-from dsinga.layers.image import Mnist
-from dsinga.layers.normalisation import LRN
-from dsinga.layers.padding import Cropping, Padding
-from dsinga.layers.transposed_convolution import TransposedConvolution
-from dsinga.layers.upsampling import Upsampling
+from dsinga.layers.reach import Reach
 from dsinga.net.neuralnet import NeuralNet
-
-# Layers whose feature at a point depends on that point of their sources only, in phases other than training.
-POINTWISE = (BatchNorm, Dropout, ElementwiseCombination, ElementwiseFunction, LRN, Mnist, PReLU, Split)
-
-
-class Reach(NamedTuple):
-    """The points of a source that a layer needs along one axis.
-
-    Point j of the feature needs those from floor((j·step - before) / factor) to floor((j·step + after) / factor).
-    ``factor`` is above 1 for layers that give more points than they take. ``padding`` says what the layer takes in
-    place of points outside its source: "" if it takes none, "edge" for anything that follows from the points near that
-    edge, such as zeros, and "periodic" for the points of the opposite edge.
-    """
-
-    step: int = 1
-    factor: int = 1
-    before: int = 0
-    after: int = 0
-    padding: str = ""
-
-    def first(self, points: int) -> int:
-        """Return the first point of the feature that needs no point of the source before ``points``."""
-        return max(0, -(-(points * self.factor + self.before) // self.step))
-
-    def last(self, points: int) -> int:
-        """Return the last point of the feature that needs no point of the source after ``points``."""
-        return (points * self.factor + self.factor - 1 - self.after) // self.step
 
 
 class AxisField(NamedTuple):
@@ -118,7 +81,7 @@ def receptive_field(net: NeuralNet, layer: str) -> tuple[AxisField, ...] | None:
 def _follow(layer: Layer, sources: Sequence[tuple[_Tracked, ...] | None]) -> tuple[_Tracked, ...] | None:
     """Return what is known of the feature of a layer, given that of its sources; None where it needs whole fields."""
     known = [source for source in sources if source is not None]
-    reaches = reach_of(layer)
+    reaches = layer.reach()
     if reaches is None or len(known) < len(sources) or any(len(reaches) != len(source) for source in known):
         return None
     merged = [_merge([_through(source[axis], reach) for source in known]) for axis, reach in enumerate(reaches)]
@@ -163,70 +126,3 @@ def _rounded(axis: _Tracked, length: int) -> AxisField:
         max(0, length - 1 - axis.last),
         "periodic" in axis.paddings,
     )
-
-
-def reach_of(layer: Layer) -> tuple[Reach, ...] | None:
-    """Return which points of its sources a layer needs, along each axis after the channels; None for all of them.
-
-    A layer of a user's own declares it as its attribute ``reach``, a tuple of :class:`Reach`.
-    """
-    declared: tuple[Reach, ...] | None = getattr(layer, "reach", None)
-    if declared is not None:
-        return declared
-    if isinstance(layer, POINTWISE) or (isinstance(layer, (Concate, SliceLayer)) and layer.axis == 1):
-        return (Reach(),) * (len(layer.shape) - 2)
-    for kind, find in _REACHES.items():
-        if isinstance(layer, kind):
-            return find(layer)
-    return None
-
-
-def _of_window(layer: Convolution | Pooling) -> tuple[Reach, ...] | None:
-    """Return the reach of a layer with a window; None for one over a whole source, or one without channels."""
-    if len(layer.source_shapes[0]) == 3 or (isinstance(layer, Pooling) and layer.settings.global_pooling):
-        return None
-    window = layer.window
-    extras = window.extra or (0,) * len(window.kernel)
-    return tuple(
-        Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
-        for kernel, stride, pad, extra in zip(window.kernel, window.stride, window.pad, extras, strict=True)
-    )
-
-
-def _of_transposed_window(layer: TransposedConvolution) -> tuple[Reach, ...] | None:
-    """Return the reach of a transposed convolution: point i of its source adds to those from i·stride - pad on."""
-    if len(layer.source_shapes[0]) == 3:
-        return None
-    window = layer.window
-    return tuple(
-        Reach(1, stride, kernel - pad - stride, pad, "edge" if kernel > stride or pad else "")
-        for kernel, stride, pad in zip(window.kernel, window.stride, window.pad, strict=True)
-    )
-
-
-def _of_padding(layer: Padding) -> tuple[Reach, ...]:
-    return tuple(
-        Reach(1, 1, before, -before, ("periodic" if mode is PaddingMode.kPeriodic else "edge") * (before + after > 0))
-        for before, after, mode in zip(layer.before, layer.after, layer.modes, strict=True)
-    )
-
-
-def _of_cropping(layer: Cropping) -> tuple[Reach, ...]:
-    return tuple(Reach(1, 1, -before, before) for before in layer.before)
-
-
-def _of_upsampling(layer: Upsampling) -> tuple[Reach, ...]:
-    """Return the reach of repetition, or of interpolation between the centres (j + 1/2) / factor - 1/2."""
-    if not layer.is_linear:
-        return tuple(Reach(1, factor) for factor in layer.factors)
-    return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in layer.factors)
-
-
-_REACHES: dict[Any, Callable[[Any], tuple[Reach, ...] | None]] = {
-    Convolution: _of_window,
-    Pooling: _of_window,
-    TransposedConvolution: _of_transposed_window,
-    Padding: _of_padding,
-    Cropping: _of_cropping,
-    Upsampling: _of_upsampling,
-}
