@@ -67,3 +67,18 @@ def test_a_model_of_other_records_takes_no_dataset() -> None:
         dsinga.predict_lazily(model.job(), model.params, "dense", make_dataset())
     with pytest.raises(UserError, match="leads are those of a Dataset"):
         model.predict(np.zeros((4, 3), np.float32), leads=2)
+
+
+def test_predictions_are_in_the_units_of_the_data() -> None:
+    """The statistics of the inputs are at the begin of the net, those of the target at its end."""
+    dataset = make_dataset()
+    dataset = dataset.assign(t=dataset.t * 10 + 280)
+    windows = dsinga.windows(dataset, inputs="t", targets="t", input_dims={"time": 1, "latitude": -1, "longitude": -1})
+    x = nn.Input(windows.shape, name="data")
+    h = nn.Conv2D(1, 1, kernel_initializer="ones", name="same")(nn.Normalization(mean=280.0, std=10.0)(x))
+    model = nn.Model(x, nn.Normalization(mean=280.0, std=10.0, invert=True, name="units")(h))
+    model.compile(nn.SGD(0.0), loss="mse")
+    model.fit(windows, train_steps=1, progress=False)
+    predicted = model.predict(dataset)
+    np.testing.assert_allclose(predicted.t, dataset.t, rtol=1e-5)
+    assert predicted.t.attrs["units"] == "K"
