@@ -263,8 +263,32 @@ def AveragePooling2D(
     out.
 
     Args:
-        pool_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def AveragePooling3D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Sides = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
+    Keras. Padding is left out.
+
+    Args:
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def BM(
@@ -535,12 +559,12 @@ def Conv2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W') (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
 
     Args:
         filters: the number of filters.
-        kernel_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
@@ -580,12 +604,49 @@ def Conv2DTranspose(
 
     Args:
         filters: the number of channels of the result.
-        kernel_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def Conv3D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
+
+    Args:
+        filters: the number of filters.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -602,6 +663,9 @@ def Convolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     bias_term: bool = True,
     workspace_byte_limit: int = 512,
@@ -617,7 +681,7 @@ def Convolution(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes (kConvolution).
 
     Args:
         kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
@@ -629,6 +693,9 @@ def Convolution(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many pixels of zeros are before and behind a volume; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
@@ -1056,6 +1123,21 @@ def GlobalAveragePooling2D(
 ) -> LayerBuilder:
     """Mean of each channel of images (kPooling): (B, C)."""
 
+def GlobalAveragePooling3D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each channel of volumes (kPooling): (B, C)."""
+
 def GlobalMaxPooling1D(
     *,
     name: str | None = None,
@@ -1087,6 +1169,21 @@ def GlobalMaxPooling2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Maximum of each channel of images (kPooling): (B, C)."""
+
+def GlobalMaxPooling3D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each channel of volumes (kPooling): (B, C)."""
 
 def GroupNorm(
     groups: int = 32,
@@ -1285,8 +1382,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
-            (B, C, H, W), as of other images.
+        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
+            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -1629,8 +1726,32 @@ def MaxPooling2D(
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
 
     Args:
-        pool_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def MaxPooling3D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Sides = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
+    Keras.
+
+    Args:
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def MeanAbsoluteError(
@@ -2044,6 +2165,9 @@ def Pooling(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     pool: str = 'MAX',
     global_pooling: bool = False,
@@ -2072,6 +2196,9 @@ def Pooling(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many pixels of zeros are before and behind a volume; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
@@ -2680,11 +2807,15 @@ def TransposedConvolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     bias_term: bool = True,
     output_pad: int | None = None,
     output_pad_x: int | None = None,
     output_pad_y: int | None = None,
+    output_pad_z: int | None = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -2697,7 +2828,7 @@ def TransposedConvolution(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W') (kTransposedConvolution).
+    """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth (kTransposedConvolution).
 
     Args:
         kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
@@ -2709,12 +2840,16 @@ def TransposedConvolution(
         pad_y: how many are left out above and below; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many are left out before and behind, of volumes; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether the result is stride times as large as the images, as in Keras.
         num_filters: the number of channels of the result.
         bias_term: whether a bias is added.
         output_pad: how many rows and columns the result has more, below and on the right; 0 by default, below stride.
         output_pad_x: how many columns it has more; by default output_pad.
-        output_pad_y: how many rows it has more; by default output_pad."""
+        output_pad_y: how many rows it has more; by default output_pad.
+        output_pad_z: how many slices it has more, of volumes; by default output_pad."""
 
 def TripletLoss(
     margin: float = 1.0,

@@ -36,9 +36,8 @@ _LAYERS = {
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D "
-            "GlobalMaxPooling3D MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D "
-            "Convolution3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _THREE_AXES: "Conv3DTranspose ConvLSTM3D Cropping3D SpatialDropout3D UpSampling3D ZeroPadding3D "
+            "AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 from dsinga.job import Phase
+from dsinga.layers.base import as_text
 from dsinga.nn.feature import Feature, batch_shape, row_shape
 from dsinga.nn.forms import Size
 from dsinga.nn.writer import LayerWriter, NetWriter
 
 Values = Mapping[str, Any]  # the arguments of the function
+VOLUMES = "volumes (batch, channels, depth, height, width)"
 
 
 def flatten_rows(writer: LayerWriter, values: Values) -> dict[str, Any]:
@@ -26,28 +29,37 @@ def require_images(writer: LayerWriter, values: Values) -> None:
     image(writer)
 
 
+def require_volumes(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the source gives no volumes (B, C, D, H, W)."""
+    volume(writer)
+
+
 def require_channels_first(writer: LayerWriter, values: Values) -> None:
     """Raise UserError where the records are images with the channels last."""
     refuse_channels_last(writer)
 
 
-def convolve(writer: LayerWriter, values: Values) -> dict[str, Any]:
-    """Return the window and the fans of a convolution of images."""
-    channels, height, width = image(writer)
-    rows, columns = pair(values["kernel_size"])
-    if values["padding"] == "valid" and (rows > height or columns > width):
-        hint = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")' if width <= 4 else ""
-        size = f"{channels} channels of {height} x {width}"
-        raise writer.fail(f"a kernel of {rows} x {columns} is larger than the images, {size}{hint}")
-    fans = channels * rows * columns, values["filters"] * rows * columns
-    return window(writer, values["kernel_size"], values["strides"], values["padding"], 1) | {"fans": {"weight": fans}}
+def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return the window and the fans of a convolution of images, or of volumes, which have three ``axes``."""
+    channels, *sizes = image(writer) if axes == 2 else volume(writer)
+    kernel = each(writer, values["kernel_size"], axes)
+    if values["padding"] == "valid" and any(map(operator.gt, kernel, sizes)):
+        last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
+        size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
+        hint = last if sizes[-1] <= 4 else ""
+        raise writer.fail(f"a kernel of {as_text(kernel)} is larger than the {what}, {size}{hint}")
+    fans = channels * math.prod(kernel), values["filters"] * math.prod(kernel)
+    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1, axes)
+    return fields | {"fans": {"weight": fans}}
 
 
-def pool_images(writer: LayerWriter, values: Values, pool: str) -> dict[str, Any]:
-    """Return the window of a pooling of images; a mean leaves padding out, as in Keras."""
+def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -> dict[str, Any]:
+    """Return the window of a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    if axes == 3:
+        volume(writer)
     refuse_channels_last(writer)
     steps = values["pool_size"] if values["strides"] is None else values["strides"]
-    fields = window(writer, values["pool_size"], steps, values["padding"], 2)
+    fields = window(writer, values["pool_size"], steps, values["padding"], 2, axes)
     is_padded = "same" in fields or any(name.startswith("pad") for name in fields)
     return {**fields, "count_include_pad": False} if pool == "AVG" and is_padded else fields
 
@@ -176,44 +188,73 @@ def image(writer: LayerWriter) -> tuple[int, int, int]:
     return channels, height, width
 
 
+def volume(writer: LayerWriter) -> tuple[int, ...]:
+    """Return (C, D, H, W) of the source; raise UserError where it gives no volumes."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes {VOLUMES}, but gets {batch_shape(rows)}; give the input the shape of a volume, as in "
+            "nn.Input(shape=(1, 16, 32, 32))"
+        )
+    refuse_channels_last(writer)
+    return rows
+
+
 def refuse_channels_last(writer: LayerWriter) -> None:
     """Raise UserError where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
 
-    Read as channels first they would train without a fault, as H channels of narrow images.
+    Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
+    images.
     """
     rows = row_shape(writer.source)
-    if rows is None or len(rows) != 3 or not (writer.source.is_input or writer.source.layer in writer.net.inputs):
+    if not (writer.source.is_input or writer.source.layer in writer.net.inputs) or rows is None:
         return
-    if rows[0] == rows[1] > 4 and rows[2] in (1, 3, 4):
+    if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
+        takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES
         raise writer.fail(
-            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}, whose channels are last; "
+            f"takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
             f'begin with nn.Input({rows}, data_format="channels_last")'
         )
 
 
-def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int) -> dict[str, Any]:
-    """Return the fields of a window; Keras's pairs are (rows, columns), which a job calls y and x."""
+def window(
+    writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int, axes: int = 2
+) -> dict[str, Any]:
+    """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
+    size, strides = each(writer, size, axes), each(writer, strides, axes)
     fields: dict[str, Any] = {**sides("kernel", size)}
-    if pair(strides) != (default_stride, default_stride):
+    if strides != (default_stride,) * axes:
         fields |= sides("stride", strides)
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
             raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
         if padding == "valid":
             return fields
-        if pair(strides) != (1, 1) or any(side % 2 == 0 for side in pair(size)):
+        if set(strides) != {1} or any(side % 2 == 0 for side in size):
             return {**fields, "same": True}
-        padding = (pair(size)[0] // 2, pair(size)[1] // 2)  # as much on both sides, as SINGA's own nets have it
-    return fields if pair(padding) == (0, 0) else fields | sides("pad", padding)
+        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+    padding = each(writer, padding, axes)
+    return fields | sides("pad", padding) if any(padding) else fields
 
 
 def sides(field: str, size: Size) -> dict[str, int]:
-    """Return a field of both directions, or one of each where they differ."""
-    rows, columns = pair(size)
-    return {field: rows} if rows == columns else {f"{field}_y": rows, f"{field}_x": columns}
+    """Return a field of all directions, or one of each where they differ."""
+    sizes = pair(size) if isinstance(size, int) else size
+    if len({*sizes}) == 1:
+        return {field: sizes[0]}
+    return {f"{field}_{axis}": side for axis, side in zip("zyx"[-len(sizes) :], sizes, strict=True)}
 
 
 def pair(size: Size) -> tuple[int, int]:
     """Return (rows, columns)."""
     rows, columns = (size, size) if isinstance(size, int) else size
     return rows, columns
+
+
+def each(writer: LayerWriter, size: Size, axes: int) -> tuple[int, ...]:
+    """Return a size for each of the axes; raise UserError for another number of sizes."""
+    sizes = (size,) * axes if isinstance(size, int) else tuple(size)
+    if len(sizes) != axes:
+        names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
+        raise writer.fail(f"takes a number or {names} where it gets {size}")
+    return sizes

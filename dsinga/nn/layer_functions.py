@@ -28,6 +28,7 @@ from dsinga.nn.layer_details import (
     recurrent,
     require_channels_first,
     require_images,
+    require_volumes,
     scores_and_labels,
     softmax_of_scores,
 )
@@ -53,6 +54,14 @@ def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Form]
             details=functools.partial(pool_images, pool=pool),
             doc=f"{what} of each window of images (kPooling); {window}{note}",
         ),
+        f"{name}Pooling3D": Form(
+            "kPooling",
+            "pool_size strides padding",
+            {"strides": None},
+            fixed,
+            details=functools.partial(pool_images, pool=pool, axes=3),
+            doc=f"{what} of each window of volumes (B, C, D, H, W) (kPooling); {window}{note}",
+        ),
         f"{name}Pooling1D": Form(
             "kPooling1D",
             "pool_size=kernel strides=stride",
@@ -67,6 +76,14 @@ def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Form]
             details=require_images,
             flat=True,
             doc=f"{what} of each channel of images (kPooling): (B, C).",
+        ),
+        f"Global{name}Pooling3D": Form(
+            "kPooling",
+            "",
+            fixed={**fixed, every: True},
+            details=require_volumes,
+            flat=True,
+            doc=f"{what} of each channel of volumes (kPooling): (B, C).",
         ),
         f"Global{name}Pooling1D": Form(
             "kPooling1D",
@@ -184,6 +201,14 @@ FORMS = {
         "bias_initializer kernel_regularizer bias_regularizer",
         inits=KERNEL,
         details=convolve,
+    ),
+    "Conv3D": Form(
+        "kConvolution",
+        "filters=num_filters kernel_size strides padding activation use_bias=bias_term kernel_initializer "
+        "bias_initializer kernel_regularizer bias_regularizer",
+        inits=KERNEL,
+        details=functools.partial(convolve, axes=3),
+        doc="Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).",
     ),
     "Conv1D": Form(
         "kConvolution1D",

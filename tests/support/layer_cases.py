@@ -105,6 +105,17 @@ for name, window in {"even": {"kernel": 2}, "strided": {"kernel_y": 3, "kernel_x
     case("kPooling", f"same max {name}", {"pooling_conf": {"same": True, **window}}, IMAGES)
     averaged = {"pool": "AVG", "same": True, "count_include_pad": False, **window}
     case("kPooling", f"same avg {name}", {"pooling_conf": averaged}, IMAGES)
+VOLUMES, SMALL = (BATCH, 2, 4, 5, 3), (BATCH, 2, 3, 3, 2)
+case("kConvolution", "volumes", {"convolution_conf": {"num_filters": 3, "kernel": 2, "pad_x": 1}}, SMALL)
+DEEP = {"num_filters": 2, "kernel_z": 2, "stride_z": 2, "kernel_y": 2, "pad_x": 1}
+case("kConvolution", "deep", {"convolution_conf": DEEP}, VOLUMES)
+case("kConvolution", "same volumes", {"convolution_conf": {"num_filters": 2, "kernel": 2, "same": True}}, VOLUMES)
+case("kPooling", "max volumes", {"pooling_conf": {"kernel": 2, "stride": 1}}, VOLUMES)
+case("kPooling", "avg volumes", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, VOLUMES)
+case("kPooling", "same volumes", {"pooling_conf": {"kernel_z": 2, "stride_x": 1, "same": True}}, VOLUMES)
+case("kPooling", "whole volumes", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, VOLUMES)
+WIDER = {"num_filters": 3, "kernel": 2, "stride_z": 2, "output_pad_z": 1}
+case("kTransposedConvolution", "volumes", {"transposedconvolution_conf": WIDER}, SMALL)
 case("kConvolution", "same gray", {"convolution_conf": {"num_filters": 3, "same": True, "kernel": 2}}, (BATCH, 5, 4))
 case("kPooling", "uncounted", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, IMAGES)
 case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)

@@ -237,8 +237,29 @@ layer { name: "robust" type: kHuberLoss srclayers: ["fields", "targets"]
   huberloss_conf { scale: 0.004 masked: true weighted: true } }
 """
 
+# Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling.
+VOLUMES = """
+layer { name: "volumes" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv1" type: kConvolution srclayers: "volumes"
+  convolution_conf { num_filters: 6 kernel: 3 pad: 1 stride_z: 2 } }
+layer { name: "bm1" type: kBM srclayers: "conv1" }
+layer { name: "pool1" type: kPooling srclayers: "bm1" pooling_conf { kernel: 2 stride: 1 } }
+layer { name: "drop1" type: kDropout srclayers: "pool1" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "conv2" type: kConvolution srclayers: "drop1" convolution_conf { num_filters: 12 kernel: 2 same: true } }
+layer { name: "groups" type: kGroupNorm srclayers: "conv2" groupnorm_conf { groups: 12 } }
+layer { name: "pool2" type: kPooling srclayers: "groups" pooling_conf { pool: AVG global_pooling: true } }
+layer { name: "grow" type: kTransposedConvolution srclayers: "drop1"
+  transposedconvolution_conf { num_filters: 5 kernel: 2 stride_x: 2 } }
+layer { name: "left" type: kInnerProduct srclayers: "pool2" innerproduct_conf { num_output: 12 } }
+layer { name: "right" type: kInnerProduct srclayers: "grow" innerproduct_conf { num_output: 12 } }
+layer { name: "sum" type: kAdd srclayers: ["left", "right"] }
+layer { name: "scores" type: kInnerProduct srclayers: "sum" innerproduct_conf { num_output: 10 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
+"""
+
 NETS = {
     "targets": TARGETS,
+    "volumes": VOLUMES,
     "fields": FIELDS,
     "distances": DISTANCES,
     "policy": POLICY,
@@ -261,6 +282,7 @@ INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
     "data": RecordInfo((3, 9, 9), BATCH),
     "images": RecordInfo((3, 8, 7), BATCH),
+    "volumes": RecordInfo((2, 4, 6, 5), BATCH),
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
     "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
