@@ -94,14 +94,14 @@ def test_chunks_much_larger_than_a_block_are_told(caplog: pytest.LogCaptureFixtu
     data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((800, 64, 64), np.float32))}).chunk(time=-1)
     caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
     windows = dsinga.windows(data, input_dims={"time": 1}, memory=16 << 20)
-    assert windows.block == 64
+    assert windows.block == 85
     expected = (
-        "the chunks of 'f' have (800, 64, 64) points, a block of windows (64, 64, 64): each chunk is decoded about 12 "
-        "times an epoch; give memory=200 << 20 or more, or write smaller chunks"
+        "the chunks of 'f' have (800, 64, 64) points, a block of windows (85, 64, 64): each chunk is decoded about 9 "
+        "times an epoch; give memory=150 << 20 or more, or write smaller chunks"
     )
     assert expected in caplog.text
     caplog.clear()
-    assert dsinga.windows(data, input_dims={"time": 1}, memory=200 << 20).block == 800
+    assert dsinga.windows(data, input_dims={"time": 1}, memory=150 << 20).block == 800
     assert not caplog.text
 
 
@@ -157,9 +157,10 @@ def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_onc
     """The store has ten times the memory; more than it never lies in the cache, and little is read twice."""
     counted = CountedReads((2560, 64, 64), chunk=8)  # 40 MiB
     memory = 4 << 20
+    ground = ("y", "x"), np.arange(4096.0).reshape(64, 64)
     windows = dsinga.windows(
-        counted.dataset, input_dims={"time": 1, "y": 32, "x": 32}, context={"time": (1, 0)}, lead={"time": 1},
-        targets="f", memory=memory,
+        counted.dataset.assign(ground=ground), inputs="f", static="ground", targets="f", memory=memory,
+        input_dims={"time": 1, "y": 32, "x": 32}, context={"time": (1, 0)}, lead={"time": 1},
     )  # fmt: skip
     sampler = Sampler(len(windows), 64, 0, windows.block)
     most = 0
@@ -170,6 +171,7 @@ def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_onc
         inputs, targets = windows.read(rows)
         times = windows.positions(rows)["time"]
         np.testing.assert_array_equal(inputs[:, 1, 0, 0], times)
+        np.testing.assert_array_equal(inputs[0, 2] // 64 // 32, inputs[0, 2, 0, 0] // 64 // 32)
         np.testing.assert_array_equal(targets[:, 0, 0, 0], times + 1)
         np.add.at(seen, rows, 1)
         most = max(most, windows.cached_bytes)
