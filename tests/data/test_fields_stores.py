@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from click.testing import CliRunner
 from distributed.protocol.pickle import dumps, loads
 
@@ -203,3 +206,38 @@ class TestWindowsOfAStore(SourceContract):
 
     def create(self) -> Any:
         return dsinga.windows(self.path, **CUT)
+
+
+TRAINS = """
+import sys
+import dsinga
+from dsinga import nn
+
+def resident(name):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) << 10
+
+cut = {"time": 1, "y": 64, "x": 64}
+windows = dsinga.windows(sys.argv[1], targets="f", input_dims=cut, lead={"time": 1}, memory=32 << 20)
+model = nn.Sequential([nn.Input((1, 64, 64)), nn.Conv2D(1, 3, padding="same")])
+model.compile("adam", loss="mse")
+model.fit(windows, train_steps=2, batch_size=64, progress=False)
+before = resident("VmHWM")
+model.fit(windows, epochs=1, batch_size=64, progress=False)
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+def test_training_from_a_store_of_ten_times_the_memory_stays_within_it(tmp_path: Path) -> None:
+    """Beside the decoded fields there are the batches that are read ahead, and the chunks that are being decoded."""
+    steps, memory = 2560, 32 << 20
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    dims, shape = ("time", "y", "x"), (steps, 256, 128)
+    array = group.create_array("f", shape=shape, chunks=(16, *shape[1:]), dtype="f4", dimension_names=dims)
+    rng = np.random.default_rng(0)
+    for start in range(0, steps, 16):
+        array[start : start + 16] = rng.integers(1, 100, (16, 256, 128))
+    assert array.nbytes == 10 * memory
+    command = [sys.executable, "-W", "ignore", "-c", TRAINS, tmp_path / "x.zarr"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert int(run.stdout) < memory + (48 << 20)
