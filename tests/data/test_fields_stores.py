@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -19,7 +20,7 @@ from distributed.protocol.pickle import dumps, loads
 
 import dsinga
 from dsinga.cli import main_group
-from dsinga.data import FieldWindows, Sampler, describe
+from dsinga.data import FieldWindows, Sampler, describe, describe_dataset
 from dsinga.testing import SourceContract
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
@@ -91,6 +92,16 @@ def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
             for got, wanted in zip(read_all(each), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted)
             each.dataset.close()
+
+
+def test_a_url_is_opened(tmp_path: Path) -> None:
+    dataset().to_zarr(tmp_path / "x.zarr", consolidated=False)
+    fsspec.filesystem("memory").put(str(tmp_path / "x.zarr"), "/fields.zarr", recursive=True)
+    windows = dsinga.windows("memory://fields.zarr", **CUT)
+    expected = read_all(dsinga.windows(tmp_path / "x.zarr", **CUT))
+    for each in (windows, loads(dumps(windows))):
+        np.testing.assert_array_equal(read_all(each)[0], expected[0])
+    assert describe_dataset("memory://fields.zarr")["location"] == windows.path == "memory://fields.zarr"
 
 
 def test_chunks_much_larger_than_a_block_are_told(caplog: pytest.LogCaptureFixture) -> None:
