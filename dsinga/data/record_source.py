@@ -57,7 +57,6 @@ class RecordSource:
 
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     allows_nonfinite = False
-    reads_ahead = False  # whether ``prepare`` does anything
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
     def __init__(
@@ -140,9 +139,6 @@ class RecordSource:
             UserError: a block cannot be read, or has NaN or infinity.
         """
         return self._gather(self._data, rows), self.read_labels(rows)
-
-    def prepare(self, rows: Any) -> None:
-        """Begin to read what ``rows`` will need, where that is worth while; returns at once."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""

@@ -67,17 +67,6 @@ class WindowColumn(Column):
         channels = sum(part.channels for part in self.parts)
         return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
 
-    def missing(self, rows: np.ndarray) -> list[tuple[ChannelGroup, int]]:
-        """Return each variable and box that the windows of ``rows`` need and that is neither kept nor being read."""
-        numbers = rows if self.numbers is None else self.numbers[rows]
-        boxes = np.unique(self.grid.boxes(self.grid.places(numbers))).tolist()
-        return [
-            (part, box)
-            for box in boxes
-            for part in self.parts
-            if not self.cache.has(part, self.grid, box, self.is_target)
-        ]
-
     def place(self, index: Any) -> str:
         """Return the channel of a number, and its place in the window."""
         layout = self.grid.layout
