@@ -120,12 +120,12 @@ def regions() -> tuple[np.ndarray, np.ndarray]:
     return x, labels
 
 
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", nn.FieldSoftmaxLoss(), "dice", nn.Dice(smooth=1)])
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", nn.Dice(smooth=1)])
 def test_regions_of_classes(loss: Any):
     x, labels = regions()
     made = nn.Sequential([nn.Input((1, 6, 5)), nn.Conv2D(8, 1, activation="relu"), nn.Conv2D(3, 1)])
-    made.compile(nn.Adam(0.03), loss, metrics=["mean_iou", "dice", "pixel_accuracy", "iou_by_class"])
-    history = made.fit(x, labels, epochs=30, batch_size=10, progress=False).history
+    made.compile(nn.Adam(0.05), loss, metrics=["mean_iou", "dice", "pixel_accuracy", "iou_by_class"])
+    history = made.fit(x, labels, epochs=20, batch_size=10, progress=False).history
     found, chosen, valid = made.evaluate(x, labels), made.predict(x).argmax(axis=1), labels >= 0
     right = (chosen == labels)[valid]
     assert found["pixel_accuracy"] == pytest.approx(right.mean())
