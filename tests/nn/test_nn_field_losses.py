@@ -73,6 +73,23 @@ def test_a_target_that_is_nan_is_refused_in_training():
         model("mse").fit(windows(weights=None), progress=False)
 
 
+def test_arrays_may_have_masked_points():
+    data = windows(weights=None)
+    x, y = data.read(np.arange(len(data)))
+    params = []
+    for source in ((x, y), (data,)):
+        made = model(nn.MeanSquaredError(masked=True), metrics=["rmse"])
+        made.fit(*source, epochs=1, batch_size=39, progress=False)
+        params.append(made.params["conv2d_weight"])
+    np.testing.assert_array_equal(*params)
+    assert made.evaluate(x, y) == pytest.approx(made.evaluate(data))
+    with pytest.raises(UserError, match="is NaN in row .* set masked: true"):
+        model("mse").fit(x, y, progress=False)
+    y[3, 0, 1, 2] = np.inf
+    with pytest.raises(UserError, match=r"infinity in record 3, index \(0, 1, 2\)"):
+        made.evaluate(x, y)
+
+
 def test_masked_points_are_not_the_cause_of_a_loss_that_is_not_finite():
     made = model(nn.MeanSquaredError(masked=True), nn.SGD(1e20))
     with pytest.raises(Diverged, match="not finite at step .*: (param|the feature of) 'conv2d"):
