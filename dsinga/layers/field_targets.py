@@ -93,15 +93,17 @@ class FieldTargets:
 
         NaN is none where points may be masked.
         """
-        values = ctx.ops.to_numpy(self.values(target, ctx.ops))
+        self.check_values(ctx.ops.to_numpy(self.values(target, ctx.ops)), target.shape[2:], ctx)
+
+    def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
+        """Do what :meth:`check` does for values (B, C, points) in host memory, of points of the shape ``space``."""
         places = np.argwhere(np.isinf(values) if self.masked else ~np.isfinite(values))
         if not len(places):
             return
         row, channel, point = (int(index) for index in places[0])
         value = "NaN" if np.isnan(values[row, channel, point]) else "infinite"
         remedy = "" if self.masked else "set masked: true to leave out points that are NaN, or "
-        space = target.shape[2:]
-        where = "" if not space else f" at point {tuple(int(index) for index in np.unravel_index(point, space))}"
+        where = f" at point {tuple(int(index) for index in np.unravel_index(point, space))}" if space else ""
         raise self.layer.fail(
             f"the target by {self.layer.source_name(1)} is {value} in row {ctx.rows.start + row} of the batch, channel "
             f"{channel}{where}; {remedy}put a number in its place"

@@ -12,6 +12,7 @@ from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
 from dsinga.nn import augment as augment
+from dsinga.nn.field_metrics import MetricLayer
 from dsinga.nn.forms import Sides
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
@@ -849,6 +850,31 @@ def Dense(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
+def Dice(
+    smooth: float = 1e-05,
+    scale: float = 1.0,
+    weighted: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
+
+    One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
+
+    Args:
+        smooth: the number s, by which a class that is nowhere has no loss.
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point."""
+
 def Dropout(
     rate: float,
     unit: str = 'kNumber',
@@ -992,6 +1018,46 @@ def ExponentialDecay(
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
+
+def FieldError(
+    channel: Sequence[str] = (),
+    climatology: Any = None,
+) -> MetricLayer:
+    """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
+
+    The loss says whether points are masked or weighted.
+
+    Args:
+        channel: the names of the channels of the labels, for metrics of each, such as "rmse_t2m".
+        climatology: what anomalies are differences of: a number for each channel, (C,), or an array (C, *space); of
+            one channel also a number, or (*space).
+
+    Raises:
+        UserError: the climatology is no array of numbers, or has NaN."""
+
+def FieldSoftmaxLoss(
+    scale: float = 1.0,
+    weighted: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
+
+    It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
+    left out, but counted in the divisor. It reports the accuracy, too.
+
+    Args:
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point."""
 
 def Flatten(
     *,

@@ -69,7 +69,7 @@ LOSSES = {
     **instead_by_name(
         {
             _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle Dice LogCosh Loss MeanAbsolutePercentageError "
+            "Circle LogCosh Loss MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
@@ -86,7 +86,7 @@ LOSSES = {
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "mape msle log_cosh logcosh poisson dice "
+            _NO_LOSS: "mape msle log_cosh logcosh poisson "
             "mean_absolute_percentage_error circle mean_squared_logarithmic_error "
             "tversky categorical_focal_crossentropy",
         }

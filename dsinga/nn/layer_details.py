@@ -128,6 +128,18 @@ def scores_and_labels(writer: LayerWriter, values: Values, optional: int = 0) ->
     return {"sources": [take_before(writer.net, scores, "softmax"), *others]}
 
 
+def scores_of_points(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a loss of the classes of points, and the scale that makes a sum over points their mean."""
+    fields = scores_and_labels(writer, values)
+    return {**fields, "scale": values.get("scale", 1.0) / math.prod(writer.rows(fields["sources"][0])[1:])}
+
+
+def overlap_of_regions(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a Dice loss: the scores before a final sigmoid, and what has the labels."""
+    scores, *others = scores_and_labels(writer, values)["sources"]
+    return {"sources": [take_before(writer.net, scores, "sigmoid"), *others]}
+
+
 def softmax_of_scores(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """Return the sources of a softmax loss, and that it is applied to each step of sequences."""
     sources = scores_and_labels(writer, values)["sources"]

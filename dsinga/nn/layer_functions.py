@@ -24,12 +24,14 @@ from dsinga.nn.layer_details import (
     convolve_steps,
     flatten_rows,
     last_step,
+    overlap_of_regions,
     pool_images,
     recurrent,
     require_channels_first,
     require_images,
     require_volumes,
     scores_and_labels,
+    scores_of_points,
     softmax_of_scores,
 )
 from dsinga.nn.regularisers import Penalty, penalty
@@ -250,6 +252,19 @@ FORMS = {
     ),
     "MeanSquaredError": mean_loss("kEuclideanLoss", "Squared error"),
     "MeanAbsoluteError": mean_loss("kAbsoluteLoss", "Absolute error"),
+    "FieldSoftmaxLoss": Form(
+        "kFieldSoftmaxLoss",
+        details=scores_of_points,
+        doc="Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).\n\n"
+        "It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are "
+        "left out, but counted in the divisor. It reports the accuracy, too.",
+    ),
+    "Dice": Form(
+        "kDiceLoss",
+        details=overlap_of_regions,
+        doc="Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes "
+        "(kDiceLoss).\n\nOne channel is the score of class 1 of two. Points with the label -1 or NaN are left out.",
+    ),
     "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
     "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
     "SigmoidCrossEntropyLoss": Form(
@@ -311,6 +326,6 @@ layer_functions = Derived(
     "layer",
     layer_function,
     FORMS,
-    otherwise=("kConvolution1D", "kRNN"),  # whose names mean something else in Keras; nn has Conv1D and SimpleRNN
+    otherwise=("kConvolution1D", "kRNN", "kDiceLoss"),  # Conv1D, SimpleRNN and Dice, as in Keras
     takes=is_of_nets,
 )

@@ -11,6 +11,7 @@ from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.layers.base import Layer
 from dsinga.layers.loss import PairLoss
+from dsinga.layers.point_classes import PointClasses
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.forms import function_name
 from dsinga.nn.keras_names import LOSS_NAMES, missing_names
@@ -32,6 +33,7 @@ NAMES = {
     "kld": "KLDivergenceLoss",
     "cosine_similarity": "CosineLoss",
     "ctc": "CTCLoss",
+    "dice": "Dice",
     "euclidean": "EuclideanLoss",
     "hinge": "HingeLoss",
     "crf": "CRF",
@@ -78,7 +80,8 @@ def metric_names(kinds: Collection[str]) -> Set[str]:
 
 def may_have_params(kind: str) -> bool:
     """Whether a layer that a function of this name makes may have params: of losses, only some have."""
-    return kind not in ("SoftmaxLoss", "HingeLoss") and not compares(kind)
+    cls = layer_type(kind) or Layer
+    return kind not in ("SoftmaxLoss", "HingeLoss") and not issubclass(cls, (PairLoss, PointClasses))
 
 
 def loss_kind(loss: Any) -> str:
@@ -114,6 +117,8 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
+    if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
+        kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
     if compares(kind) and loss not in SUMS:
         weight /= math.prod(shape or (1,))
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))

@@ -12,12 +12,15 @@ from dsinga.arguments import values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
+from dsinga.layers.base import Layer
+from dsinga.layers.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.field_metrics import MetricLayer
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.losses import compares, loss_builder, may_have_params
+from dsinga.nn.losses import compares, layer_type, loss_builder, may_have_params
 from dsinga.nn.metric_layers import write_metrics
 from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -29,12 +32,12 @@ class Objective:
     """What a model is trained for: a loss for each output, and their weights.
 
     ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
-    names of those of each output.
+    names of those of each output, or the layers that report them.
     """
 
     losses: list[Any] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    metrics: list[list[str]] = field(default_factory=list)
+    metrics: list[list[str | MetricLayer]] = field(default_factory=list)
 
 
 @dataclass
@@ -158,7 +161,10 @@ def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     if compares(builder.kind):
         weights = int(bool(builder.settings.get("weighted")))
         return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
-    return np.zeros((1, *shape[:-1]), np.int64)
+    if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
+        return np.zeros((1, *shape[:-1]), np.int64)
+    is_weighted = builder.settings.get("weighted")
+    return np.zeros((1, 2, *shape[1:]), np.float32) if is_weighted else np.zeros((1, *shape[1:]), np.int64)
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:

@@ -28,6 +28,7 @@ NEVER_CUT = {
     "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
+    "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
 }  # fmt: skip
 
 

@@ -287,6 +287,55 @@ for kind in ("kEuclideanLoss", "kHuberLoss", "kAbsoluteLoss"):
         MaskedCase(kind, [(BATCH, 6), (BATCH, 2, 3)], {field: {"masked": True}}, "masked points"),
     ]
 
+error = {"fielderror_conf": {"masked": True, "weighted": True, "channel": ["t", "z"]}}
+CASES += [
+    MaskedCase("kFieldError", [POINTS, (BATCH, 3, 4, 3)], error, "marked points"),
+    MaskedCase("kFieldError", [POINTS, POINTS, POINTS], {"fielderror_conf": {"masked": True}}, "climatology"),
+]
+case("kFieldError", "numbers", {"fielderror_conf": {"climatology": [0.5] * 12}}, ROWS, ROWS)
+
+
+class PointCase(LayerCase):
+    """A layer whose labels are a class for each point, some of them masked, or a class and a weight."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        if index != layer.labels.source:
+            return super().source(layer, index, rng)
+        shape, classes = self.shapes[1], max(2, self.shapes[0][1])
+        if len(shape) < len(self.shapes[0]):  # integers, none of them masked
+            return rng.integers(0, classes, shape)
+        labels = rng.integers(-1, classes, shape).astype(np.float32)
+        labels[rng.uniform(size=shape) < 0.1] = np.nan
+        labels[:, 1:] = rng.uniform(0.5, 1.5, labels[:, 1:].shape)
+        return labels
+
+
+for kind, field in (
+    ("kFieldSoftmaxLoss", "fieldsoftmaxloss_conf"),
+    ("kDiceLoss", "diceloss_conf"),
+    ("kSegmentationScore", "segmentationscore_conf"),
+):
+    dtype = np.int64 if kind == "kSegmentationScore" else np.float32
+    settings: dict[str, Any] = {} if kind == "kSegmentationScore" else {"scale": 2}
+    CASES += [
+        PointCase(kind, [(BATCH, 3, 4, 2), (BATCH, 4, 2)], {}, "codes", feature_dtype=dtype),
+        PointCase(kind, [(BATCH, 3, 7), (BATCH, 1, 7)], {field: settings}, "masked", feature_dtype=dtype),
+        PointCase(
+            kind,
+            [(BATCH, 3, 2, 3, 2), (BATCH, 2, 2, 3, 2)],
+            {field: {"weighted": True}},
+            "weighted volume",
+            feature_dtype=dtype,
+        ),
+    ]
+    if kind != "kFieldSoftmaxLoss":
+        CASES.append(PointCase(kind, [(BATCH, 1, 4, 2), (BATCH, 1, 4, 2)], {}, "yes or no", feature_dtype=dtype))
+rows = [(BATCH, 3, 4, 2), (BATCH, 4, 2), (BATCH, 1)], [(BATCH, 3, 7), (BATCH, 2, 7), (BATCH,)]
+CASES += [
+    PointCase("kFieldSoftmaxLoss", rows[0], {}, "weighted rows"),
+    PointCase("kFieldSoftmaxLoss", rows[1], {"fieldsoftmaxloss_conf": {"weighted": True}}, "weighted rows, points"),
+]
+
 NUMBER = (BATCH, 1)
 gaussian = {"distribution": "kGaussian"}
 CASES += [

@@ -224,7 +224,7 @@ layer { name: "scores" type: kInnerProduct srclayers: "crop" innerproduct_conf {
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 """
 
-# Targets that are fields: masked points, and weights of points in their last channel.
+# Targets that are fields, with masked points, and weights of points in their last channel; a class for each point.
 TARGETS = """
 layer { name: "grid" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "first" type: kConvolution srclayers: "grid" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
@@ -235,6 +235,13 @@ layer { name: "squares" type: kEuclideanLoss srclayers: ["fields", "targets"]
   euclideanloss_conf { scale: 0.004 masked: true weighted: true std: [0.5, 1, 2, 4] } }
 layer { name: "robust" type: kHuberLoss srclayers: ["fields", "targets"]
   huberloss_conf { scale: 0.004 masked: true weighted: true } }
+layer { name: "map" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv" type: kConvolution srclayers: "map" convolution_conf { num_filters: 10 kernel: 3 pad: 1 } }
+layer { name: "points" type: kFieldSoftmaxLoss srclayers: ["conv", "map"] fieldsoftmaxloss_conf { scale: 0.03 } }
+layer { name: "dice" type: kDiceLoss srclayers: ["conv", "map"] diceloss_conf { smooth: 1 } }
+layer { name: "overlaps" type: kSegmentationScore srclayers: ["points", "map"] }
+layer { name: "errors" type: kFieldError srclayers: ["fields", "grid", "fields"]
+  fielderror_conf { masked: true weighted: true channel: ["t", "u", "v", "z"] } }
 """
 
 # Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling.
@@ -286,6 +293,7 @@ INFOS = {
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
     "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
+    "map": RecordInfo((2, 6, 5), BATCH, label_shape=(6, 5)),
     "grid": RecordInfo((2, 6, 5), BATCH, label_shape=(5, 6, 5), label_dtype=np.float32),
 }
 TOO_NARROW = (

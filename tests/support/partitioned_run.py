@@ -166,7 +166,7 @@ def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator
         shape, is_float = (layer.shape[0], *layer.label_format.shape), layer.label_format.dtype == np.float32
         if is_float and len(shape) > 2:
             return Records(data, fields_of(shape, rng))
-        labels = rng.integers(0, classes, shape)
+        labels = rng.integers(-1 if len(shape) > 2 else 0, classes, shape)  # of points, some are masked
         return Records(data, labels.astype(np.float32) / 2 if is_float else labels)
     rows, steps = layer.shape
     beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
@@ -184,8 +184,9 @@ def assert_equal_runs(first: Run, second: Run, tolerance: float) -> None:
         assert actual.keys() == expected.keys(), f"metrics of step {step}"
         for name in actual:
             if isinstance(actual[name][0], MetricState):  # rounding may change the order of its rows
-                (value,), (other,) = (figures({name: metrics[name]}).values() for metrics in (actual, expected))
-                np.testing.assert_allclose(value, other, tolerance, tolerance, err_msg=f"{name} of step {step}")
+                values, others = (figures({name: metrics[name]}).values() for metrics in (actual, expected))
+                for value, other in zip(values, others, strict=True):
+                    np.testing.assert_allclose(value, other, tolerance, tolerance, err_msg=f"{name} of step {step}")
                 continue
             np.testing.assert_allclose(
                 actual[name], expected[name], tolerance, tolerance, err_msg=f"{name} of step {step}"

@@ -25,7 +25,7 @@ SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text
 ATTENTION_FILES = "attention attention_cache positions".split()
 IMAGE_FILES = "convolution normalisation image".split()
 FIELD_FILES = "convolution_lstm given_statistics group_norm padding transposed_convolution upsampling".split()
-RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics".split()
+RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 
 
