@@ -3,6 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.column import Column
+from dsinga.data.fields.definition import WindowDefinition, define_windows
+from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.summary import describe_dataset, is_dataset
+from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.prefetch import Prefetch
@@ -26,6 +30,7 @@ __all__ = [
     "Batch",
     "Column",
     "DataSource",
+    "FieldWindows",
     "Prefetch",
     "Record",
     "RecordSource",
@@ -33,11 +38,15 @@ __all__ = [
     "Sampler",
     "StoreContents",
     "Verified",
+    "WindowDefinition",
     "Windows",
     "ZarrSource",
     "connect_sources",
+    "define_windows",
     "describe",
+    "describe_dataset",
     "import_records",
+    "is_dataset",
     "open_labels",
     "open_records",
     "open_store",
@@ -46,6 +55,7 @@ __all__ = [
     "resolve",
     "stack",
     "verify_store",
+    "windows",
     "write_csv",
     "write_store",
 ]

@@ -10,6 +10,7 @@ from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
+from dsinga.job.windowsconf import WindowsConf
 from dsinga.registry import entries, register
 
 
@@ -65,6 +66,9 @@ class StoreConf(Settings, Component):
         None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
     )
     augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
+    windows: WindowsConf | None = setting(
+        None, "windows of a Dataset of xarray (zarr or netCDF) as records and labels; beyond SINGA"
+    )
 
     @property
     def type_name(self) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.arguments import check_range, values_by_name
-from dsinga.data import open_labels, open_records
+from dsinga.data import FieldWindows, open_labels, open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.registry import entries
+from dsinga.worker.windows_conf import windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -82,6 +83,8 @@ def store_fields(x: Any) -> dict[str, Any]:
     """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
+    if isinstance(x, FieldWindows):
+        return {"path": x.path, "windows": windows_conf(x.definition)} if x.is_named else {}
     name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
     settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
     return {"backend": name, "path": x.path, **settings} if name else {}
