@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.data.column import Column
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.statistics import FieldStatistics, field_statistics
 from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
@@ -30,6 +31,7 @@ __all__ = [
     "Batch",
     "Column",
     "DataSource",
+    "FieldStatistics",
     "FieldWindows",
     "Prefetch",
     "Record",
@@ -45,6 +47,7 @@ __all__ = [
     "define_windows",
     "describe",
     "describe_dataset",
+    "field_statistics",
     "import_records",
     "is_dataset",
     "open_labels",

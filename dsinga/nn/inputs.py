@@ -16,6 +16,7 @@ from dsinga.data import DataSource
 from dsinga.errors import UserError
 from dsinga.job import StoreConf
 from dsinga.job.message import field_types
+from dsinga.layers.given_statistics import statistics_lists
 from dsinga.nn.feature import Feature
 from dsinga.nn.forms import Derived, Form, called_by_name, named
 from dsinga.nn.keras_arguments import check_names
@@ -111,24 +112,36 @@ def Rescaling(scale: float, offset: float = 0.0) -> Write:
 
 @layer
 def Normalization(
-    mean: float | None = None,
-    variance: float | None = None,
+    mean: Any = None,
+    variance: Any = None,
     mean_file: str | None = None,
     std_file: str | None = None,
+    std: Any = None,
+    invert: bool = False,
 ) -> Write:
-    """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
+    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
-    ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record.
+    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
+    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
+    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
     """
-    if not all(value is None or _is_number(value) for value in (mean, variance)) or (
-        variance is not None and variance <= 0
-    ):
-        raise UserError(
-            f"Normalization: mean is a number and variance a number above 0, not {mean!r} and {variance!r}; mean_file "
-            "and std_file have a number for each element"
-        )
-    std = None if variance is None else variance**0.5
-    return lambda writer: normalise(writer, mean_value=mean, std_value=std, mean_file=mean_file, std_file=std_file)
+    if variance is not None and std is not None:
+        raise UserError("Normalization: give the variance or the std, not both")
+    if variance is not None:
+        variance = np.asarray(variance, np.float64)
+        std = np.sqrt(np.where(variance > 0, variance, 0))
+    lists = statistics_lists(mean, std)
+
+    def write(writer: LayerWriter) -> Feature:
+        files = {"mean_file": mean_file, "std_file": std_file}
+        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
+            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
+            return normalise(writer, **numbers, **files)
+        if any(files.values()):
+            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
+        return writer.add("kNormalization", normalization_conf={**lists, **({"inverse": True} if invert else {})})
+
+    return write
 
 
 def _is_number(value: Any) -> bool:
