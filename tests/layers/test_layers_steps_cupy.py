@@ -17,6 +17,7 @@ KINDS = (
     "kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding", "kReshape",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kPadding", "kCropping", "kUpsampling", "kTransposedConvolution", "kGroupNorm",
+    "kNormalization",
 )  # fmt: skip
 
 
