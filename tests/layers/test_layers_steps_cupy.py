@@ -18,6 +18,7 @@ KINDS = (
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kPadding", "kCropping", "kUpsampling", "kTransposedConvolution", "kGroupNorm",
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
+    "kNormalization",
 )  # fmt: skip
 VARIANTS = ("same", "uncounted", "fields", "marked", "masked", "weighted points")
 
