@@ -646,6 +646,48 @@ def Conv3D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
+def ConvLSTM2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
+    begins at 0, in Keras at 1.
+
+    Args:
+        filters: the number of channels of the hidden state.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias."""
+
 def Convolution(
     num_filters: int,
     kernel: int | None = None,
@@ -2006,6 +2048,25 @@ def ParamSettings(
     What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
     the optimizer's schedule."""
 
+def Permute(
+    dims: list[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
+
+    Args:
+        dims: the axes of a row in their new order, counted from 1; each once."""
+
 def PiecewiseConstantDecay(
     boundaries: Sequence[int],
     values: Sequence[float],
@@ -2367,6 +2428,25 @@ def ReLU(
 
     Args:
         negative_slope: the slope for negative inputs."""
+
+def RepeatVector(
+    n: int,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
+
+    Args:
+        n: the number of steps."""
 
 def Rescaling(
     scale: float,

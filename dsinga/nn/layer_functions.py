@@ -24,6 +24,7 @@ from dsinga.nn.layer_details import (
     flatten_rows,
     last_step,
     pool_images,
+    recur_images,
     recurrent,
     require_channels_first,
     require_images,
@@ -35,6 +36,7 @@ from dsinga.nn.regularisers import Penalty, penalty
 from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
 
+RECURRENT = {"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"}
 KERNEL = {"weight": "kernel_initializer", "bias": "bias_initializer"}
 # The activations of cells by the names of Keras, where None is "linear", too.
 CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
@@ -104,7 +106,7 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
         "bias_regularizer",
         {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
         words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
-        inits={"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"},
+        inits=RECURRENT,
         details=functools.partial(recurrent, gates=gates),
         after=last_step,
         doc=doc,
@@ -140,6 +142,13 @@ FORMS = {
     ),
     "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
     "Reshape": Form("kReshape", "target_shape=shape", required=("target_shape",)),
+    "Permute": Form("kPermute", "dims", required=("dims",)),
+    "RepeatVector": Form(
+        "kRepeat",
+        "n=times",
+        required=("n",),
+        doc="The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.",
+    ),
     "Padding2D": Form(
         "kPadding",
         "padding padding_mode",
@@ -218,6 +227,15 @@ FORMS = {
         "``activation`` is that of the candidate and of the cell state.",
     ),
     "SimpleRNN": cell("kRNN", 1),
+    "ConvLSTM2D": Form(
+        "kConvLSTM",
+        "filters=num_filters kernel_size strides padding use_bias=bias_term kernel_initializer recurrent_initializer "
+        "bias_initializer return_sequences kernel_regularizer recurrent_regularizer bias_regularizer",
+        inits=RECURRENT,
+        details=recur_images,
+        doc="Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget "
+        "gate begins at 0, in Keras at 1.",
+    ),
     "Attention": Form(
         "kAttention",
         "score_mode=score num_heads use_causal_mask=causal score_initializer",
@@ -296,6 +314,7 @@ layer_functions = Derived(
     "layer",
     layer_function,
     FORMS,
-    otherwise=("kConvolution1D", "kRNN"),  # whose names mean something else in Keras; nn has Conv1D and SimpleRNN
+    # Whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector and SimpleRNN.
+    otherwise=("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN"),
     takes=is_of_nets,
 )
