@@ -124,7 +124,7 @@ class ConvLSTM(Layer):
                 extended = ops.transposed_convolution(
                     self._image(into, rows), kernel_h, None, window.stride, window.pad, size
                 )
-                d_hidden = rows_of(window.crop(extended), ops)
+                d_hidden = rows_of(window.crop(ops.to_float32(extended)), ops)
         return self._gradients(params, images, [step.output for step in steps[:-1]], sums, needs[0], ops)
 
     def _step_gradient(
@@ -136,10 +136,12 @@ class ConvLSTM(Layer):
         through = ops.tanh_grad(squashed, o * d_hidden)
         d_cell = through if d_cell is None else ops.add(through, d_cell)
         d_i, d_f, d_g, d_o = self._gates(into)
-        d_o[...] = o * (1 - o) * (squashed * d_hidden)
-        d_i[...] = i * (1 - i) * (candidate * d_cell)
+        d_i[...] = candidate * d_cell
+        d_f[...] = before * d_cell
+        d_o[...] = squashed * d_hidden
+        d_g[...] = 0
+        into[...] = ops.sigmoid_grad(step.gates, into)  # of all gates at once, since their memory is contiguous
         d_g[...] = ops.tanh_grad(candidate, i * d_cell)
-        d_f[...] = f * (1 - f) * (before * d_cell)
         return f * d_cell
 
     def _gradients(
@@ -182,7 +184,7 @@ class ConvLSTM(Layer):
 
     def saved_sizes(self, rows: int) -> list[int]:
         states = float_bytes(rows * self.steps, (0, self.filters, *self.window.outputs))
-        return [float_bytes(rows, self.source_shapes[0]), *[4 * states] * 2, *[states] * 3]
+        return [float_bytes(rows, self.source_shapes[0]), 4 * states, *[states] * 3]
 
     def backward_sizes(self, rows: int) -> list[int]:
         states = float_bytes(rows * self.steps, (0, self.filters, *self.window.outputs))

@@ -36,8 +36,7 @@ _LAYERS = {
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "Conv3DTranspose ConvLSTM3D Cropping3D SpatialDropout3D UpSampling3D ZeroPadding3D "
-            "AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),

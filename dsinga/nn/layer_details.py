@@ -257,7 +257,7 @@ def pair(size: Size) -> tuple[int, int]:
     return rows, columns
 
 
-def each(writer: LayerWriter, size: Size, axes: int) -> tuple[int, ...]:
+def each(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
     """Return a size for each of the axes; raise UserError for another number of sizes."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:

@@ -91,6 +91,15 @@ def test_without_training_it_keeps_nothing_and_gives_the_same_bits() -> None:
     assert np.array_equal(output.feature, trained.feature)
 
 
+def test_what_it_saves_is_as_large_as_it_says() -> None:
+    layer = (case := case_of((2, 3, 2, 5, 6), num_filters=8)).layer()
+    params, sources = case.inputs(get_ops(), np.float32)
+    images, steps = layer.compute_feature(params, sources, layer_context(get_ops(), 2)).saved
+    assert sum(array.nbytes for array in (images, *(array for step in steps for array in step))) == sum(
+        layer.saved_sizes(2)
+    )
+
+
 @pytest.mark.parametrize(
     ("shape", "conf", "says"),
     [
