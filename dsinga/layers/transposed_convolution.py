@@ -67,7 +67,7 @@ class TransposedConvolution(Layer):
     def _window(self) -> Window:
         """Return the windows of the convolution whose images are the result, ``outputs`` being the result's size."""
         settings, size = self.settings, window_shape(self)[1:]
-        kernel, stride, pad, more = window_sizes(self, settings, kernel=3, stride=1, pad=0, output_pad=0)
+        kernel, stride, pad, more = window_sizes(self, settings, len(size), kernel=3, stride=1, pad=0, output_pad=0)
         if settings.same:
             if any(pad) or any(more):
                 field = "pad" if any(pad) else "output_pad"

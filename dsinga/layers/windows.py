@@ -109,27 +109,26 @@ def window_shape(layer: Layer) -> Shape:
     return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
 
 
-def window_sizes(layer: Layer, conf: WindowConf, **defaults: int) -> list[Sizes]:
-    """Return settings of ``conf``, given by their defaults, along each axis of the images or volumes of ``layer``.
+def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
+    """Return settings of ``conf``, given by their defaults, along two axes of images or three of volumes.
 
     Raises UserError where one is for the depth of images.
     """
-    axes = len(window_shape(layer)) - 1
     for field in [f"{name}_z" for name in defaults] if axes == 2 else []:
         if getattr(conf, field) is not None:
             raise layer.fail(f"takes images, which have no depth; leave {field} out", conf, field)
     return [conf.sizes(name, default, axes) for name, default in defaults.items()]
 
 
-def sliding_window(layer: Layer, conf: WindowConf, stride: int) -> Window:
-    """Return the window of ``conf`` over the images of ``layer``, with a default ``stride``.
+def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()) -> Window:
+    """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
 
     H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
     up); with ``same`` H' = ceil(H / stride). Raises UserError where the window is larger than the padded image, and
     where ``conf`` has both ``same`` and a pad.
     """
-    size = window_shape(layer)[1:]
-    kernel, pad, step = window_sizes(layer, conf, kernel=3, pad=0, stride=stride)
+    size = size or window_shape(layer)[1:]
+    kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
     if conf.same:
         if any(pad):
             field = next(name for name in ("pad", "pad_x", "pad_y", "pad_z") if getattr(conf, name))

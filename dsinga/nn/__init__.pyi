@@ -653,6 +653,90 @@ def Conv3D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
+def Conv3DTranspose(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    output_padding: Size | None = None,
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Transposed convolution of volumes, and its activation (kTransposedConvolution): volumes become ``strides`` times
+    as large.
+
+    As a number ``padding`` says how many pixels of the result are left out on each side.
+
+    Args:
+        filters: the number of channels of the result.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def ConvLSTM2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
+    begins at 0, in Keras at 1.
+
+    Args:
+        filters: the number of channels of the hidden state.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias."""
+
 def Convolution(
     num_filters: int,
     kernel: int | None = None,
@@ -810,6 +894,25 @@ def Cropping2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Images without their outermost pixels (kCropping).
+
+    Args:
+        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
+
+def Cropping3D(
+    cropping: Sides = 0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes without their outermost pixels (kCropping).
 
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
@@ -2151,6 +2254,27 @@ def Padding2D(
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
+def Padding3D(
+    padding: str | Sides = 1,
+    padding_mode: str | tuple[str, str] = 'zero',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
+
+    Args:
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
+
 def Param(
     name: str = '',
     init: Any = None,
@@ -2176,6 +2300,25 @@ def ParamSettings(
 
     What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
     the optimizer's schedule."""
+
+def Permute(
+    dims: list[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
+
+    Args:
+        dims: the axes of a row in their new order, counted from 1; each once."""
 
 def PiecewiseConstantDecay(
     boundaries: Sequence[int],
@@ -2539,6 +2682,25 @@ def ReLU(
     Args:
         negative_slope: the slope for negative inputs."""
 
+def RepeatVector(
+    n: int,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
+
+    Args:
+        n: the number of steps."""
+
 def Rescaling(
     scale: float,
     offset: float = 0.0,
@@ -2820,6 +2982,25 @@ def SpatialDropout2D(
     Args:
         rate: the fraction of units set to zero."""
 
+def SpatialDropout3D(
+    rate: float,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+
+    Args:
+        rate: the fraction of units set to zero."""
+
 def Split(
     parts: int,
     *,
@@ -2959,6 +3140,27 @@ def UpSampling2D(
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, bilinear."""
 
+def UpSampling3D(
+    size: Size = 2,
+    interpolation: str = 'nearest',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
+
+    Args:
+        size: the factor of the size, a number or (rows, columns).
+        interpolation: whether points are repeated or interpolated: nearest, trilinear."""
+
 def Upsampling(
     factor: list[int] = [2],
     method: str = 'kNearest',
@@ -3020,6 +3222,25 @@ def ZeroPadding2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Images with ``padding`` pixels of zeros on every side (kPadding).
+
+    Args:
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def ZeroPadding3D(
+    padding: str | Sides = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""

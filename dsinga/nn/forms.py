@@ -20,7 +20,7 @@ from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
 Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
-Sides = Size | tuple[tuple[int, int], tuple[int, int]]  # or ((above, below), (left, right))
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
 
 
 def further(

@@ -30,14 +30,13 @@ _LAYERS = {
             "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
             _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
             "RandomHue RandomRotation RandomSaturation",
-            _NO_LAYER: "Conv1DTranspose ConvLSTM1D ConvLSTM2D Cropping1D DepthwiseConv1D "
+            _NO_LAYER: "Conv1DTranspose ConvLSTM1D Cropping1D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum RMSNormalization "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "Conv3DTranspose ConvLSTM3D Cropping3D SpatialDropout3D UpSampling3D ZeroPadding3D "
-            "AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),

@@ -90,6 +90,20 @@ def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]
     return {"fans": {"hx": (inputs, gates * units), "hh": (units, gates * units)}}
 
 
+def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the window, the fans and the steps of a recurrent layer over images, as Keras counts them."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes images over steps (batch, steps, channels, height, width), but gets {batch_shape(rows)}; put "
+            "nn.Reshape between, if the steps are channels"
+        )
+    channels, filters, size = rows[1], values["filters"], math.prod(each(writer, values["kernel_size"], 2))
+    fans = {"hx": (channels * size, 4 * filters * size), "hh": (filters * size, 4 * filters * size)}
+    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1)
+    return fields | {"fans": fans, "last": not values["return_sequences"]}
+
+
 def attend(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """Return the sources of an attention in the order of a job, and the fans of its score."""
     query, value, key, lengths = query_value_key(writer)
@@ -263,7 +277,7 @@ def pair(size: Size) -> tuple[int, int]:
     return rows, columns
 
 
-def each(writer: LayerWriter, size: Size, axes: int) -> tuple[int, ...]:
+def each(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
     """Return a size for each of the axes; raise UserError for another number of sizes."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:

@@ -143,6 +143,30 @@ def test_functions_of_volumes_refuse_other_shapes(shape: tuple[int, ...], layers
         nn.Sequential([nn.Input(shape), *layers, nn.Flatten(), nn.Dense(2)]).job(train_steps=1, batch_size=2)
 
 
+def test_a_net_may_make_volumes_larger_again() -> None:
+    """Sizes and padding by axis, beside those of PyTorch's functions for volumes."""
+    x = nn.Input((2, 4, 6, 6))
+    down = nn.MaxPooling3D(2)(nn.Conv3D(4, 3, name="conv")(nn.Padding3D(1, ("edge", "zero", "periodic"))(x)))
+    up = [nn.Conv3DTranspose(4, 2, 2, name="up")(down), nn.UpSampling3D((2, 2, 2), "trilinear")(down)]
+    y = nn.Cropping3D(((1, 1), (0, 1), (0, 0)))(nn.Concatenate(axis=1)(up))
+    model = nn.Model(x, nn.ZeroPadding3D((0, 0, 1), name="wide")(y))
+    model.compile("sgd", "mse")
+    records = np.random.default_rng(0).normal(size=(3, 2, 4, 6, 6)).astype(np.float32)
+    labels = np.zeros((3, 8 * 2 * 5 * 8), np.float32)
+    net = nn.LocalNet(model.job(records, labels, train_steps=1), records, labels)
+    params = net.initial_params()
+    theirs = {name: torch.tensor(value) for name, value in params.items()}
+    t = torch.tensor(records)
+    t = functional.pad(t, (1, 1, 0, 0, 0, 0), "circular")
+    t = functional.pad(functional.pad(t, (0, 0, 0, 0, 1, 1), "replicate"), (0, 0, 1, 1, 0, 0))
+    t = functional.conv3d(t, theirs["conv_weight"].reshape(4, 2, 3, 3, 3), theirs["conv_bias"])
+    t = functional.max_pool3d(t, 2)
+    grown = functional.conv_transpose3d(t, theirs["up_weight"].reshape(4, 4, 2, 2, 2), theirs["up_bias"], 2)
+    t = torch.cat([grown, functional.interpolate(t, scale_factor=2, mode="trilinear")], 1)[:, :, 1:-1, :-1]
+    found = net.predict(params, records, "wide").reshape(3, 8, 2, 5, 8)
+    np.testing.assert_allclose(found, functional.pad(t, (1, 1)).numpy(), atol=1e-5)
+
+
 def test_a_net_of_volumes_is_fitted() -> None:
     """A net that tells where along the depth a volume is bright."""
     rng = np.random.default_rng(0)

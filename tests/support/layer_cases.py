@@ -116,6 +116,13 @@ case("kPooling", "same volumes", {"pooling_conf": {"kernel_z": 2, "stride_x": 1,
 case("kPooling", "whole volumes", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, VOLUMES)
 WIDER = {"num_filters": 3, "kernel": 2, "stride_z": 2, "output_pad_z": 1}
 case("kTransposedConvolution", "volumes", {"transposedconvolution_conf": WIDER}, SMALL)
+case("kPermute", "", {"permute_conf": {"dims": [2, 3, 1]}}, IMAGES)
+case("kRepeat", "", {"repeat_conf": {"times": 3}}, IMAGES)
+case("kRepeat", "rows", {"repeat_conf": {"times": 2}}, ROWS)
+FRAMES = (BATCH, 3, 2, 3, 2)
+case("kConvLSTM", "", {"convlstm_conf": {"num_filters": 2, "kernel": 2}}, FRAMES)
+case("kConvLSTM", "padded", {"convlstm_conf": {"num_filters": 2, "pad": 1, "bias_term": False}}, FRAMES)
+case("kConvLSTM", "last", {"convlstm_conf": {"num_filters": 3, "stride": 2, "same": True, "last": True}}, FRAMES)
 case("kConvolution", "same gray", {"convolution_conf": {"num_filters": 3, "same": True, "kernel": 2}}, (BATCH, 5, 4))
 case("kPooling", "uncounted", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, IMAGES)
 case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)

@@ -244,7 +244,8 @@ layer { name: "errors" type: kFieldError srclayers: ["fields", "grid", "fields"]
   fielderror_conf { masked: true weighted: true channel: ["t", "u", "v", "z"] } }
 """
 
-# Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling.
+# Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling; four steps of images of 6 x 5 through
+# convolutional LSTMs.
 VOLUMES = """
 layer { name: "volumes" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv1" type: kConvolution srclayers: "volumes"
@@ -259,7 +260,13 @@ layer { name: "grow" type: kTransposedConvolution srclayers: "drop1"
   transposedconvolution_conf { num_filters: 5 kernel: 2 stride_x: 2 } }
 layer { name: "left" type: kInnerProduct srclayers: "pool2" innerproduct_conf { num_output: 12 } }
 layer { name: "right" type: kInnerProduct srclayers: "grow" innerproduct_conf { num_output: 12 } }
-layer { name: "sum" type: kAdd srclayers: ["left", "right"] }
+layer { name: "steps" type: kPermute srclayers: "volumes" permute_conf { dims: [2, 1, 3, 4] } }
+layer { name: "encoder" type: kConvLSTM srclayers: "steps"
+  convlstm_conf { num_filters: 5 same: true stride: 2 last: true } }
+layer { name: "again" type: kRepeat srclayers: "encoder" repeat_conf { times: 3 } }
+layer { name: "decoder" type: kConvLSTM srclayers: "again" convlstm_conf { num_filters: 4 kernel: 2 pad: 1 } }
+layer { name: "frames" type: kInnerProduct srclayers: "decoder" innerproduct_conf { num_output: 12 } }
+layer { name: "sum" type: kAdd srclayers: ["left", "right", "frames"] }
 layer { name: "scores" type: kInnerProduct srclayers: "sum" innerproduct_conf { num_output: 10 } }
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
 """
