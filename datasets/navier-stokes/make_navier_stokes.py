@@ -25,7 +25,7 @@ import xarray as xr
 
 VISCOSITY = 1e-3
 VARIANCE = 7**1.5  # of the initial fields: the factor before the operator
-STEP = 0.01  # units of time
+STEP = 0.02  # units of time
 BATCH = 8  # samples that are integrated together
 
 
