@@ -13,6 +13,7 @@ from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.layers.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
+from dsinga.layers.reach import Reach
 from dsinga.ops import Array, Ops
 
 FLOAT_BYTES = 4  # of a number in float32
@@ -130,6 +131,18 @@ class Layer(ABC):
         by a running :class:`dsinga.ops.AsyncCopy`; ``compute_feature`` then takes its result.
         """
         return records
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        """Return which points of its sources the layer needs, along each axis after the channels; None for all points.
+
+        That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
+        tiles; see :mod:`dsinga.net.receptive_field`.
+        """
+        return None
+
+    def same_points(self) -> tuple[Reach, ...]:
+        """Return the reach of a layer whose feature at a point depends on that point of its sources only."""
+        return (Reach(),) * (len(self.shape) - 2)
 
     def expect_sources(self, count: int, optional: int = 0) -> None:
         """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""

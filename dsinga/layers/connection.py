@@ -18,6 +18,7 @@ from dsinga.job.limits import Axis, Parts
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -39,6 +40,9 @@ class Split(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.part_shapes = (self.shape,) * self.settings.num_splits
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output((sources[0],) * len(self.part_shapes))
@@ -102,6 +106,9 @@ class SliceLayer(Layer):
         self.bounds = tuple(bounds)
         before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
         self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(split_at(sources[0], self._bounds(ctx), self.axis))
@@ -173,6 +180,9 @@ class Concate(Layer):
         self.cut = cut_beside(self.axis, "joins the {} of its sources")
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(join(sources, self.axis, ctx.ops))

@@ -12,6 +12,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image
 from dsinga.registry import register
 
@@ -49,6 +50,9 @@ class Convolution(Layer):
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return None if len(self.source_shapes[0]) == 3 else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0], params[1] if self.bias else None
@@ -116,6 +120,10 @@ class Pooling(Layer):
         whole = window.kernel[0] * window.kernel[1]
         leaves_out = not (self.takes_maximum or settings.count_include_pad or (covered == whole).all())
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        is_whole = self.settings.global_pooling or len(self.source_shapes[0]) == 3
+        return None if is_whole else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         kernel, stride, pad = self.window[:3]

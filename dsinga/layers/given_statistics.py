@@ -15,6 +15,7 @@ from dsinga.job.limits import Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 
@@ -69,6 +70,9 @@ class Normalization(Layer):
                 shape = row if len(numbers) == math.prod(row) else row[:1]
                 kept[name] = np.reshape(numbers, shape)[columns.start : columns.stop].reshape(-1).tolist()
         return self.conf.replace(normalization_conf=self.settings.replace(**kept))
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, (mean, std) = sources[0], (self._by_point(param) for param in params)

@@ -12,6 +12,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.points import along, by_axis, interior, points_shape
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 
@@ -53,6 +54,13 @@ class Padding(Layer):
                 )
         padded = (b + n + a for b, n, a in zip(self.before, self.sizes, self.after, strict=True))
         self.shape = (*self.source_shapes[0][:2], *padded)
+
+    def reach(self) -> tuple[Reach, ...]:
+        kinds = {PaddingMode.kPeriodic: "periodic"}
+        return tuple(
+            Reach(1, 1, before, -before, kinds.get(mode, "edge") if before or after else "")
+            for before, after, mode in zip(self.before, self.after, self.modes, strict=True)
+        )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
@@ -138,6 +146,9 @@ class Cropping(Layer):
                 "after" if after[self.sizes.index(min(self.sizes))] else "before",
             )
         self.shape = (*self.source_shapes[0][:2], *self.sizes)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return tuple(Reach(1, 1, -before, before) for before in self.before)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0][interior(self.before, self.sizes)])

@@ -11,6 +11,7 @@ from dsinga.job.limits import Count, Padding
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.layers.windows import Window, WindowConf, as_images, same_window
 from dsinga.ops.types import Pair
 from dsinga.registry import register
@@ -84,6 +85,16 @@ class TransposedConvolution(Layer):
         """The size of the result with the pixels that ``same`` crops."""
         (height, width), extra = self.window.outputs, self.window.extra
         return height + extra[0], width + extra[1]
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        """Return the pixels i whose windows, from i·stride - pad on, cover a pixel of the result."""
+        if len(self.source_shapes[0]) == 3:
+            return None
+        window = self.window
+        return tuple(
+            Reach(1, stride, kernel - pad - stride, pad, "edge" if kernel > stride or pad else "")
+            for kernel, stride, pad in zip(window.kernel, window.stride, window.pad, strict=True)
+        )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None

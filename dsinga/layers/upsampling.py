@@ -14,6 +14,7 @@ from dsinga.layers.base import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Out
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.points import along, by_axis, points_shape
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -43,6 +44,12 @@ class Upsampling(Layer):
         self.is_linear = self.settings.method is UpsamplingMethod.kLinear
         larger = (size * factor for size, factor in zip(sizes, self.factors, strict=True))
         self.shape = (*self.source_shapes[0][:2], *larger)
+
+    def reach(self) -> tuple[Reach, ...]:
+        """Return the points that are repeated; linearly, both neighbours of (j + 1/2) / factor - 1/2."""
+        if not self.is_linear:
+            return tuple(Reach(1, factor) for factor in self.factors)
+        return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in self.factors)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]

@@ -10,6 +10,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import FLOAT_BYTES, Array, Layer, as_text
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops, Pair
 
 
@@ -74,6 +75,14 @@ class Window(NamedTuple):
         if self.extra == (0, 0):
             return []
         return [FLOAT_BYTES * images * (size[0] + self.extra[0]) * (size[1] + self.extra[1])] * 2
+
+    def reach(self) -> tuple[Reach, ...]:
+        """Return which pixels a window covers, along each axis; of padding those that lie outside the image."""
+        extras = self.extra or (0,) * len(self.kernel)
+        return tuple(
+            Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
+            for kernel, stride, pad, extra in zip(self.kernel, self.stride, self.pad, extras, strict=True)
+        )
 
     def pixels(self, size: Pair) -> np.ndarray:
         """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""
