@@ -211,7 +211,7 @@ class Model(Trainable):
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
-            stores = {phase: records.stores.get(name, {}) for phase, records in phases.items()}
+            stores = {phase: records.store_fields(name) for phase, records in phases.items()}
             layers += layers_of_input(conf, stores, batch_size or 32)
         layers += written.layers
         return Job(
