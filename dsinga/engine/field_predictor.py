@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,10 @@ class FieldPredictor:
         self._predictor, self._source, self._layer = predictor, source, layer
         self.layout, self.samples, self.tiles, self.batch = layout, tuple(samples), tuple(tiles), batch
         self.channels, self._masked = channels, tuple(masked)
+        self._known: dict[tuple[str, Range], np.ndarray] = {}  # points of ranges along a dimension
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": {}}
 
     @property
     def variables(self) -> tuple[ChannelGroup, ...]:
@@ -85,18 +89,24 @@ class FieldPredictor:
         return tuple(self._points(dim, box) for dim in part.reader.dims)
 
     def _points(self, dim: str, box: Box) -> np.ndarray:
-        axis = self.layout.axes[dim]
-        if dim in self.samples:
-            return np.unique(axis.positions(*axis.input_range(*box.samples[self.samples.index(dim)]))[0])
-        return self.space_points(dim, box)
+        if dim not in self.samples:
+            return self.space_points(dim, box)
+        ends = box.samples[self.samples.index(dim)]
+        if (dim, ends) not in self._known:
+            axis = self.layout.axes[dim]
+            self._known[dim, ends] = np.unique(axis.positions(*axis.input_range(*ends))[0])
+        return self._known[dim, ends]
 
     def space_points(self, dim: str, box: Box) -> np.ndarray:
         """Return the increasing points along a dimension of space that a box needs."""
         place = self.layout.space.index(dim)
-        tiles = self.tiles[place]
-        ends = [tiles.tile(index) for index in box.tiles[place]]
-        axis = self._tile_axis(place, ends[0])
-        return np.unique(axis.positions(int(axis.starts[0]), self._start(place, ends[1]) + ends[1].size)[0])
+        ends = box.tiles[place]
+        if (dim, ends) not in self._known:
+            first, last = (self.tiles[place].tile(index) for index in ends)
+            axis = self._tile_axis(place, first)
+            points = axis.positions(int(axis.starts[0]), self._start(place, last) + last.size)[0]
+            self._known[dim, ends] = np.unique(points)
+        return self._known[dim, ends]
 
     def predict(self, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
         """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a box.

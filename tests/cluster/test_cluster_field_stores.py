@@ -33,7 +33,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def predicted_and_whole(path: Path, **sizes: int) -> tuple[Any, np.ndarray]:
     """Return the lazy prediction of a store that is written to ``path``, and what it must be."""
     dataset, definition = make_dataset(**sizes), define()
-    dataset.chunk(time=2, latitude=10).to_zarr(path, consolidated=False)
+    dataset.chunk(time=50, latitude=10, longitude=12).to_zarr(path, consolidated=False)
     job = make_job(convolutions())
     params = make_params(job, definition, dataset)
     opened = xr.open_zarr(path, consolidated=False)
@@ -84,7 +84,7 @@ def test_a_persisted_dataset_is_predicted_where_it_is(processes: Client, small_t
 
 @pytest.mark.process
 def test_a_store_is_complete_after_a_worker_is_killed(small_tiles: None, tmp_path: Path) -> None:
-    predicted, whole = predicted_and_whole(tmp_path / "in.zarr", time=60)
+    predicted, whole = predicted_and_whole(tmp_path / "in.zarr", time=200)
     out = tmp_path / "out.zarr"
     with forked_cluster(2) as running:
         written = running.client.compute(predicted.to_zarr(out, compute=False, consolidated=False))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import dask.array as da
@@ -12,13 +14,16 @@ from dsinga.cluster.inference.tile_graph import BlockPlan
 from dsinga.engine.field_predictor import Box, FieldPredictor, Range
 from dsinga.engine.field_rollout import FieldRollout
 
+BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
+
 
 @dataclass(frozen=True)
 class PredictionBlocks:
     """The blocks of a prediction, each computed by one task.
 
-    A block has about half a chunk of the variables along each dimension, or one call of the net where that is more:
-    so a chunk is decoded by few tasks. Which calls of the net a task makes does not change what they give.
+    A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
+    steps that a window reads: so that few tasks decode the same chunk. It has one call of the net at least, and else
+    BLOCK_BYTES, or half a chunk, at most. Which calls of the net a task makes does not change what they give.
     """
 
     predictor: FieldPredictor
@@ -47,23 +52,47 @@ class PredictionBlocks:
         """The number of windows along each dimension of samples."""
         return [len(self.predictor.layout.axes[dim].starts) for dim in self.predictor.samples]
 
-    @property
+    @cached_property
     def _steps(self) -> list[int]:
         """The windows of a block along each dimension of samples, and its tiles along each axis of space."""
-        predictor, steps = self.predictor, []
+        predictor, least, steps = self.predictor, [], []
         for place, dim in enumerate(predictor.samples):
-            batch = predictor.batch if place == self._batch_dim else 1
-            windows = self._chunk(dim) // (2 * predictor.layout.axes[dim].stride)
-            steps.append(batch * max(1, windows // batch) if place == self._batch_dim else 1)
+            axis, is_batch = predictor.layout.axes[dim], place == self._batch_dim
+            least.append(predictor.batch if is_batch else 1)
+            points = max(self._chunk(dim) // 2, 2 * (axis.input_size - axis.size))
+            steps.append(least[-1] * max(1, points // axis.stride // least[-1]) if is_batch else 1)
         for dim, tiles in zip(predictor.layout.space, predictor.tiles, strict=True):
-            steps.append(max(1, self._chunk(dim) // (2 * tiles.core)))
+            least.append(1)
+            steps.append(-(-self._chunk(dim) // tiles.core))
+        for place, (length, few) in enumerate(zip(self._lengths, least, strict=True)):
+            steps[place] = min(steps[place], -(-length // few) * few)
+        most = max(BLOCK_BYTES, *(_chunk_bytes(array) // 2 for array in self.arrays.values()))
+        while self._bytes(steps) > most and steps != least:
+            place = max(range(len(steps)), key=lambda place: steps[place] / least[place])
+            steps[place] = -(-steps[place] // (2 * least[place])) * least[place]
         return steps
 
+    def _bytes(self, steps: Sequence[int]) -> int:
+        """Return the bytes that a block of so many windows and tiles reads and gives."""
+        predictor, samples = self.predictor, len(self.predictor.samples)
+        points = {
+            dim: predictor.layout.axes[dim].input_size + (step - 1) * predictor.layout.axes[dim].stride
+            for dim, step in zip(predictor.samples, steps, strict=False)
+        }
+        cores = [tiles.core * step for tiles, step in zip(predictor.tiles, steps[samples:], strict=True)]
+        for dim, tiles, core in zip(predictor.layout.space, predictor.tiles, cores, strict=True):
+            points[dim] = min(tiles.length, core + tiles.size - tiles.core)
+        read = sum(math.prod(points[dim] for dim in part.reader.dims) for part in predictor.variables)
+        return 4 * (read + math.prod(steps[:samples]) * predictor.channels * math.prod(cores))
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [*self._counts, *map(len, self.predictor.tiles)]
+
     def _ranges(self) -> list[list[Range]]:
-        lengths = [*self._counts, *map(len, self.predictor.tiles)]
         return [
             [(first, min(first + step, length) - 1) for first in range(0, length, step)]
-            for length, step in zip(lengths, self._steps, strict=True)
+            for length, step in zip(self._lengths, self._steps, strict=True)
         ]
 
     @property
@@ -96,3 +125,8 @@ class PredictionBlocks:
             boxes = {part.name: rollout.points(part, box, lead) for part in self.predictor.variables}
             boxes |= {f"lead {number}": rollout.prediction_points(box) for number in rollout.earlier(lead)}
             yield BlockPlan(position, boxes, (box, lead))
+
+
+def _chunk_bytes(array: da.Array) -> int:
+    """Return the bytes of the largest chunk of an array."""
+    return int(array.dtype.itemsize * math.prod(max(sizes, default=0) for sizes in array.chunks))

@@ -117,10 +117,11 @@ class _Source:
         self._starts = [np.cumsum((0, *sizes)) for sizes in array.chunks]
         self._graph = {} if is_computed else dict(array.__dask_graph__())
         self._chunks: dict[tuple[int, ...], Any] = {}
+        self._known: dict[tuple[int, bytes], list[_Run]] = {}
 
     def plan(self, box: Points) -> _BoxPlan:
         """Return the pieces of a box."""
-        runs = [list(_runs(points, starts)) for points, starts in zip(box, self._starts, strict=True)]
+        runs = [self._runs(axis, points) for axis, points in enumerate(box)]
         pieces = [
             _Piece(
                 self._chunk(tuple(run.chunk for run in piece)),
@@ -130,6 +131,13 @@ class _Source:
             for piece in product(*runs)
         ]
         return _BoxPlan(tuple(len(points) for points in box), self.array.dtype, pieces)
+
+    def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
+        """Return the runs of points along an axis, which many boxes share."""
+        key = axis, points.tobytes()
+        if key not in self._known:
+            self._known[key] = list(_runs(points, self._starts[axis]))
+        return self._known[key]
 
     def _chunk(self, index: tuple[int, ...]) -> Any:
         """Return the task that computes a chunk, or its key where it depends on other tasks."""
