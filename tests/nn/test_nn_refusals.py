@@ -70,6 +70,7 @@ NAMES_AND_HABITS = {
     "nn.Conv2D(3, 3, data_format='channels_last')": "features of images are channels first; nn.Input(shape, data",
     "nn.LSTM(3, recurrent_regularizer='l3')": "there is no regularizer 'l3'; these are l1, l2, l1_l2",
     "nn.BatchNormalization(gamma_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
+    "nn.Dense(3, recompute='maybe')": "recompute of Dense is 'maybe'; give True or False",
     "nn.Dense(3, kernel_regularizer=nn.L2)": "the regularizer L2 is a function; call it: nn.L2()",
     "nn.SGD(l2=0.1)": "SGD has no argument 'l2'; give layers kernel_regularizer=nn.L1(0.01) or nn.L2(0.01)",
     "nn.Lion(epsilon=1)": "Lion has no argument 'epsilon'; its steps have no divisor",
