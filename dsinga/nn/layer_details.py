@@ -7,6 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from dsinga.arguments import check_bool
 from dsinga.job import Phase
 from dsinga.layers.base import as_text
 from dsinga.nn.feature import Feature, batch_shape, row_shape
@@ -78,6 +79,7 @@ def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
 
     Of both directions it takes the last step that each has computed. The lengths are those of the recurrent layer.
     """
+    check_bool(f"return_sequences of {writer.name}", values["return_sequences"])
     if values["return_sequences"]:
         return feature
     pool = "ENDS" if values.get("bidirectional") else "LAST"
@@ -85,8 +87,14 @@ def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
 
 
 def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]:
-    """Return the fans of a recurrent layer, which Keras counts for all gates together."""
-    inputs, units = writer.rows(writer.sources[0])[-1], values["units"]
+    """Return the fans of a recurrent layer, which Keras counts for all gates together; raise UserError for vectors."""
+    rows = writer.rows(writer.sources[0])
+    if len(rows) == 1 and not values.get("carry"):  # with it a step at a time, as an agent acts
+        raise writer.fail(
+            f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; leave return_sequences=False out of a "
+            "recurrent layer below, or put nn.Embedding between, if these are codes"
+        )
+    inputs, units = rows[-1], values["units"]
     return {"fans": {"hx": (inputs, gates * units), "hh": (units, gates * units)}}
 
 

@@ -19,7 +19,7 @@ from dsinga.nn.field_metrics import MetricLayer
 from dsinga.nn.losses import metric_names
 from dsinga.nn.symbol import flatten
 from dsinga.nn.writer import NetWriter, make_conf
-from dsinga.registry import entries, nearest, register
+from dsinga.registry import entries, is_user_code, nearest, register
 
 # Other names of metrics, in Keras and scikit-learn.
 ALIASES = {
@@ -72,6 +72,11 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
     ``metrics`` is a name, a function or a layer, a list of these, or, for several outputs, a dict by output or a list
     of lists. Raises UserError for anything else.
     """
+    functions: dict[str, Any] = {}
+    for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
+        name = getattr(metric, "__name__", "")
+        if functions.setdefault(name, metric) is not metric and name:
+            raise UserError(f"two functions of metrics= are called {name!r}; give them different names")
     if isinstance(metrics, Mapping) and len(outputs) == len(metrics) == 1 and not outputs[0]:
         metrics = [*metrics.values()]  # an output whose layer has no name
     if isinstance(metrics, Mapping):
@@ -99,7 +104,11 @@ def metric_name(metric: Metric) -> Reported:
             'metrics are names, as in metrics=["accuracy"], or functions of (labels, predictions) that have a name, as '
             f"in def gap(labels, predictions), not {shown(metric)}"
         )
-    if name not in (known := entries("metric")) or known[name] is not metric:
+    known = entries("metric")
+    ours = [other for other, function in known.items() if not is_user_code(function)]
+    if name in ("loss", "accuracy", *TYPES, *ours) and known.get(name) is not metric or TOP.fullmatch(name):
+        raise UserError(f"the function {name!r} has the name of a metric that there is already; give it another name")
+    if known.get(name) is not metric:
         register("metric", name)(metric)
     return name
 

@@ -109,6 +109,7 @@ def write_net(
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
+        check_one_label(output, builder, label_shapes.get(source.layer))
         written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
         write_metrics(net, metrics[number], output, written.layer, source)
     if SAMPLE_WEIGHT in shapes:
@@ -174,6 +175,16 @@ def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[S
     name = f"{output.layer}_labels"
     net.inputs[name] = make_conf(name, "kRecordInput", [], store_conf={})
     return Feature(name, None)
+
+
+def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ...] | None) -> None:
+    """Raise UserError where an output of sequences has one label a row, which a job would take for each step."""
+    rows = row_shape(output)
+    if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
+        raise UserError(
+            f"the output {output.layer!r} gives {rows[1]} scores for each of {rows[0]} steps, but y has one label a "
+            f"record; give labels by step, (n, {rows[0]}), or make the last recurrent layer return_sequences=False"
+        )
 
 
 def targets(

@@ -345,9 +345,10 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int) -> 
     where = layer.store_conf or layer
     if len(sizes) == 1:
         if batchsize < workers:
+            fewer = "" if micro_batches == 1 else ", fewer micro_batches"
             raise where.error(
                 f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "
-                f"cut over {workers} workers; use at most {batchsize} workers or a larger batchsize",
+                f"cut over {workers} workers; use at most {batchsize} workers{fewer} or a larger batchsize",
                 "batchsize",
             )
         return tuple(cut_evenly(batchsize, workers))

@@ -24,9 +24,7 @@ HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whos
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
 IMAGE_FILES = "convolution normalisation image".split()
-FIELD_FILES = (
-    "convolution_lstm given_statistics group_norm padding permute transposed_convolution upsampling".split()
-)
+FIELD_FILES = "convolution_lstm given_statistics group_norm padding permute transposed_convolution upsampling".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 
