@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.notebook_cells import ROOT, execute, shown, streams, value
 
-pytestmark = [pytest.mark.data, pytest.mark.slow]
+pytestmark = pytest.mark.data
 
 
 @pytest.fixture(scope="module")
