@@ -177,8 +177,7 @@ def _window_size(windows: AppliedWindows) -> Shape:
 def _field_predictor(
     predictor: Predictor, source: str, layer: str, windows: AppliedWindows, tiles: FieldTiles
 ) -> FieldPredictor:
-    counts = [len(axis.starts) for axis in windows.samples]
-    rows = max([1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net)))])
+    rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,
         source,
@@ -186,7 +185,7 @@ def _field_predictor(
         described(windows.layout),
         [axis.name for axis in windows.samples],
         tiles.axes,
-        min(rows, max(counts, default=1)),
+        rows,
         sum(map(windows.channels, windows.targets)),
         list(_masked_targets(windows)),
     )

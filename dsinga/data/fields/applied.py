@@ -159,4 +159,4 @@ def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...]) -> 
     ]
     channels = [dim for dim in dims if dim not in layout.space and dim not in times]
     channels += [dim for dim in dims if dim in times]
-    return Target(name, (*(dim for dim in missing), *dims), tuple(channels), known)
+    return Target(name, (*missing, *dims), tuple(channels), known)
