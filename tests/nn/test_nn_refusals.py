@@ -66,7 +66,6 @@ NAMES_AND_HABITS = {
     "nn.SGD(clipnorm=1)": "SGD has no argument 'clipnorm'; did you mean 'clip_norm'?",
     "nn.HuberLos()": "dsinga.nn has no 'HuberLos'; did you mean 'HuberLoss'?",  # which follows from its class
     "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
-    "from dsinga.nn.losses import MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "from dsinga.extensions import ModelCheckpoint": 'write dsinga.extensions.KeepBest("val_loss")',
     "from dsinga.extensions import KeepBst": "dsinga.extensions has no 'KeepBst'; did you mean 'KeepBest'?",
     "nn.Dense(3).units": "a layer Dense has no 'units'; layer.settings has",

@@ -143,9 +143,9 @@ def initial(net: NeuralNet, dtype: type = np.float64, seed: int = 0) -> Values:
     """Return small params, positive where the layer fills them with ones (scales and variances)."""
     rng = np.random.default_rng(seed)
     return {
-        name: (rng.uniform(-0.5, 0.5, param.shape) * (0.2 if param.spec.initial else 1) + param.spec.initial).astype(
-            dtype
-        )
+        name: (
+            rng.uniform(-0.5, 0.5, param.shape) * (0.2 if np.any(param.spec.initial) else 1) + param.spec.initial
+        ).astype(dtype)
         for name, param in net.params.items()
     }
 

@@ -26,6 +26,7 @@ ATTENTION_FILES = "attention attention_cache positions".split()
 IMAGE_FILES = "convolution normalisation image".split()
 FIELD_FILES = "convolution_lstm given_statistics group_norm padding permute transposed_convolution upsampling".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
+FIELD_LOSS_FILES = "loss point_loss".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 
 
@@ -115,9 +116,15 @@ PAGES = {
     ),
     "settings-losses.md": Page(
         "Settings of losses",
-        "Layer types that are losses; those of reinforcement learning are on [another page]"
-        "(settings-policy-losses.md). Their formulas are in [losses.md](losses.md).",
-        layers(lambda entry: is_loss(entry) and entry.file not in POLICY_FILES),
+        "Layer types that are losses; those of [numbers and fields](settings-field-losses.md) and of [reinforcement "
+        "learning](settings-policy-losses.md) are on other pages. Their formulas are in [losses.md](losses.md).",
+        layers(lambda entry: is_loss(entry) and entry.file not in (*POLICY_FILES, *FIELD_LOSS_FILES)),
+    ),
+    "settings-field-losses.md": Page(
+        "Settings of losses of numbers and fields",
+        "Layer types that are losses of numbers, of fields, and of a class for each point. [losses.md](losses.md) has "
+        "their formulas, [field-losses.md](field-losses.md) examples.",
+        layers(lambda entry: is_loss(entry) and entry.file in FIELD_LOSS_FILES),
     ),
     "settings-policy-losses.md": Page(
         "Settings of losses of policies and values",
