@@ -18,7 +18,7 @@ from dsinga.testing.layer_passes import layer_context
 from tests.support.later_import import functional, torch
 
 THREE = st.tuples(*[st.integers(1, 3)] * 3)
-SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=25)
+SHARED = settings(deadline=None, derandomize=True, database=None, max_examples=15)
 
 
 def volume(seed: int, shape: tuple[int, ...], ops: Ops) -> Any:

@@ -100,7 +100,7 @@ def test_a_convlstm_forecasts_a_wave_better_than_persistence() -> None:
     x, y = waves[:, :3], waves[:, 3:]
     model = models.convlstm((3, 4, 8), 3, out_steps=2, filters=(12,))
     model.compile(nn.Adam(0.03), "mse")
-    model.fit(x, y.reshape(64, -1), batch_size=32, epochs=30, progress=False)
+    model.fit(x, y.reshape(64, -1), batch_size=32, epochs=20, progress=False)
     forecast = model.predict(x).reshape(y.shape)
     persistence = np.repeat(x[:, -1:], 2, axis=1)
     assert np.square(forecast - y).mean() < 0.25 * np.square(persistence - y).mean()
