@@ -28,17 +28,21 @@ def one_direction(kind: str, kernel: np.ndarray, recurrent: np.ndarray, bias: np
     return [*(array.T for array in (*kernels, *recurrents)), *np.split(bias, gates)]
 
 
+def channels_first(kernel: np.ndarray) -> np.ndarray:
+    """Return Keras's kernel (kh, kw, C, F), or one of volumes, as (F, C·kh·kw)."""
+    return np.moveaxis(kernel, (-1, -2), (0, 1)).reshape(kernel.shape[-1], -1)
+
+
 def params_of(kind: str, record: tuple[int, ...], arguments: dict[str, Any]) -> list[np.ndarray]:
     """Return params as Keras's layer has its weights, which are ``numbers`` of their shapes."""
-    if kind in ("Conv2D", "Conv2DTranspose"):
-        size = arguments["kernel_size"]
-        rows, columns = size if isinstance(size, tuple) else (size, size)
-        if kind == "Conv2DTranspose":
-            kernel = numbers(rows, columns, arguments["filters"], record[-1])
-            return [kernel.transpose(3, 2, 0, 1).reshape(record[-1], -1), numbers(arguments["filters"])]
-        kernel = numbers(rows, columns, record[-1], arguments["filters"])
-        filters = kernel.transpose(3, 2, 0, 1).reshape(len(kernel.T), -1)
-        return [filters, numbers(arguments["filters"])]
+    if kind.startswith("Conv"):
+        size, filters, channels = arguments["kernel_size"], arguments["filters"], record[-1]
+        size = size if isinstance(size, tuple) else (size,) * (2 if "2D" in kind else 3)
+        if kind == "ConvLSTM2D":
+            kernels = [numbers(*size, inputs, 4 * filters) for inputs in (channels, filters)]
+            return [*map(channels_first, kernels), numbers(4 * filters)]
+        sides = (filters, channels) if kind.endswith("Transpose") else (channels, filters)
+        return [channels_first(numbers(*size, *sides)), numbers(filters)]
     *wrapper, kind = kind.split()
     gates = {"GRU": 3, "LSTM": 4, "SimpleRNN": 1}.get(kind)
     if gates is None:
@@ -52,12 +56,15 @@ def params_of(kind: str, record: tuple[int, ...], arguments: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_keras_computes(name: str):
     kind, arguments, record = LAYERS[name]
-    images = len(record) == 3
-    data_format = {"data_format": "channels_last"} if images else {}
-    model = nn.Sequential([nn.Input(record, **data_format), layer_of(kind, arguments)])
+    x, images, frames = numbers(3, *record), len(record) in (3, 4), kind == "ConvLSTM2D"
+    data_format = {"data_format": "channels_last"} if images and not frames else {}
+    if frames:
+        x = np.ascontiguousarray(np.moveaxis(x, -1, 2))
+    model = nn.Sequential([nn.Input(x.shape[1:] if frames else record, **data_format), layer_of(kind, arguments)])
     model.set_weights(params_of(kind, record, arguments))
-    y = model.predict(numbers(3, *record))
-    np.testing.assert_allclose(np.moveaxis(y, 1, -1) if images else y, FIGURES["layers"][name], **CLOSE)
+    y = model.predict(x)
+    y = np.moveaxis(y, -3 if frames else 1, -1) if images else y
+    np.testing.assert_allclose(y, FIGURES["layers"][name], **CLOSE)
 
 
 def trained(name: str, **more: Any) -> tuple[nn.Sequential, list[float]]:

@@ -19,6 +19,7 @@ import numpy as np
 
 FILE = Path(__file__).parents[1] / "nn" / "keras_figures.json"
 ODD, EVEN = (7, 5, 3), (6, 8, 2)
+VOLUME, FRAMES = (5, 4, 6, 2), (3, 6, 5, 2)
 
 # By name: the layer, its arguments, and the shape of a record.
 LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
@@ -36,6 +37,16 @@ LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "bilinear upsampling": ("UpSampling2D", {"size": (2, 3), "interpolation": "bilinear"}, ODD),
     "zero padding": ("ZeroPadding2D", {"padding": ((1, 2), (3, 0))}, ODD),
     "cropping": ("Cropping2D", {"cropping": ((1, 2), (0, 1))}, ODD),
+    "conv of volumes": ("Conv3D", {"filters": 2, "kernel_size": (2, 3, 4), "strides": 2, "padding": "same"}, VOLUME),
+    "transposed conv of volumes": ("Conv3DTranspose", {"filters": 2, "kernel_size": (2, 3, 4), "strides": 2}, VOLUME),
+    "max of volumes": ("MaxPooling3D", {"pool_size": (2, 3, 2), "strides": 2, "padding": "same"}, VOLUME),
+    "mean of volumes": ("AveragePooling3D", {"pool_size": (2, 3, 2), "strides": 2, "padding": "same"}, VOLUME),
+    "conv LSTM": (
+        "ConvLSTM2D",
+        {"filters": 3, "kernel_size": (2, 3), "strides": 2, "padding": "same", "return_sequences": True},
+        FRAMES,
+    ),
+    "last of conv LSTM": ("ConvLSTM2D", {"filters": 3, "kernel_size": 4, "return_sequences": False}, FRAMES),
     "reshape": ("Reshape", {"target_shape": (4, -1)}, (6, 8)),
     "flatten": ("Flatten", {}, (6, 8)),
     "last of GRU": ("GRU", {"units": 3, "return_sequences": False}, (6, 4)),
