@@ -25,7 +25,7 @@ class ElementwiseFunction(Layer):
 
     source_kind = SourceKind.kAnyShape
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     @abstractmethod
     def forward(self, x: Array, ops: Ops) -> Array:
@@ -78,7 +78,7 @@ class PReLU(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -241,7 +241,7 @@ class Dropout(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ratio = sources[0], self.settings.dropout_ratio

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
@@ -12,6 +15,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.region import Region
 from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image
 from dsinga.registry import register
 
@@ -33,7 +37,7 @@ class Convolution(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToAll, width="num_filters")
+    cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
     rounds_source = rounds_gradient = True
 
@@ -72,6 +76,20 @@ class Convolution(Layer):
         channels, *size = self.image_shape()
         return self.window.extended_sizes(rows * channels, (size[0], size[1]))
 
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        return self.window.source_points(axis - 2, start, stop, self.source_shapes[0][axis])
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return window_part(self, region, source_shapes)
+
+
+def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
+    """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
+    part = copy.copy(layer)
+    part.source_shapes, part.shape = tuple(source_shapes), region.part(layer.shape)
+    part.window = layer.window.in_region(region)
+    return part
+
 
 @register("layer", kPooling=207, kCPooling=208, kCudnnPool=251)
 class Pooling(Layer):
@@ -93,7 +111,7 @@ class Pooling(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -111,6 +129,8 @@ class Pooling(Layer):
                 "pad",
             )
         self.takes_maximum = settings.pool is PoolMethod.MAX
+        if self.takes_maximum:
+            self.source_fill = -math.inf
         self.shape = (self.source_shapes[0][0], self.image_shape()[0], *window.outputs)
         covered = window.pixels(self.image_shape()[1:])
         whole = window.kernel[0] * window.kernel[1]
@@ -153,3 +173,12 @@ class Pooling(Layer):
     def backward_sizes(self, rows: int) -> list[int]:
         channels, *size = self.image_shape()
         return self.window.extended_sizes(rows * channels, (size[0], size[1]))
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        return self.window.source_points(axis - 2, start, stop, self.source_shapes[0][axis])
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = window_part(self, region, source_shapes)
+        if self.factor is not None:
+            part.factor = region.of(self.factor, missing=2)
+        return part

@@ -135,7 +135,7 @@ class Mnist(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scale, shift = self.settings.norm_a, self.settings.norm_b

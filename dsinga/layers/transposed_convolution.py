@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import required, setting
@@ -11,6 +14,7 @@ from dsinga.job.limits import Count, Padding
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.region import FILL, Region
 from dsinga.layers.windows import Window, WindowConf, as_images, same_window
 from dsinga.ops.types import Pair
 from dsinga.registry import register
@@ -43,7 +47,7 @@ class TransposedConvolution(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToAll, width="num_filters")
+    cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
     rounds_source = rounds_gradient = True
 
@@ -81,9 +85,9 @@ class TransposedConvolution(Layer):
 
     @property
     def _extended(self) -> Pair:
-        """The size of the result with the pixels that ``same`` crops."""
-        (height, width), extra = self.window.outputs, self.window.extra
-        return height + extra[0], width + extra[1]
+        """The size of the result with the pixels that ``same``, or the part of a layer cut by space, crops."""
+        (height, width), extra, lead = self.window.outputs, self.window.extra, self.window.lead
+        return lead[0] + height + extra[0], lead[1] + width + extra[1]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None
@@ -106,3 +110,33 @@ class TransposedConvolution(Layer):
 
     def backward_sizes(self, rows: int) -> list[int]:
         return self.window.extended_sizes(rows * self.shape[1], self.window.outputs)[:1]
+
+    def _sources(self, axis: int, start: int, stop: int) -> range:
+        """Return the rows (``axis`` 0) or columns (1) whose kernels cover the result's from ``start`` to ``stop`` - 1.
+
+        They may lie beyond the images.
+        """
+        kernel, stride, pad = (pair[axis] for pair in self.window[:3])
+        first = min(-((kernel - 1 - start - pad) // stride), (start + pad) // stride)
+        last = max((stop - 1 + pad) // stride, -((kernel - stop - pad) // stride))
+        return range(first, last + 1)
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        points = np.array(self._sources(axis - 2, start, stop))
+        return np.where((points < 0) | (points >= self.source_shapes[0][axis]), FILL, points)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return a part that adds up whole kernels of its sources, and crops the result to the region."""
+        fields = {name: list(getattr(self.window, name)) for name in ("pad", "outputs", "extra", "lead")}
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            image, sources = axis - 2, self._sources(axis - 2, start, stop)
+            kernel, stride, pad = (pair[image] for pair in self.window[:3])
+            lead = start + pad - sources.start * stride
+            size = (len(sources) - 1) * stride + kernel
+            values = {"pad": 0, "outputs": stop - start, "lead": lead, "extra": size - lead - (stop - start)}
+            for name, value in values.items():
+                fields[name][image] = value
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        part.window = self.window._replace(**{name: tuple(pair) for name, pair in fields.items()})
+        return part

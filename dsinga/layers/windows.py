@@ -10,6 +10,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import FLOAT_BYTES, Array, Layer, as_text
+from dsinga.layers.region import FILL, Region
 from dsinga.ops import Ops, Pair
 
 
@@ -45,7 +46,8 @@ class WindowConf(Settings):
 class Window(NamedTuple):
     """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W').
 
-    ``extra`` is how many more pixels of padding are below and on the right of an image than above and on the left.
+    ``extra`` is how many more pixels of padding are below and on the right of an image than above and on the left,
+    ``lead`` how many are above and on the left beside ``pad``.
     """
 
     kernel: Pair
@@ -53,27 +55,47 @@ class Window(NamedTuple):
     pad: Pair
     outputs: Pair
     extra: Pair = (0, 0)
+    lead: Pair = (0, 0)
 
     def extend(self, x: Array, ops: Ops, fill: float = 0.0) -> Array:
-        """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``, as kernels pad symmetrically."""
-        if self.extra == (0, 0):
+        """Return images (B, C, H, W) with ``lead`` and ``extra`` pixels of ``fill``, as kernels pad symmetrically."""
+        if self.extra == self.lead == (0, 0):
             return x
         batch, channels, height, width = x.shape
-        rows = ops.xp.full((batch, height + self.extra[0], width + self.extra[1], channels), fill, x.dtype)
-        rows[:, :height, :width] = x.transpose(0, 2, 3, 1)
+        (top, left), (below, right) = self.lead, self.extra
+        rows = ops.xp.full((batch, top + height + below, left + width + right, channels), fill, x.dtype)
+        rows[:, top : top + height, left : left + width] = x.transpose(0, 2, 3, 1)
         return rows.transpose(0, 3, 1, 2)
 
     def crop(self, extended: Array) -> Array:
         """Undo :meth:`extend`."""
-        if self.extra == (0, 0):
+        if self.extra == self.lead == (0, 0):
             return extended
-        return extended[:, :, : extended.shape[2] - self.extra[0], : extended.shape[3] - self.extra[1]]
+        (top, left), (below, right) = self.lead, self.extra
+        return extended[:, :, top : extended.shape[2] - below, left : extended.shape[3] - right]
 
     def extended_sizes(self, images: int, size: Pair) -> list[int]:
         """Return the bytes of ``images`` extended images of ``size`` and of their gradient, none without ``extra``."""
-        if self.extra == (0, 0):
+        if self.extra == self.lead == (0, 0):
             return []
-        return [FLOAT_BYTES * images * (size[0] + self.extra[0]) * (size[1] + self.extra[1])] * 2
+        height, width = (size[axis] + self.lead[axis] + self.extra[axis] for axis in (0, 1))
+        return [FLOAT_BYTES * images * height * width] * 2
+
+    def source_points(self, axis: int, start: int, stop: int, size: int) -> np.ndarray:
+        """Return the rows (``axis`` 0) or columns (1) of an image of ``size`` under the windows from start to stop - 1.
+
+        FILL is for padding.
+        """
+        first = start * self.stride[axis] - self.pad[axis]
+        points = np.arange(first, (stop - 1) * self.stride[axis] - self.pad[axis] + self.kernel[axis])
+        return np.where((points < 0) | (points >= size), FILL, points)
+
+    def in_region(self, region: Region) -> Window:
+        """Return the window of a part that gets the points of :meth:`source_points`, its padding included."""
+        pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            pad[axis - 2], outputs[axis - 2], extra[axis - 2] = 0, stop - start, 0
+        return self._replace(pad=_pair(pad), outputs=_pair(outputs), extra=_pair(extra))
 
     def pixels(self, size: Pair) -> np.ndarray:
         """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""
