@@ -66,6 +66,12 @@ class NetConf(Message):
     unroll_len: Steps = 1
     recompute: Natural = 0
 
+    @property
+    def by_space(self) -> bool:
+        """Whether layers are cut by space, so that a batch may have fewer rows than there are workers."""
+        dims = (self.partition_dim if layer.partition_dim is None else layer.partition_dim for layer in self.layer)
+        return any(dim > 1 for dim in dims)
+
 
 class SyncEdgeConf(Message):
     """Two server groups that synchronise with each other."""

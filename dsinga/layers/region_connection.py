@@ -15,6 +15,7 @@ from dsinga.layers.context import Context
 from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.points import along
 from dsinga.layers.region import FILL, PointRun
+from dsinga.ops.types import FLOAT32
 
 Index = tuple[slice, ...]
 
@@ -75,7 +76,7 @@ class RegionJoin(Layer):
         self.padding = tuple((along(axis, run.target), run.length) for axis, run in padding)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        y = ctx.ops.empty((*self._rows(sources), *self.shape[1:]), sources[0].dtype)
+        y = ctx.ops.empty(self.shape, sources[0].dtype if sources else FLOAT32)  # no sources: padding alone
         for index, _ in self.padding:
             y[index] = self.fill
         for piece, source in zip(self.pieces, sources, strict=True):
@@ -93,9 +94,6 @@ class RegionJoin(Layer):
         part = grad[self._target(piece)]
         repeated = tuple(axis for axis, run in zip(self.axes, piece.runs, strict=True) if run.step == 0)
         return ctx.ops.cast_like(ctx.ops.to_float32(part).sum(axis=repeated, keepdims=True), grad) if repeated else part
-
-    def _rows(self, sources: Arrays) -> tuple[int]:
-        return (self.shape[0] if 0 in self.axes else len(sources[0]),)
 
     def _target(self, piece: Piece) -> Index:
         index = [slice(None)] * len(self.shape)
