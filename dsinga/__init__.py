@@ -27,17 +27,20 @@ if TYPE_CHECKING:
         train,
         translate,
     )  # fmt: skip
+    from dsinga.data import windows
     from dsinga.job import Job, load, loads
 
 __all__ = [
     "Cancelled", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net", "compare_with_plan",
     "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan", "predict",
     "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train", "translate",
+    "windows",
 ]  # fmt: skip
 
 # The module of each public name that is imported when it is first used.
 _MODULES = dict.fromkeys(set(__all__) - globals().keys(), "dsinga.api")
 _MODULES |= dict.fromkeys(("Job", "load", "loads"), "dsinga.job")
+_MODULES["windows"] = "dsinga.data"
 # Folders that users import, or reach as attributes.
 _SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "plotting", "rl")
 

@@ -17,6 +17,8 @@ def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> 
     with labels (n,) of k classes are k questions, one class against the others; with labels (n, k) of 0 and 1 each
     column is one. Raises UserError for other labels.
     """
+    if labels.dtype.kind not in "biuf":
+        raise UserError(f"the metric {metric!r} takes labels that are numbers, such as 0 and 1, not {labels.flat[0]!s}")
     predictions = predictions[:, None] if predictions.ndim == 1 else predictions
     n, k = predictions.shape
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -61,13 +63,13 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.
 
     A tie counts half (Mann and Whitney). Of several classes or labels it is the mean, one against the others, of those
-    that have both answers; NaN if none has. It is exact, as scikit-learn's roc_auc_score; Keras' AUC has 200
-    thresholds.
+    that have both answers; NaN if none has, and of scores that are NaN. It is exact, as scikit-learn's roc_auc_score;
+    Keras' AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
         _, yes, no = counts_by_score(answers, scores)
-        if not len(yes) or not yes[-1] or not no[-1]:
+        if not len(yes) or not yes[-1] or not no[-1] or np.isnan(scores).any():
             areas.append(math.nan)
             continue
         steps = np.diff(no, prepend=0)
@@ -80,12 +82,12 @@ def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return Σ (recall - recall before)·precision over the scores, highest first: the area under precision and recall.
 
     It is scikit-learn's average_precision_score. Of several classes or labels it is the mean of those that have a yes;
-    NaN if none has.
+    NaN if none has, and of scores that are NaN.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):
         _, yes, no = counts_by_score(answers, scores)
-        if not len(yes) or not yes[-1]:
+        if not len(yes) or not yes[-1] or np.isnan(scores).any():
             means.append(math.nan)
             continue
         means.append(float((np.diff(yes, prepend=0) * yes / (yes + no)).sum() / yes[-1]))

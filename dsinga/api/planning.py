@@ -93,14 +93,14 @@ def plan(
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text such as "2GB" or "1.5 GiB" says. Raises UserError for another text."""
+    """Return the bytes that a text such as "2GB" or "1.5 GiB" says. Raises UserError for another, and below 1 MiB."""
     from dask.utils import parse_bytes
 
     try:
         size = int(parse_bytes(text))
     except ValueError:
         size = 0
-    if size < 1:
+    if size < 1 << 20:
         raise UserError(f"memory must be a size such as 2GB or 512MiB, not {text!r}")
     return size
 

@@ -29,13 +29,20 @@ class AugmentationList:
     """
 
     def __init__(
-        self, augmentations: Sequence[Augmentation], stored_shape: Shape, seed: int, training: bool, classes: int = 0
+        self,
+        augmentations: Sequence[Augmentation],
+        stored_shape: Shape,
+        seed: int,
+        training: bool,
+        classes: int = 0,
+        channels_last: bool = False,
     ):
         self._augmentations, self._seed, self._training = tuple(augmentations), seed, training
         self._has_rows = len(stored_shape) == 2 and len(augmentations[0].facts.shape) == 3  # without channels
+        self._channels_last = channels_last
         self.stored_shape = stored_shape
         last = augmentations[-1].shape
-        self.shape = last[1:] if self._has_rows else last
+        self.shape = last[1:] if self._has_rows else (*last[1:], last[0]) if channels_last else last
         self.partners = sum(isinstance(augmentation, Mixing) for augmentation in augmentations) if training else 0
         self.classes = classes
 
@@ -62,7 +69,7 @@ class AugmentationList:
         if labels is not None:
             labels = self.cut_labels(labels)
         if not self._training:
-            return self._without_channels(self._evaluate(records)), labels
+            return self._as_stored(self._evaluate(records)), labels
         if self.partners and labels is not None:
             labels = self._as_floats(labels)
         for stream, augmentation in enumerate(self._augmentations):
@@ -74,11 +81,11 @@ class AugmentationList:
                     labels = _mixed(labels, shares)
             else:
                 records = augmentation.augment(records, draws)
-        return self._without_channels(records), labels
+        return self._as_stored(records), labels
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
         """Return records (n, *stored_shape) in the shape (n, *shape), without randomness."""
-        return self._without_channels(self._evaluate(self._as_images(records)))
+        return self._as_stored(self._evaluate(self._as_images(records)))
 
     def cut_labels(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels of records of ``shape``: of sequences that are cut, the first of (n, T) step labels."""
@@ -95,9 +102,14 @@ class AugmentationList:
 
     def _as_images(self, records: np.ndarray) -> np.ndarray:
         """Return records as the augmentations take them: those of the first one's shape."""
+        if self._channels_last:
+            return np.ascontiguousarray(np.moveaxis(records.reshape(len(records), *self.stored_shape), -1, 1))
         return records.reshape(len(records), *self._augmentations[0].facts.shape)
 
-    def _without_channels(self, records: np.ndarray) -> np.ndarray:
+    def _as_stored(self, records: np.ndarray) -> np.ndarray:
+        """Return images (n, C, H, W) with their axes as those of stored records."""
+        if self._channels_last:
+            return np.ascontiguousarray(np.moveaxis(records, 1, -1))
         return records[:, 0] if self._has_rows else records
 
     def _as_floats(self, labels: np.ndarray) -> np.ndarray:
@@ -111,6 +123,11 @@ class AugmentationList:
         vectors = np.zeros((len(labels), self.classes), np.float32)
         vectors[np.arange(len(labels)), labels] = 1
         return vectors
+
+
+def mixes(conf: StoreConf) -> bool:
+    """Whether an input layer mixes training records, and their labels, with those of others."""
+    return any(issubclass(resolve(message), Mixing) for message in conf.augment)
 
 
 def _mixed(labels: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -153,12 +170,16 @@ def create_augmentations(
         return None
     stored = tuple(conf.shape) or tuple(shape)
     if math.prod(stored) != math.prod(shape):
+        of_stored = None if training else create_augmentations(layer, conf, stored, dtype, seed=seed, training=False)
+        if of_stored is not None and of_stored.shape == tuple(shape):  # records to predict that are cropped already
+            return create_augmentations(layer, conf.replace(shape=[]), shape, dtype, seed=seed, training=False)
         raise conf.error(
             f"layer {layer!r}: store_conf gives a record the shape {stored} ({math.prod(stored)} numbers), but the "
             f"store has records of {tuple(shape)} ({math.prod(shape)} numbers); leave shape out, or make them equal",
             "shape",
         )
-    images = (1, *stored) if len(stored) == 2 else stored
+    channels_last = conf.channels_last and len(stored) == 3  # the layer refuses other records
+    images = (1, *stored) if len(stored) == 2 else (stored[2], *stored[:2]) if channels_last else stored
     facts = RecordFacts(layer, images, np.dtype(dtype))
     augmentations: list[Augmentation] = []
     for message in conf.augment:
@@ -178,4 +199,4 @@ def create_augmentations(
                 f"has classes: {classes}, but there is a label {label_range[1]:g}; give {label_range[1] + 1:g} or more",
                 "classes",
             )
-    return AugmentationList(augmentations, stored, seed, training, classes)
+    return AugmentationList(augmentations, stored, seed, training, classes, channels_last)

@@ -85,10 +85,12 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
 @click.option("--data", metavar="NAME", help="Name of the array of records in a zarr group [default: guessed].")
 @click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
 def info(source: str, data: str | None, label: str | None) -> None:
-    """Describe the records of SOURCE: the path or URL of a store, or of any other zarr array or group."""
-    from dsinga.data import describe, open_records
+    """Describe the records of SOURCE: the path or URL of a store, of any other zarr, or of a Dataset (zarr, netCDF)."""
+    from dsinga.data import describe, describe_dataset, is_dataset, open_records
 
-    for name, value in describe(open_records(source, data=data, label=label)).items():
+    fields = data is None and label is None and is_dataset(source)
+    facts = describe_dataset(source) if fields else describe(open_records(source, data=data, label=label))
+    for name, value in facts.items():
         click.echo(f"{name:18} {_text(name, value)}")
 
 

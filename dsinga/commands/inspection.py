@@ -31,6 +31,7 @@ def show(
         expected_memory,
         print_memory,
         print_net,
+        print_padding,
         print_parts,
         print_precision,
         print_settings,
@@ -52,6 +53,7 @@ def show(
     if phase == "train":
         print_settings(job, net)
         print_precision(job, net)
+        print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(net._repr_html_(), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 import rich.box
@@ -10,6 +11,7 @@ import rich.console
 import rich.table
 
 from dsinga.api import roots, with_workers
+from dsinga.data.sequence_lengths import padding_share
 from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.layers.declarations import Bfloat16
@@ -18,6 +20,8 @@ from dsinga.planner.memory import Memory, worker_memory
 from dsinga.training import check_patterns, create_updater, describe_settings
 from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.processor import PRECISIONS, cpu_ops
+
+PADDING_BATCHES = 200  # that are read for the share of padding
 
 
 def print_net(net: NeuralNet) -> None:
@@ -76,6 +80,28 @@ def print_precision(job: Job, net: NeuralNet | PartitionedNet) -> None:
     names = [layer.name for layer in layers if layer.bf16 is Bfloat16.kNothing and not layer.is_input]
     if job.precision is Precision.kBF16 and names:
         click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
+
+
+def print_padding(job: Job, data_root: str | None = None) -> None:
+    """Print the share of padding in shuffled batches, and in those by length, where the job has group_by_length.
+
+    Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
+    """
+    try:
+        reader = open_batch_reader(with_workers(job, 1), Phase.kTrain, 1, roots(job, data_root))
+    except UserError:  # stores are missing
+        return
+    sampler = reader.sampler
+    if (lengths := sampler.lengths) is not None:
+        steps = range(min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize)))
+        shuffled, by_length = (
+            padding_share([lengths.of(order.rows(step)) for step in steps])
+            for order in (replace(sampler, lengths=None), sampler)
+        )
+        click.echo(
+            f"padding, up to the longest sequence of a batch: {shuffled:.1%} of the steps in shuffled batches, "
+            f"{by_length:.1%} by length (group_by_length: {sampler.grouped})"
+        )
 
 
 def print_memory(memories: Sequence[Memory]) -> None:

@@ -3,6 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.column import Column
+from dsinga.data.fields.definition import WindowDefinition, define_windows
+from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.statistics import FieldStatistics, field_statistics
+from dsinga.data.fields.summary import describe_dataset, is_dataset
+from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.prefetch import Prefetch
@@ -26,6 +31,8 @@ __all__ = [
     "Batch",
     "Column",
     "DataSource",
+    "FieldStatistics",
+    "FieldWindows",
     "Prefetch",
     "Record",
     "RecordSource",
@@ -33,11 +40,16 @@ __all__ = [
     "Sampler",
     "StoreContents",
     "Verified",
+    "WindowDefinition",
     "Windows",
     "ZarrSource",
     "connect_sources",
+    "define_windows",
     "describe",
+    "describe_dataset",
+    "field_statistics",
     "import_records",
+    "is_dataset",
     "open_labels",
     "open_records",
     "open_store",
@@ -46,6 +58,7 @@ __all__ = [
     "resolve",
     "stack",
     "verify_store",
+    "windows",
     "write_csv",
     "write_store",
 ]

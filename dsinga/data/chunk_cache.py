@@ -42,11 +42,21 @@ class ChunkCache:
         """Bytes that the cache may keep: more than the default while a source with large blocks is in use."""
         return max([self._limit, *self._reserved.values()])
 
+    def bytes_of(self, content: Hashable) -> int:
+        """Return the bytes of the chunks of ``content`` that are kept."""
+        with self._lock:
+            entries = [entry for key, entry in self._entries.items() if key[0] == content and entry.done()]
+            return sum(entry.result().nbytes for entry in entries)
+
     def reserve(self, source: Any, block_bytes: int) -> None:
         """Make room for the blocks of ``block_bytes`` that are mixed in training, as long as ``source`` exists."""
-        if MIXED_BLOCKS * block_bytes > self._limit:
+        self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
+
+    def reserve_bytes(self, source: Any, count: int) -> None:
+        """Let the cache keep ``count`` bytes, if it may not keep more otherwise, as long as ``source`` exists."""
+        if count > self._limit:
             with self._lock:
-                self._reserved[source] = MIXED_BLOCKS * block_bytes
+                self._reserved[source] = count
 
     def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
         """Drop the chunks of ``contents`` when ``source``, and every other source with the same contents, is gone."""
@@ -74,6 +84,11 @@ class ChunkCache:
             if entry.done():  # raised by ``load`` itself
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
+
+    def has(self, key: tuple[Hashable, ...]) -> bool:
+        """Whether the chunk ``key`` is cached, or being loaded."""
+        with self._lock:
+            return key in self._entries
 
     def clear(self) -> None:
         """Drop all chunks but those that are being loaded."""

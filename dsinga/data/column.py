@@ -69,6 +69,11 @@ class Column(ABC):
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
+    def sample_rows(self) -> int:
+        """Rows that a check or a summary loads at once: those of a block."""
+        return min(self.block, self.length)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of the largest block in memory."""
         return min(self.block, self.length) * self.row_bytes

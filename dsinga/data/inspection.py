@@ -59,12 +59,12 @@ def describe(source: RecordSource) -> dict[str, Any]:
         "labels": None if counts is None else {names.get(label, str(label)): n for label, n in counts.items()},
     }
     if source.has_labels and counts is None:
-        facts["label_values"] = _statistics(_label_parts(source))
+        facts["label_values"] = statistics(_label_parts(source))
     facts["outputs"] = _outputs(source, counts)
     facts["vocabulary"] = len(source.vocabulary)
     if steps := _steps(source):
         facts["steps"] = steps
-    facts["sample"] = _statistics(_data_parts(source))
+    facts["sample"] = statistics(_data_parts(source))
     return facts
 
 
@@ -86,8 +86,10 @@ def _label_parts(source: RecordSource) -> Iterator[np.ndarray]:
 
 def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
     unlabelled, blocks = source.without_labels(), -(-len(source) // source.block)
+    rows = source.columns[0].sample_rows
     for index in np.unique(np.linspace(0, blocks - 1, SAMPLED_BLOCKS).round().astype(int)):
-        yield unlabelled.read(np.arange(index * source.block, min((index + 1) * source.block, len(source))))[0]
+        start = index * source.block
+        yield unlabelled.read(np.arange(start, min(start + rows, len(source))))[0]
 
 
 def _histogram(source: RecordSource) -> dict[int, int] | None:
@@ -116,7 +118,7 @@ def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
     return None if span is None or span[0] < 0 else max(span[1] + 1, len(source.classes))
 
 
-def _statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
+def statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
     """Return rows, min, max, mean and standard deviation of arrays, combined as by Chan, Golub and LeVeque (1983)."""
     rows = count = nonfinite = 0
     low, high, mean, squares = np.inf, -np.inf, 0.0, 0.0

@@ -34,8 +34,8 @@ class RecordSource:
         shape: shape of one record.
         dtype: dtype of one record: uint8, int32 or float32.
         block: rows that are read and shuffled together.
-        label_shape: shape of one record's label: (), (T,) for sequences with a label for each step, or (K,) for
-            several targets.
+        label_shape: shape of one record's label: (), (T,) for sequences with a label for each step, (K,) for several
+            targets, or (C, *space) for targets that are fields.
         label_dtype: int64, float32, or None without labels.
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
@@ -57,6 +57,7 @@ class RecordSource:
 
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     allows_nonfinite = False
+    reads_ahead = False  # whether ``prepare`` does anything
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
     def __init__(
@@ -139,6 +140,9 @@ class RecordSource:
             UserError: a block cannot be read, or has NaN or infinity.
         """
         return self._gather(self._data, rows), self.read_labels(rows)
+
+    def prepare(self, rows: Any) -> None:
+        """Begin to read what ``rows`` will need, where that is worth while; returns at once."""
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
+
+from dsinga.data.sequence_lengths import SequenceLengths
 
 MIXED_CHUNKS = 8  # the number of chunks whose records are mixed at any time
 
@@ -28,6 +30,8 @@ class Sampler:
         chunk: rows of a chunk of the store.
         shuffle: False gives the store's order, for test and validation.
         skip: number of records skipped at the start, SINGA's ``random_skip``.
+        lengths: those of the records, where batches are of similar lengths; without ``shuffle`` they have no effect.
+        grouped: how many batches are then sorted by length at a time.
     """
 
     length: int
@@ -36,6 +40,8 @@ class Sampler:
     chunk: int
     shuffle: bool = True
     skip: int = 0
+    lengths: SequenceLengths | None = None
+    grouped: int = 0
 
     def __post_init__(self) -> None:
         assert min(self.length, self.batchsize, self.chunk) > 0, self
@@ -50,7 +56,45 @@ class Sampler:
         start, stop = first + start, first + (self.batchsize if stop is None else stop)
         if not self.shuffle:
             return np.arange(start, stop) % self.length
+        if self.lengths is not None and self.grouped:
+            return self._rows_by_length(start, stop, self.lengths)
+        return self._shuffled(start, stop)
+
+    def _shuffled(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows at positions ``start`` to ``stop`` of the endless shuffled order."""
         return np.concatenate([np.empty(0, np.int64), *self._rows_by_slot(start, stop)])
+
+    def _rows_by_length(self, start: int, stop: int, lengths: SequenceLengths) -> np.ndarray:
+        """Return the rows at these positions where the rows of ``grouped`` batches are exchanged by their lengths."""
+        size = self.grouped * self.batchsize
+        parts = [np.empty(0, np.int64)]
+        while start < stop:
+            group, epoch = (start - self.skip) // size, start // self.length
+            first = max(self.skip + group * size, epoch * self.length)
+            last = min(self.skip + (group + 1) * size, (epoch + 1) * self.length)
+            key = (self.length, self.batchsize, self.seed, self.chunk, self.skip, self.grouped, first)
+            rows = lengths.kept(key, partial(self._grouped_rows, first, last, lengths))
+            parts.append(rows[start - first : min(stop, last) - first])
+            start = min(stop, last)
+        return np.concatenate(parts)
+
+    def _grouped_rows(self, first: int, last: int, lengths: SequenceLengths) -> np.ndarray:
+        """Return the rows at positions ``first`` to ``last``, of one epoch: batches of similar lengths, shuffled.
+
+        Sorted by length they are dealt out to the batches, or parts of batches, in a random order. Rows of a batch stay
+        in the shuffled order, so that parts of it are alike.
+        """
+        shuffled = self._shuffled(first, last)
+        by_length = np.argsort(lengths.of(shuffled), kind="stable")
+        inner = np.arange(first + 1, last)
+        ends = [*inner[(inner - self.skip) % self.batchsize == 0].tolist(), last]
+        starts = [first, *ends[:-1]]
+        rows, dealt = np.empty_like(shuffled), 0
+        for batch in _permutation(len(ends), self.seed, first // self.length, 3, first % self.length):
+            begin, end = starts[batch] - first, ends[batch] - first
+            rows[begin:end] = shuffled[np.sort(by_length[dealt : dealt + end - begin])]
+            dealt += end - begin
+        return rows
 
     def epochs(self, step: int, start: int, stop: int) -> np.ndarray:
         """Return the number of the epoch, from 0, of each row of a part of the batch, (stop - start,) int64."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data import open_records, read_mean
+from dsinga.data import FieldWindows, RecordSource, open_records, read_mean
+from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.conversion import (
     as_labels,
     as_records,
@@ -26,6 +27,8 @@ from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest_or_listed
 from dsinga.worker.augmented_records import augmented_info
+from dsinga.worker.batch_reader import open_windows
+from dsinga.worker.windows_conf import windows_conf
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
@@ -39,8 +42,9 @@ def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequen
     Args:
         job: the job, which is not changed.
         data: a source as :func:`dsinga.data.open_records` takes it, such as an array or a pair (x, y), which the input
-            layer of ``phase`` reads; or a dict of such sources by phase ("train", "val", "test", "deploy"). Where a
-            phase has several input layers, a dict of sources by the layer's name takes the place of one source.
+            layer of ``phase`` reads, or a Dataset, where its ``store_conf`` has ``windows``; or a dict of such sources
+            by phase ("train", "val", "test", "deploy"). Where a phase has several input layers, a dict of sources by
+            the layer's name takes the place of one source.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
 
@@ -49,10 +53,18 @@ def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequen
     """
     net = job.neuralnet
     for each, source in _by_phase(net, data, phase).items():
-        named = {layer.name: open_records(part, roots=roots) for layer, part in _by_layer(net, source, each)}
+        named = {layer.name: _open(layer, part, roots) for layer, part in _by_layer(net, source, each)}
         layers = [part for layer in net.layer for part in _bind(layer, named.get(layer.name), each)]
         net = net.replace(layer=layers)
     return job.replace(neuralnet=net)
+
+
+def _open(layer: LayerConf, source: Any, roots: Sequence[str]) -> RecordSource:
+    """Return the records of a source; of a Dataset its windows, where the settings of the layer define some."""
+    conf = layer.store_conf
+    if conf is not None and conf.windows is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
+        return open_windows(layer, conf, source)
+    return open_records(source, roots=roots)
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
@@ -95,6 +107,8 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
     if layer.type is LayerType.kCharRNN:
         raise layer.error(f"layer {layer.name!r} reads a text, not records; give it the path of a text")
     conf = layer_class(layer).reads(layer) or StoreConf()
+    if isinstance(records, FieldWindows):  # the job keeps the definition, with its checkpoints
+        conf = conf.replace(windows=windows_conf(records.definition))
     bound = layer.replace(include=[phase], exclude=[], store_conf=conf.replace(records=records))
     if layer.include == [phase]:
         return [bound]

@@ -191,6 +191,10 @@ class Engine(ABC):
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return copies of the params that are trained, and of the updater's state by param and slot."""
 
+    def last_state(self) -> dict[str, Arrays]:
+        """Return the updater's state of a run that is not trained any further, by param and slot."""
+        return self.snapshot()[1]
+
     def state(self) -> Mapping[str, Any]:
         """Return what else a resumed run must know: plain values and arrays, nested in dicts with string keys."""
         return {}

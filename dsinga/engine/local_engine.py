@@ -225,10 +225,16 @@ class LocalEngine(Engine):
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return copies of the params and of the updater's state."""
         state = {
-            name: {slot: array.reshape(self._params[name].shape).copy() for slot, array in slots.items()}
-            for name, slots in self.updater.state.items()
+            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.last_state().items()
         }
         return {name: value.copy() for name, value in self._params.items()}, state
+
+    def last_state(self) -> dict[str, Arrays]:
+        """Return the updater's state by param and slot: the arrays that were trained, in the shapes of the params."""
+        return {
+            name: {slot: array.reshape(self._params[name].shape) for slot, array in slots.items()}
+            for name, slots in self.updater.state.items()
+        }
 
     @property
     def newest(self) -> Snapshot | None:

@@ -76,4 +76,4 @@ def check_first_block(store: Any) -> None:
     except UserError:  # the store has gone meanwhile
         return
     for column in reopened.columns:
-        column.load(0, min(column.block, column.length))  # past the cache, which may have what was not damaged yet
+        column.load(0, column.sample_rows)  # past the cache, which may have what was not damaged yet

@@ -60,9 +60,10 @@ def train_net(
     if on_cluster:
         result = train(job, client, data=data, params=params, progress=False)
         return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
-    job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
     updater = None if before is None else before.updater
     earlier_steps = 0 if updater is None else updater.steps
+    job = job.replace(updater=job.updater.replace(earlier_steps=earlier_steps))  # for checks; the updater counts itself
+    job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:
         options = RunOptions(roots=roots(job, None), params=params)

@@ -18,7 +18,7 @@ from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import ExtensionConf, Job
-from dsinga.job.updaterconf import LRGenConf
+from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 from dsinga.registry import nearest
 
 # Fields of a job that have no meaning for an agent, and what has.
@@ -84,7 +84,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
         check_type(layer, message)
         check_settings(layer, message)
         if isinstance(message, LRGenConf):
-            check_schedule(message, job.train_steps)
+            check_schedule(message, job.train_steps, job.updater.earlier_steps)
         elif isinstance(message, ParamGenConf) and message.low > message.high:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
@@ -109,15 +109,21 @@ def check_schedules(job: Job) -> None:
     """Raise JobError for a schedule of the learning rate that does not fit into the ``train_steps`` of a job."""
     for _, message in iterate_messages(job.updater):
         if isinstance(message, LRGenConf):
-            check_schedule(message, job.train_steps)
+            check_schedule(message, job.train_steps, job.updater.earlier_steps)
 
 
-def check_schedule(conf: LRGenConf, train_steps: int) -> None:
-    """Raise JobError for a schedule that begins or warms up beyond the ``train_steps`` of a job; 0: not known yet."""
-    if 0 < train_steps <= conf.start_step:
-        raise conf.error(f"start_step: {conf.start_step} is after the {train_steps} train_steps", "start_step")
-    if 0 < train_steps < conf.warmup_steps:
-        text = f"warmup_steps: {conf.warmup_steps} is more than the {train_steps} steps of the run"
+def check_schedule(conf: LRGenConf, train_steps: int, earlier_steps: int) -> None:
+    """Raise JobError for a schedule that begins or warms up beyond the ``train_steps`` of a job; 0: not known yet.
+
+    ``earlier_steps`` of another run, from which this one goes on, count for schedules.
+    """
+    if conf.warmup_lr and not conf.warmup_steps:
+        raise conf.error("warmup_lr has no effect without warmup_steps; give both or leave it out", "warmup_lr")
+    steps = train_steps + earlier_steps
+    if 0 < train_steps and steps <= conf.start_step:
+        raise conf.error(f"start_step: {conf.start_step} is after the {steps} train_steps", "start_step")
+    if 0 < train_steps and steps < conf.warmup_steps:
+        text = f"warmup_steps: {conf.warmup_steps} is more than the {steps} steps of the run"
         raise conf.error(f"{text}, so that the rate would not reach base_lr; give fewer", "warmup_steps")
 
 
@@ -134,8 +140,7 @@ def check_reinforcement(job: Job) -> None:
     for field, instead in INSTEAD_OF_FIELDS.items():
         if getattr(job, field):
             raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
-    if job.updater.ema_conf:
-        raise job.updater.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
+    check_agents_updater(job.updater)
     if job.micro_batches > 1:
         raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
     if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
@@ -150,6 +155,12 @@ def check_reinforcement(job: Job) -> None:
         )
     if not job.train_steps:
         raise job.error("give train_steps: how many steps all environments take together", "train_steps")
+
+
+def check_agents_updater(conf: UpdaterConf) -> None:
+    """Raise JobError for averages of the params of an agent."""
+    if conf.ema_conf:
+        raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
 
 
 def check_algorithm(job: Job) -> None:

@@ -10,6 +10,7 @@ from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
+from dsinga.job.windowsconf import WindowsConf
 from dsinga.registry import entries, register
 
 
@@ -58,6 +59,11 @@ class StoreConf(Settings, Component):
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")
+    group_by_length: Natural = setting(
+        0,
+        "how many batches of sequences are sorted by length at a time in training, so that those of a batch have "
+        "similar lengths; 0 for none, 50 is usual; beyond SINGA",
+    )
     has_label: bool = setting(True, "whether the records have labels")
     prefetching: bool = setting(False, "has no effect: batches are always read ahead")
     data: str | None = setting(None, "the array of records in a zarr group; guessed without it; beyond SINGA")
@@ -65,6 +71,9 @@ class StoreConf(Settings, Component):
         None, 'the array of labels in a zarr group, "" for no labels; guessed without it; beyond SINGA'
     )
     augment: list[AugmentConf] = setting([], "random changes of the records in training, in this order; beyond SINGA")
+    windows: WindowsConf | None = setting(
+        None, "windows of a Dataset of xarray (zarr or netCDF) as records and labels; beyond SINGA"
+    )
 
     @property
     def type_name(self) -> str:

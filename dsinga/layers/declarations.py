@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
+
+import numpy as np
 
 from dsinga.ops.types import Shape
 
@@ -16,8 +18,9 @@ class ParamSpec:
 
     ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
     layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
-    its new value is sent in place of a gradient, and replaces the old one. ``initial`` fills it if the job has no
-    ``init``. ``static`` says that no step changes it, as ``static`` of a job's param does.
+    its new value is sent in place of a gradient, and replaces the old one. ``initial``, a number or an array that
+    broadcasts, fills it if the job has no ``init``. ``static`` says that no step changes it, as ``static`` of a job's
+    param does.
 
     ``sparse`` says that its gradient may be a :class:`dsinga.ops.SparseRows`: then only these rows are sent and
     updated. Where it must be added to a dense gradient, it is made dense.
@@ -31,7 +34,7 @@ class ParamSpec:
     shape: Shape
     cut_axis: int | None = 0
     trainable: bool = True
-    initial: float = 0.0
+    initial: float | np.ndarray = field(default=0.0, compare=False)
     by_rows: bool = False
     sparse: bool = False
     static: bool = False

@@ -87,9 +87,9 @@ def _figure(name: str, rows: GatheredRows) -> float:
     except Exception as error:
         error.add_note(f"in the metric {name!r}, a function of the labels and predictions of all records")
         raise
-    if not isinstance(value, (int, float, np.number)) and np.shape(value) != ():
+    if not isinstance(value, (int, float, np.number)) and not (isinstance(value, np.ndarray) and value.size == 1):
         raise UserError(f"the metric {name!r} must return a number, not {type(value).__name__}")
-    return float(value)
+    return float(np.asarray(value).item())
 
 
 register("metric", "roc_auc")(roc_auc)

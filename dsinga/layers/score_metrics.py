@@ -72,7 +72,13 @@ class Perplexity(Layer):
         classes = probabilities.shape[1]
         labels = class_labels(self, sources[1], classes if classes > 1 else np.iinfo(np.int64).max)
         chosen = ctx.ops.asarray(labels) if classes > 1 else xp.zeros(len(labels), np.int64)
-        logs = xp.log(xp.maximum(probabilities[xp.arange(len(labels)), chosen], FLT_MIN))
+        of_labels = probabilities[xp.arange(len(labels)), chosen]
+        if (wrong := of_labels[(of_labels < 0) | (of_labels > 1.001)]).size:
+            raise self.fail(
+                f"takes probabilities, but {self.source_name(0)} gives {float(wrong[0]):g}; take the feature of the "
+                "kSoftmaxLoss, or put a kSoftmax between"
+            )
+        logs = xp.log(xp.maximum(of_labels, FLT_MIN))
         return Output(sources[0], metrics={"perplexity:logs": (-logs.sum(dtype=np.float64), len(labels))})
 
 

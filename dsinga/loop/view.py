@@ -108,6 +108,11 @@ class TrainingView(LoopView):
         with self.running():
             return self._finite(self._engine.last_params())
 
+    def last_state(self) -> dict[str, Arrays]:
+        """Return the updater's state that the run ends with, by param and slot."""
+        with self.running():
+            return self._engine.last_state()
+
     def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
         """Return params, and the updater's state, as they stand; raise Diverged where a param is not finite."""
         with self.running():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,22 @@ Normalisation = Literal["batch", "group", "none"]
 Padding = str | tuple[str, str]
 NORMALISATIONS = ("batch", "group", "none")
 GROUPS = 8  # of channels, at most
+
+
+Statistics = Mapping[str, Any] | None  # {"mean": (C,) or (C, H, W), "std": likewise}, arguments of nn.Normalization
+
+
+def fields_input(shape: Sequence[int], statistics: Statistics) -> tuple[Symbol, Symbol]:
+    """Return the symbol of records of a shape, and that of the records normalised by ``statistics``, if there are."""
+    fields = nn.Input(tuple(shape), name="data")
+    return fields, fields if statistics is None else nn.Normalization(**statistics, name="normalised")(fields)
+
+
+def fields_output(x: Symbol, channels: int, statistics: Statistics) -> Symbol:
+    """Return a linear 1 x 1 convolution of x; with ``statistics`` its results are brought into the data's units."""
+    if statistics is None:
+        return nn.Conv2D(channels, 1, name="output")(x)
+    return nn.Normalization(**statistics, invert=True, name="output")(nn.Conv2D(channels, 1, name="scores")(x))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 from dsinga import nn
 from dsinga.errors import UserError
-from dsinga.models.field_blocks import FieldLayers, Normalisation, Padding
+from dsinga.models.field_blocks import (
+    FieldLayers,
+    Normalisation,
+    Padding,
+    Statistics,
+    fields_input,
+    fields_output,
+)
 from dsinga.nn.symbol import Symbol
 
 SLOPE = 0.3  # of the rectifier for negative numbers, Keras's default when the paper was written
@@ -26,6 +33,8 @@ def field_resnet(
     padding: Padding = ("zero", "periodic"),
     normalisation: Normalisation = "batch",
     dropout: float = 0.0,
+    input_statistics: Statistics = None,
+    output_statistics: Statistics = None,
 ) -> nn.Model:
     """Return a residual net from fields (B, C, H, W) to (B, out_channels, H, W), a model that ``fit`` trains.
 
@@ -42,6 +51,9 @@ def field_resnet(
             default longitude is periodic, as in the paper.
         normalisation: "batch", "group" or "none".
         dropout: share of the numbers that are 0 in a training step; 0.1 in the paper.
+        input_statistics: mean and std of the channels of records, by which they are normalised first:
+            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
+        output_statistics: mean and std of the channels of targets: the net then gives numbers in the data's units.
 
     Raises:
         UserError: a shape that is not (C, H, W), or an unknown padding or normalisation.
@@ -56,9 +68,9 @@ def field_resnet(
         x = layers.normalise(f"{name}_norm", x, width)
         return nn.Dropout(dropout, name=f"{name}_drop")(x) if dropout else x
 
-    fields = nn.Input(tuple(shape), name="data")
-    x = convolved("conv", fields, kernel=7)
+    fields, x = fields_input(shape, input_statistics)
+    x = convolved("conv", x, kernel=7)
     for number in range(1, blocks + 1):
         branch = convolved(f"block{number}_conv2", convolved(f"block{number}_conv1", x))
         x = nn.Add(name=f"block{number}_add")([x, branch])
-    return nn.Model(fields, nn.Conv2D(out_channels, 1, name="output")(x), name="field_resnet")
+    return nn.Model(fields, fields_output(x, out_channels, output_statistics), name="field_resnet")

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from dsinga import nn
 from dsinga.errors import UserError
-from dsinga.models.field_blocks import FieldLayers, Normalisation, Padding
+from dsinga.models.field_blocks import (
+    FieldLayers,
+    Normalisation,
+    Padding,
+    Statistics,
+    fields_input,
+    fields_output,
+)
 from dsinga.nn.symbol import Symbol
 
 
@@ -21,6 +28,8 @@ def unet(
     depth: int = 3,
     padding: Padding = "zero",
     normalisation: Normalisation = "batch",
+    input_statistics: Statistics = None,
+    output_statistics: Statistics = None,
 ) -> nn.Model:
     """Return a U-Net from fields (B, C, H, W) to fields (B, out_channels, H, W), a model that ``fit`` trains.
 
@@ -37,6 +46,9 @@ def unet(
         padding: what lies around a field, "zero", "edge", "reflect" or "periodic", for both axes or (rows, columns):
             ``("edge", "periodic")`` for latitude and longitude.
         normalisation: "batch", "group" or "none" after each convolution.
+        input_statistics: mean and std of the channels of records, by which they are normalised first:
+            ``statistics.of_inputs(windows)`` of :func:`dsinga.data.field_statistics`.
+        output_statistics: mean and std of the channels of targets: the net then gives numbers in the data's units.
 
     Raises:
         UserError: fields that cannot be halved ``depth`` times, or an unknown padding or normalisation.
@@ -49,7 +61,7 @@ def unet(
             "give a smaller depth, at least 1, or pad or crop the fields"
         )
     layers = FieldLayers(padding, normalisation)
-    x = fields = nn.Input(tuple(shape), name="data")
+    fields, x = fields_input(shape, input_statistics)
     skipped = []
     for level in range(depth):
         x = _block(f"down{level}", x, width << level, layers)
@@ -61,7 +73,7 @@ def unet(
         up = nn.Conv2DTranspose(filters, 2, 2, kernel_initializer="he_normal", name=f"up{level}_grow")(x)
         joined = nn.Concatenate(axis=1, name=f"up{level}_join")([skipped[level], up])
         x = _block(f"up{level}", joined, filters, layers)
-    return nn.Model(fields, nn.Conv2D(out_channels, 1, name="output")(x), name="unet")
+    return nn.Model(fields, fields_output(x, out_channels, output_statistics), name="unet")
 
 
 def _block(name: str, x: Symbol, filters: int, layers: FieldLayers) -> Symbol:

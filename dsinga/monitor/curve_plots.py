@@ -74,6 +74,8 @@ def _draw(
         raise UserError(
             f"give as many labels as rows of scores, (N,) or (N, classes), not shapes {labels.shape} and {scores.shape}"
         )
+    if np.isnan(scores).any():
+        raise UserError("some scores are NaN; leave these records out")
     columns = binary_columns(metric, labels, scores)
     if len(columns) > MOST_CURVES:
         raise UserError(f"there are {len(columns)} curves, more than {MOST_CURVES}: give some columns of the scores")

@@ -1710,10 +1710,12 @@ def Muon(
         beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(
-    mean: float | None = None,
-    variance: float | None = None,
+    mean: Any = None,
+    variance: Any = None,
     mean_file: str | None = None,
     std_file: str | None = None,
+    std: Any = None,
+    invert: bool = False,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1726,9 +1728,11 @@ def Normalization(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
+    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
-    ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record."""
+    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
+    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
+    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record."""
 
 def OneCycle(
     max_lr: float,

@@ -13,11 +13,14 @@ from dsinga.job import Job, LayerConf, Phase
 from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.model_params import TrainingState
+from dsinga.nn.net_conf import weighted
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.trainable import Trainable
+from dsinga.nn.writer import make_conf
 
 _FREEZE = (
     "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
@@ -37,18 +40,32 @@ class JobModel(Trainable):
         super().__init__(job.name)
         self.base = job
         self._default_epochs = None if job.train_steps else 1
+        self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
 
     def _train_inputs(self) -> list[LayerConf]:
         return input_layers(self.base.neuralnet, Phase.kTrain)
 
+    def _records_inputs(self) -> list[LayerConf]:
+        """Return the input layers of training that ``x`` is for."""
+        inputs = self._train_inputs()
+        if not self._has_label_inputs:
+            return inputs
+        read = {
+            source
+            for layer in self.base.neuralnet.layer
+            for index, source in enumerate(layer.srclayers)
+            if index != layer_class(layer).labels.source
+        }
+        return [layer for layer in inputs if layer.name in read]
+
     def input_names(self) -> list[str]:
-        """Return the names of the input layers of training."""
-        return [layer.name for layer in self._train_inputs()]
+        """Return the names of the input layers of training, of a loaded model of those that ``x`` is for."""
+        return [layer.name for layer in self._records_inputs()]
 
     def label_inputs(self) -> list[str]:
         """Return the names of the input layers that layers take labels from."""
         labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
-        inputs = self.input_names()
+        inputs = [layer.name for layer in self._train_inputs()]
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
@@ -59,9 +76,10 @@ class JobModel(Trainable):
         """Return the layers on top that are no losses; where there are none, the sources of the losses."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = [layer for layer in layers if layer_class(layer).is_loss]
+        metrics = [layer for layer in layers if reports_on_labels(layer)]
         compared = {layer.name for layer in layers if layer_class(layer).new_labels or layer_class(layer).is_input}
         taken = {source for layer in layers for source in layer.srclayers}
-        ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses]
+        ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses + metrics]
         return ends or [loss.srclayers[0] for loss in losses]
 
     @checked
@@ -75,9 +93,10 @@ class JobModel(Trainable):
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
-        names = self.input_names()
-        for name in phases.get("train", PhaseRecords()).shapes:
-            if name not in names:
+        names = [layer.name for layer in self._train_inputs()]
+        trained = phases.get("train", PhaseRecords()).shapes
+        for name in trained:
+            if name not in [*names, SAMPLE_WEIGHT]:
                 raise UserError(f"the job has no input layer {name!r}; its input layers are {', '.join(names)}")
         layers = []
         for layer in self.base.neuralnet.layer:
@@ -88,6 +107,8 @@ class JobModel(Trainable):
                 changes |= {} if batch_size is None else {"batchsize": batch_size}
                 layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
             layers.append(layer)
+        if SAMPLE_WEIGHT in trained and SAMPLE_WEIGHT not in names:
+            layers = with_sample_weights(layers)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def default_batch_size(self) -> int | None:
@@ -100,7 +121,7 @@ class JobModel(Trainable):
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the job names. Raises UserError where it names none."""
-        shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._train_inputs() if layer.store_conf}
+        shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
         return shapes if shapes and all(shapes.values()) else super().input_shapes()
 
     @property
@@ -114,6 +135,23 @@ class JobModel(Trainable):
 
     def __repr__(self) -> str:
         return f"<model of the job {self.name!r}>"
+
+
+def reports_on_labels(layer: LayerConf) -> bool:
+    """Whether a layer is there for its metrics, which compare with labels."""
+    cls = layer_class(layer)
+    return cls.is_output and cls.labels.source is not None
+
+
+def with_sample_weights(layers: list[LayerConf]) -> list[LayerConf]:
+    """Return the layers with an input of weights of rows, which losses take in training.
+
+    Raises UserError for a loss that takes no weights.
+    """
+    first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(Phase.kTrain))
+    store = {} if first.store_conf is None else {"batchsize": first.store_conf.batchsize}
+    weights = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf=store, include=["kTrain"])
+    return [weights, *(part for layer in layers for part in weighted(layer))]
 
 
 @checked
@@ -135,4 +173,5 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     model.params = path / "params.safetensors"
     model._training_state = TrainingState.read(path / "optimizer.safetensors")
     model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
+    model._has_label_inputs = True
     return model

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
@@ -92,7 +94,7 @@ def init_conf(init: Any, spec: ParamSpec, fans: Fans | None, layer: str) -> Para
         conf = named_init(init)
     except UserError as error:
         raise UserError(f"layer {layer!r}, param {spec.role!r}: {error}") from None
-    constant = conf.type is InitMethod.kConstant and conf.value == spec.initial
+    constant = conf.type is InitMethod.kConstant and bool(np.all(spec.initial == conf.value))
     return None if constant else conf
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import is_whole
+from dsinga.arguments import is_whole, shown
 from dsinga.augmentation import create_augmentations
 from dsinga.data import DataSource
 from dsinga.errors import UserError
-from dsinga.job import StoreConf
+from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
+from dsinga.layers.given_statistics import statistics_lists
 from dsinga.nn.feature import Feature
 from dsinga.nn.forms import Derived, Form, called_by_name, named
 from dsinga.nn.keras_arguments import check_names
@@ -49,6 +50,8 @@ def Input(
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')
+    if "augment" in store:
+        store["augment"] = _augmentations(store["augment"])
     store |= {"channels_last": True} if data_format == "channels_last" else {}
     sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
     if shape is not None and not all(is_whole(size, 1) for size in sizes):
@@ -57,6 +60,16 @@ def Input(
             "to take that of the data, and fill sequences of several lengths to one length"
         )
     return _input(shape=shape, name=name, type=type, store=store)()
+
+
+def _augmentations(given: Any) -> list[AugmentConf]:
+    """Return the list of augmentations of an input; raise UserError for anything else in it."""
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if not isinstance(item, (AugmentConf, Mapping)):
+            remedy = f"call it: nn.augment.{item.__name__}()" if callable(item) else "give nn.augment.RandomFlip()"
+            raise UserError(f"Input: augment is a list of random changes, not of {shown(item)}; {remedy}")
+    return items
 
 
 @layer
@@ -71,16 +84,22 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         record = known if known is not None else data
-        if store and store.get("channels_last") and record is not None:
+        is_last = bool(store and store.get("channels_last"))
+        if is_last and known and len(known) == 3 and data == (known[2], *known[:2]) != known:
+            raise UserError(
+                f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
+                f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
+            )
+        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
+            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
+            record = record if augmented is None else augmented.shape
+        if is_last and record is not None:
             if len(record) != 3:
                 raise UserError(
                     f"the input {writer.name!r} takes images (height, width, channels), as data_format says, not "
                     f"records of the shape {record}"
                 )
             record = (record[2], *record[:2])
-        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
-            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
-            record = record if augmented is None else augmented.shape
         return Feature(writer.name, record, is_input=True)
 
     return write
@@ -111,24 +130,36 @@ def Rescaling(scale: float, offset: float = 0.0) -> Write:
 
 @layer
 def Normalization(
-    mean: float | None = None,
-    variance: float | None = None,
+    mean: Any = None,
+    variance: Any = None,
     mean_file: str | None = None,
     std_file: str | None = None,
+    std: Any = None,
+    invert: bool = False,
 ) -> Write:
-    """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
+    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
-    ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record.
+    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
+    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
+    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
     """
-    if not all(value is None or _is_number(value) for value in (mean, variance)) or (
-        variance is not None and variance <= 0
-    ):
-        raise UserError(
-            f"Normalization: mean is a number and variance a number above 0, not {mean!r} and {variance!r}; mean_file "
-            "and std_file have a number for each element"
-        )
-    std = None if variance is None else variance**0.5
-    return lambda writer: normalise(writer, mean_value=mean, std_value=std, mean_file=mean_file, std_file=std_file)
+    if variance is not None and std is not None:
+        raise UserError("Normalization: give the variance or the std, not both")
+    if variance is not None:
+        variance = np.asarray(variance, np.float64)
+        std = np.sqrt(np.where(variance > 0, variance, 0))
+    lists = statistics_lists(mean, std)
+
+    def write(writer: LayerWriter) -> Feature:
+        files = {"mean_file": mean_file, "std_file": std_file}
+        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
+            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
+            return normalise(writer, **numbers, **files)
+        if any(files.values()):
+            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
+        return writer.add("kNormalization", normalization_conf={**lists, **({"inverse": True} if invert else {})})
+
+    return write
 
 
 def _is_number(value: Any) -> bool:

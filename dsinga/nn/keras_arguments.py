@@ -9,6 +9,10 @@ from typing import Any
 
 from dsinga import arguments
 from dsinga.arguments import F, T, instead_by_name
+from dsinga.errors import UserError
+from dsinga.job.checks import iterate_messages
+from dsinga.job.limits import out_of_range
+from dsinga.job.message import Message
 
 _NONE = "there is none"
 _LEAVE_OUT = "leave it out"
@@ -72,6 +76,8 @@ ARGUMENTS = {
     "lr": "use learning_rate",
     "warmup_target": "it is initial_learning_rate; the warm-up begins with warmup_lr",
     "decay": "give learning_rate=nn.InverseTimeDecay(...)",
+    **dict.fromkeys(("l1", "l2"), "give layers kernel_regularizer=nn.L1(0.01) or nn.L2(0.01)"),
+    "Lion.epsilon": "its steps have no divisor",
     "ema_overwrite_frequency": "tests and the result use the averages; training goes on with the params",
     "global_clipnorm": "use clip_global_norm",
     "initial_accumulator_value": "it is 0",
@@ -167,6 +173,17 @@ def checked_class(cls: type[T]) -> type[T]:
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 
+# The arguments of optimizers and schedules by the fields of a job that they set, where the names differ.
+FIELDS = {"delta": "epsilon", "decay": "ema_momentum", "every": "ema_every"}
+
+
+def check_fields(function: str, message: Message, names: Mapping[str, str] = FIELDS) -> None:
+    """Raise UserError for a number in a message, or one within it, that is out of its range, by the argument's name."""
+    for _, inner in iterate_messages(message):
+        for field, _, value, allowed in out_of_range(inner):
+            raise UserError(f"{function}: {names.get(field, field)} {allowed.fault(value)}")
+
+
 def extended(
     function: Callable[..., Mapping[str, Any]],
     common: Mapping[str, inspect.Parameter],
@@ -183,7 +200,9 @@ def extended(
     def make(*args: Any, **kwargs: Any) -> Any:
         given = bind(function.__name__, signature, args, kwargs)
         shared = {name: given.pop(name) for name in common if name in given}
-        return returns(**function(**given), **finish(**shared))
+        message = returns(**function(**given), **finish(**shared))
+        check_fields(function.__name__, message, FIELDS | {"base_lr": next(iter(signature.parameters))})
+        return message
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make

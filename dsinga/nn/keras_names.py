@@ -96,6 +96,8 @@ LOSS_NAMES = {
         }
     ),
     "binary_focal_crossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
+    "contrastive": "it compares two features: give the symbol nn.ContrastiveLoss()([a, b, x]), x an input with labels",
+    "triplet": "it compares three features: give the symbol nn.TripletLoss()([anchor, positive, negative])",
     "squared_hinge": 'write nn.HingeLoss("L2")',
     "categorical_hinge": 'write "hinge"',
 }

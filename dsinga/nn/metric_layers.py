@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dsinga.arguments import shown, values_by_name
+from dsinga.augmentation import mixes
 from dsinga.errors import UserError
+from dsinga.job import Phase
 from dsinga.layers.base import Layer
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
@@ -32,6 +34,7 @@ ALIASES = {
     "mean_absolute_error": "mae",
 }
 OF_CLASSES = [f"{form}{name}" for form in ("", "macro_") for name in ("precision", "recall", "f1")]
+OF_CLASSES_ALONE = ("kSoftmaxLoss", "kCudnnSoftmaxLoss", "kHingeLoss", "kClassSoftmaxLoss")  # losses
 LISTED = [f"{name}_by_class" for name in ("precision", "recall", "f1")]  # figures that histories leave out
 # The types of the layers that report metrics, and the names of the layers.
 TYPES = {
@@ -121,16 +124,24 @@ def write_metrics(net: NetWriter, metrics: Sequence[str], output: Feature, loss:
     )
     predictions = loss if is_taken else None
     prefix = "" if loss == "loss" else f"{output.layer}_"
+    store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
+    # Labels that are mixed in training are no classes.
+    excluded = [Phase.kTrain] if store is not None and mixes(store) else []
     groups: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
         if metric not in of_loss and (layer := reporting(metric)):
             groups.setdefault(layer, []).append(metric)
     for (kind, name), names in groups.items():
-        fields: dict[str, Any] = {"per_step": per_step}
+        fields: dict[str, Any] = {"per_step": per_step, "exclude": excluded}
         if kind == GATHERED[0]:
             fields["gatheredmetrics_conf"] = {"metric": names}
         elif match := TOP.fullmatch(names[0]):
             fields["topkaccuracy_conf"] = {"k": int(match[1])}
+        elif kind == "kRegressionError" and conf is not None and conf.type_name in OF_CLASSES_ALONE:
+            raise UserError(
+                f"the metric {names[0]!r} is of numbers to predict, but the loss of {output.layer!r} compares classes; "
+                'for a model with several outputs give metrics by output, as in metrics={"price": ["r2"]}'
+            )
         elif kind == "kPerplexity" and predictions is None:
             raise UserError(
                 "the metric 'perplexity' needs probabilities of classes: train with "

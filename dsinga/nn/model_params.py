@@ -180,6 +180,8 @@ class ModelParams(ABC):
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
     def __getattr__(self, name: str) -> NoReturn:
+        if "record_shapes" not in vars(self) and not name.startswith("__"):
+            raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
         fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:

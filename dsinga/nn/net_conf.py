@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.arguments import values_by_name
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
@@ -142,9 +142,14 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
 
 def weighted(conf: LayerConf) -> list[LayerConf]:
     """Return a loss as two layers, in training with weights of rows, and any other layer as it is."""
-    if not layer_class(conf).is_loss:
+    if not layer_class(conf).is_loss or not conf.in_phase(Phase.kTrain):
         return [conf]
-    return [weighted_loss(conf).replace(include=["kTrain"]), conf.replace(exclude=["kTrain"])]
+    others = [phase for phase in conf.include if phase is not Phase.kTrain]
+    rest = conf.replace(include=others) if conf.include else conf.replace(exclude=[*conf.exclude, Phase.kTrain])
+    return [
+        weighted_loss(conf).replace(include=[Phase.kTrain], exclude=[]),
+        *([] if conf.include and not others else [rest]),
+    ]
 
 
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.arguments import shown, unknown_name
+from dsinga.arguments import check_range, shown, unknown_name
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.message import field_types
 from dsinga.nn.forms import Derived, Form, named, type_fields
-from dsinga.nn.keras_arguments import check_names, checked, extended
+from dsinga.nn.keras_arguments import check_fields, check_names, checked, extended
 from dsinga.nn.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.keras_names import missing_names
 from dsinga.nn.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
@@ -36,8 +36,9 @@ def common(
     learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number;
     settings of some params (:func:`ParamSettings`); and the exponential moving average of the params (docs/ema.md).
     """
-    if not use_ema and (ema_warmup, ema_every) != (False, 1):
-        raise UserError("ema_warmup and ema_every have no effect without use_ema=True")
+    if not use_ema and (ema_momentum, ema_warmup, ema_every) != (0.99, False, 1):
+        raise UserError("ema_momentum, ema_warmup and ema_every have no effect without use_ema=True")
+    check_range("clip_value", clip_value, 0)
     ema = {"ema_conf": {"decay": ema_momentum, "warmup": ema_warmup, "every": ema_every}} if use_ema else {}
     bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
     decay = {"decoupled_weight_decay": True} if decoupled_weight_decay else {}
@@ -90,8 +91,12 @@ def ParamSettings(
     elif learning_rate is not None:
         fields["learning_rate"] = learning_rate_conf(learning_rate)
     fields |= {} if momentum is None else momentum_fields(momentum)
-    fields |= {} if clip_value is None else {"clip_low": -clip_value, "clip_high": clip_value}
-    return ParamSettingsConf(match=match, **fields)
+    if clip_value is not None:
+        check_range("clip_value", clip_value, 0)
+        fields |= {"clip_low": -clip_value, "clip_high": clip_value}
+    conf = ParamSettingsConf(match=match, **fields)
+    check_fields("ParamSettings", conf, {"base_lr": "learning_rate"})
+    return conf
 
 
 BETAS = "beta_1=beta1 beta_2=beta2 epsilon=delta"

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_range, values_by_name
-from dsinga.data import open_labels, open_records
+from dsinga.arguments import check_range, shown, values_by_name
+from dsinga.data import FieldWindows, open_labels, open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.losses import loss_kind
+from dsinga.nn.symbol import Symbol
 from dsinga.registry import entries
+from dsinga.worker.windows_conf import windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -82,6 +85,8 @@ def store_fields(x: Any) -> dict[str, Any]:
     """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
+    if isinstance(x, FieldWindows):
+        return {"path": x.path, "windows": windows_conf(x.definition)} if x.is_named else {}
     name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
     settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
     return {"backend": name, "path": x.path, **settings} if name else {}
@@ -132,30 +137,52 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
 
 def add_weights(records: PhaseRecords, weights: Any) -> None:
     """Add the weights of rows (n,) as the records of the input layer "sample_weight"."""
-    array = np.asarray(weights, np.float32)
-    if array.ndim != 1:
-        raise UserError(f"sample_weight has a number for each record, not the shape {array.shape}")
+    array = as_weights(weights)
     records.sources[SAMPLE_WEIGHT] = open_records(array[:, None])
     records.shapes[SAMPLE_WEIGHT] = (1,)
+
+
+def as_weights(sample_weight: Any) -> np.ndarray:
+    """Return the weights of rows as (n,) float32. Raises UserError for other shapes, and for NaN, infinity and < 0."""
+    try:
+        array = np.asarray(sample_weight, np.float32)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.ndim != 1:
+        given = f"the shape {array.shape}" if array is not None else shown(sample_weight)
+        raise UserError(f"sample_weight has a number for each record, (n,), not {given}")
+    if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0))).tolist():
+        raise UserError(
+            f"sample_weight of record {wrong[0]} is {array[wrong[0]]:g}; give a number of at least 0, and 0 to leave a "
+            "record out"
+        )
+    return array
 
 
 def weights_of_classes(class_weight: Any, labels: Any, sample_weight: Any = None) -> np.ndarray:
     """Return the weights of rows (n,) float32: those of their classes, times ``sample_weight``.
 
     ``class_weight`` has a factor for some classes, by label; it is 1 for the others. Raises UserError for factors that
-    are no numbers of at least 0, and for labels that are no numpy array of classes (n,).
+    are no numbers of at least 0, and for labels that are no classes (n,) in memory.
     """
     if not isinstance(class_weight, Mapping):
         raise UserError(f"class_weight has a factor for each class, as in {{0: 1.0, 1: 5.0}}, not {class_weight!r}")
+    if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
+        labels = np.asarray(labels)  # a list or a data frame's column
     if not (isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biu"):
-        raise UserError("class_weight needs y, a numpy array with the class of each record; else give sample_weight")
+        raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")
     weights = np.ones(len(labels), np.float32)
     for label, factor in class_weight.items():
         check_range(f"class_weight[{label!r}]", factor, 0)
         weights[labels == label] = factor
     if missing := sorted(set(class_weight) - set(np.unique(labels).tolist())):
         raise UserError(f"class_weight has a factor for {missing[0]!r}, which is the class of no record")
-    return weights if sample_weight is None else weights * np.asarray(sample_weight, np.float32)
+    if sample_weight is None:
+        return weights
+    given = as_weights(sample_weight)
+    if len(given) != len(weights):
+        raise UserError(f"sample_weight has {len(given)} numbers for {len(weights)} records; give one for each")
+    return weights * given
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
@@ -210,10 +237,11 @@ def are_numpy(pairs: Mapping[str, Pair]) -> bool:
 
 
 def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels as a loss of that name takes them: (n, 1) as (n,), and one-hot rows (n, K) as classes (n,).
+    """Return labels as a loss takes them: (n, 1) as (n,), one-hot rows (n, K) as classes (n,), shares as float32.
 
-    Anything else is returned as it is. Raises UserError for rows that are not one-hot, or that are where classes are
-    expected, for classes that are floats, and for answers other than 0 to 1.
+    Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
+    of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
+    0 to 1.
     """
     if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
         _check_labels(loss, y)
@@ -222,26 +250,42 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
     if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
         return y[:, 0]
     if loss == "categorical_crossentropy":
-        if not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
-            raise UserError(
-                "categorical_crossentropy takes one-hot labels, a single 1 in each row, or classes; these are neither"
-            )
-        return y.argmax(axis=1)
+        is_one_hot = np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()
+        return y.argmax(axis=1) if is_one_hot else y.astype(np.float32)
     return y
 
 
 def _check_labels(loss: Any, y: np.ndarray) -> None:
-    """Raise UserError for labels of numbers that a loss of that name does not take."""
-    if loss == "binary_crossentropy" and (y.min() < 0 or y.max() > 1):
+    """Raise UserError for labels of numbers that a loss does not take."""
+    kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
+    if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
+        name = loss if isinstance(loss, str) else f"nn.{kind}"
         raise UserError(
-            f"binary_crossentropy takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
+            f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
             'use "sparse_categorical_crossentropy"'
         )
     if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
-        if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
-            raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
-        if np.array_equal(y, np.round(y)):
-            raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+        _check_classes(loss, y)
+    are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"
+    if y.ndim == 2 and y.shape[1] > 1 and kind in ("SoftmaxLoss", "KLDivergenceLoss") and are_shares:
+        wrong = np.flatnonzero((y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1) > 1e-3))
+        if wrong.size:
+            raise UserError(
+                f"{loss if isinstance(loss, str) else f'nn.{kind}'} takes the share of each class, numbers of at least "
+                f"0 that add up to 1 in a row, but row {wrong[0]} of y has the sum {y[wrong[0]].sum():g}"
+            )
+
+
+def _check_classes(loss: str, y: np.ndarray) -> None:
+    """Raise UserError for float labels where classes are expected, with what they are meant for."""
+    if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
+        raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
+    if np.array_equal(y, np.round(y)):
+        raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+    raise UserError(
+        f"{loss} takes classes, but y has numbers such as {y.flat[0]:g}; for shares of classes use "
+        '"categorical_crossentropy", for numbers to predict "mse"'
+    )
 
 
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:

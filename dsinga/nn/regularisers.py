@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from dsinga.arguments import check_range, unknown_name
+from dsinga.arguments import check_range, shown, unknown_name
+from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf
 from dsinga.nn.keras_arguments import checked
 
@@ -53,6 +54,8 @@ def penalty(regularizer: Any) -> Penalty:
     if isinstance(regularizer, Penalty):
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
+        if callable(regularizer):
+            raise UserError(f"the regularizer {shown(regularizer)} is a function; call it: nn.{shown(regularizer)}()")
         raise unknown_name("regularizer", regularizer, NAMES)
     return NAMES[regularizer]()
 

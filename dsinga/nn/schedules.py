@@ -113,6 +113,11 @@ def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int]) -> 
     It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0].
     """
     parts = [learning_rate_conf(rate) for rate in schedules]
+    if not parts or len(boundaries) != len(parts) - 1:
+        raise UserError(
+            f"SequentialSchedule: {len(parts)} schedules and {len(boundaries)} boundaries; give one boundary less, the "
+            "steps at which the second and the further schedules begin"
+        )
     return {"type": "kSequential", "sequential_conf": {"schedule": parts, "boundary": boundaries}}
 
 

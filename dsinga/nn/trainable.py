@@ -58,10 +58,8 @@ class KeptState(Extension):
     def run(self, loop: Any) -> None:
         """Keep the state, which the whole view of a run gives."""
         updater = create_updater(loop.job.updater)
-        if any(
-            each.state_slots for each in (updater, *dict(updater.variants).values())
-        ):  # a snapshot copies params, too
-            self.slots = loop.snapshot()[1]
+        if any(each.state_slots for each in (updater, *dict(updater.variants).values())):
+            self.slots = loop.last_state()
 
 
 class Trainable(ModelParams):
@@ -226,6 +224,8 @@ class Trainable(ModelParams):
         )
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
         if class_weight is not None:
+            if len(self.label_inputs()) > 1:
+                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
             labels = next(iter(pairs.values()), (None, None))[1]
             sample_weight = weights_of_classes(class_weight, labels, sample_weight)
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):

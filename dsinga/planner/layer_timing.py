@@ -148,12 +148,20 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
     layer = work.layer
     if index == layer.labels.source:
         record = layer.source_shapes[index][1:2] if layer.source_kind.over_steps else layer.source_shapes[index][1:]
+        if takes_shares(layer, record):
+            return np.full((work.rows, *record), 1 / record[0], np.float32)
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *record))
     if isinstance(layer, SequenceLength):
         return np.zeros(work.sources[index], np.int64)
     if isinstance(layer, CodesLayer):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
     return random_numbers(rng, work.sources[index], ops)
+
+
+def takes_shares(layer: Layer, label: Shape) -> bool:
+    """Whether a layer takes labels of this shape, that of a row, as a share for each of its classes."""
+    per_row = layer.labels.shares and not layer.source_kind.over_steps
+    return per_row and tuple(label) == (getattr(layer, "classes", 0),)
 
 
 def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
@@ -194,7 +202,11 @@ def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> l
             raise
 
     with ThreadPoolExecutor(barrier.parties) as pool:
-        return [future.result() for future in [pool.submit(call) for _ in range(barrier.parties)]]
+        futures = [pool.submit(call) for _ in range(barrier.parties)]
+    errors = [error for future in futures if (error := future.exception())]
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # that of the call which broke the barrier
+    return [future.result() for future in futures]
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier, is_late: Callable[[], bool]) -> list[float]:

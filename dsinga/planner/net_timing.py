@@ -35,6 +35,7 @@ from dsinga.planner.layer_timing import (
     random_numbers,
     random_records,
     run_concurrently,
+    takes_shares,
 )
 from dsinga.training import Updater, initial_values
 from dsinga.training.bp import back_propagate
@@ -180,9 +181,9 @@ class _RandomMessages:
             layer = node.layer
             if isinstance(layer, BridgeDst):
                 codes = _holds_codes(net, position)
-                self._messages[layer.key] = (
-                    np.zeros(layer.shape, np.int64) if codes else random_numbers(rng, layer.shape, ops)
-                )
+                shares = codes and any(takes_shares(other.layer, layer.shape[1:]) for other in net.nodes)
+                zeros = np.zeros(layer.shape, np.float32 if shares else np.int64)
+                self._messages[layer.key] = zeros if codes else random_numbers(rng, layer.shape, ops)
             elif isinstance(layer, BridgeSrc):
                 self._messages[layer.gradient_key] = random_numbers(rng, layer.shape, ops) * np.float32(1e-3)
 

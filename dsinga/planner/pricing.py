@@ -32,7 +32,7 @@ from dsinga.planner.strategies import by_rows
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
 from dsinga.worker.augmented_records import augmented_info
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.batch_reader import micro_batch_size, open_batch_reader
 from dsinga.worker.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
@@ -294,7 +294,8 @@ def plan_infos(job: Job, roots: Sequence[str]) -> Mapping[str, RecordInfo]:
 def _info(layer: LayerConf, job: Job) -> RecordInfo:
     conf = layer.store_conf
     assert conf is not None
-    info = RecordInfo(tuple(conf.shape), sum(conf.batchsize) // job.micro_batches, micro_batches=job.micro_batches)
+    size = micro_batch_size(layer, sum(conf.batchsize), job.micro_batches)
+    info = RecordInfo(tuple(conf.shape), size, micro_batches=job.micro_batches)
     return augmented_info(layer, info, np.uint8, job.seed, Phase.kTest)[0]
 
 

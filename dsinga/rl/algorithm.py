@@ -17,6 +17,7 @@ from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
+from dsinga.job.checks import check_agents_updater
 from dsinga.job.component import Settings
 from dsinga.rl.checks import check_model_and_spaces, check_settings, take_settings
 from dsinga.rl.experience import Rollout, Sampled, Transitions
@@ -84,6 +85,8 @@ class Algorithm(ABC):
         seed: int = 0,
     ):
         self.spaces, self.seed, self._label_example = spaces, seed, labels
+        if isinstance(updater, UpdaterConf):
+            check_agents_updater(updater)
         model.check_observations(spaces.observation)
         carried = carried_layers(model)
         if carried and not self.learns_sequences:

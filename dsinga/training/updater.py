@@ -22,6 +22,7 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured
+from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
@@ -58,10 +59,16 @@ def with_settings(conf: UpdaterConf, settings: ParamSettingsConf) -> UpdaterConf
 
 def check_patterns(conf: UpdaterConf, params: Collection[str]) -> None:
     """Raise JobError for a pattern that matches none of these params, with the names that are nearest to it."""
-    for settings in conf.param_settings:
-        if not any(fnmatchcase(param, settings.match) for param in params):
-            advice = nearest(settings.match.strip("*"), params) or f"; the first are {', '.join(sorted(params)[:5])}"
-            raise settings.error(f"match: {settings.match!r} matches the name of no param{advice}", "match")
+    patterns: list[tuple[Message, str, int, str]] = [(each, "match", 0, each.match) for each in conf.param_settings]
+    cls = resolve(conf)
+    if cls.Conf is not None and cls.pattern_settings:
+        settings = conf.settings_of(cls.Conf)
+        for field in cls.pattern_settings:
+            patterns += [(settings, field, item, pattern) for item, pattern in enumerate(getattr(settings, field))]
+    for message, field, item, pattern in patterns:
+        if not any(fnmatchcase(param, pattern) for param in params):
+            advice = nearest(pattern.strip("*"), params) or f"; the first are {', '.join(sorted(params)[:5])}"
+            raise message.error(f"{field}: {pattern!r} matches the name of no param{advice}", field, item)
 
 
 def describe_settings(conf: UpdaterConf, params: Collection[str]) -> list[str]:
@@ -157,6 +164,7 @@ class Updater(Configured, ABC):
     decoupled: bool = False  # whether weight decay is no part of the gradient, also unless the job says so
     whole: bool = False  # whether the formula is not elementwise, and needs the whole param
     variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
+    pattern_settings: tuple[str, ...] = ()  # the names of settings that are lists of patterns of params' names
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
     def __init__(self, conf: UpdaterConf):

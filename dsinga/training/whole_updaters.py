@@ -89,6 +89,7 @@ class Muon(Updater):
     slots = ("mean",)
     whole = True
     decoupled = True
+    pattern_settings = ("adamw_match",)
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)

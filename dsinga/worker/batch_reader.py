@@ -14,8 +14,20 @@ from typing import Any
 import numpy as np
 
 from dsinga.augmentation import AugmentationList
-from dsinga.data import DataSource, RecordSource, Sampler, Windows, open_records, open_store, open_text, read_mean
+from dsinga.data import (
+    DataSource,
+    FieldWindows,
+    RecordSource,
+    Sampler,
+    Windows,
+    open_records,
+    open_store,
+    open_text,
+    read_mean,
+    resolve,
+)
 from dsinga.data.filesystem import PathNotFound
+from dsinga.data.sequence_lengths import SequenceLengths
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
@@ -27,6 +39,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
 from dsinga.training.resolve import error_note
 from dsinga.worker.augmented_records import augmented_info
+from dsinga.worker.windows_conf import definition_of
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,10 @@ class BatchReader:
         batch, first = step * self.groups + group, place * self.parts[-1].total
         parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
         numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
+        for name, part in parts.items():
+            if (store := self.stores[name]).reads_ahead:  # the next block, before it is needed
+                steps = max(1, store.block // (2 * self.batchsize))
+                store.prepare(self.sampler.rows(batch + steps * self.groups, *part[:2]))
         return {
             name: self._read_augmented(name, batch, part)
             if name in self.augmentations
@@ -103,6 +120,9 @@ class BatchReader:
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
+        for store in self.stores.values():
+            if store.reads_ahead:
+                store.prepare([min(stop + store.block // 2, len(self) - 1)])
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
             data, labels = records[name]
@@ -163,15 +183,37 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
         skip=first.store_conf.random_skip if first.store_conf else 0,
     )
+    if sampler.shuffle:
+        sampler = _by_length(sampler, layers, stores, infos)
     count = job.micro_batches if phase is Phase.kTrain else 1
-    size = _micro_batch_size(first, infos[first.name].batchsize, count)
+    size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
     return BatchReader(
         stores, infos, sampler, _cut(first, size, workers, count, job.neuralnet.by_space), groups, count, augmentations
     )
 
 
-def _micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
+def _by_length(
+    sampler: Sampler,
+    layers: Sequence[LayerConf],
+    stores: Mapping[str, RecordSource],
+    infos: Mapping[str, RecordInfo],
+) -> Sampler:
+    """Return the sampler with the lengths of the first input layer that asks for batches of similar lengths."""
+    for layer in layers:
+        if layer.store_conf is not None and layer.store_conf.group_by_length:
+            steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
+            try:
+                lengths = SequenceLengths(stores[layer.name], steps)
+            except UserError as error:
+                raise layer.store_conf.error(
+                    f"layer {layer.name!r}: group_by_length {error}; leave it out", "group_by_length"
+                ) from None
+            return replace(sampler, lengths=lengths, grouped=layer.store_conf.group_by_length)
+    return sampler
+
+
+def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
     """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     uneven = [size for size in sizes if size % count]
@@ -228,6 +270,8 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
     if cls is not StoreConf:
         return _open_source(layer, conf, cls, roots)
     assert conf.path is not None
+    if conf.windows is not None:
+        return open_windows(layer, conf, resolve(conf.path, roots))
     return open_store(
         conf.path,
         backend=conf.backend,
@@ -239,6 +283,15 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         data=conf.data,
         label=conf.label,
     )
+
+
+def open_windows(layer: LayerConf, conf: StoreConf, dataset: Any) -> FieldWindows:
+    """Return the windows of a Dataset, or of the one at a path, by the settings of an input layer. Raises JobError."""
+    assert conf.windows is not None
+    try:
+        return FieldWindows(dataset, definition_of(conf.windows), has_targets=conf.has_label)
+    except UserError as error:
+        raise conf.windows.error(f"layer {layer.name!r}: {error}") from error
 
 
 def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:

@@ -19,6 +19,7 @@ from distributed.protocol import deserialize, serialize
 import dsinga
 from dsinga import nn
 from dsinga.data import Column, RecordSource, connect_sources, open_records, write_store
+from dsinga.data.fields.window_column import WindowColumn
 from dsinga.estimators import Classifier
 from dsinga.job import Job
 from tests.support.small_job import assert_same, linear, with_topology
@@ -210,6 +211,7 @@ def test_every_column_is_sent_after_use(processes: Client, tmp_path: Path) -> No
             rows = records if original is source.columns[0] else labels
             np.testing.assert_array_equal(copy.load(0, ROWS), rows)
             sent.add(type(original))
+    sent.add(WindowColumn)  # by tests/cluster/test_cluster_fields.py
     assert {column for column in concrete_columns(Column) if column.__name__[0] != "_"} <= sent
 
 

@@ -193,7 +193,6 @@ NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
         ([X, Y], r"'x', a list, does not convert .*; give records and labels as a tuple, \(x, y\)"),
         (X[:0], "numpy array has no records: 'x' is empty"),
         ((X, Y[:19]), "numpy array has 20 records in 'x', but 19 labels in 'y'; give one label"),
-        ((X, Y.reshape(20, 1, 1)), r"'y' has the shape \(20, 1, 1\), but labels need the shape \(n,\) or \(n, K\)"),
         (da.from_array(X.astype("M8[D]")), r"'x': records must be numbers, not datetime64\[D\]; give a number"),
         ((X, np.full(20, "a")), r"'y' has labels that are strings; name the classes .*classes=\['a'\]"),
         (np.ma.masked_less(X, 3), r"'x' has masked numbers; fill them: x.filled\(0\)"),

@@ -46,7 +46,6 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a group": ({"train/images": ZEROS}, {"data": "train"}, "data: 'train' is a group; name an array in it; its"),
     "strings": ({"x": STRINGS}, {}, "'x': records must be numbers, not strings; give codes of the strings"),
     "no axis": ({"x": np.float32(3)}, {}, "'x' has the shape (), but records need an axis along which they lie; name"),
-    "labels of labels": ({"x": ZEROS, "y": ZEROS}, {}, "'y' has the shape (4, 2, 3), but labels need the shape (N,)"),
 }  # fmt: skip
 
 

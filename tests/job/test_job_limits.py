@@ -61,6 +61,9 @@ NEGATIVE = WITHOUT_EFFECT | {
     "RNNDummyConf.high", "RNNDummyConf.low", "StoreConf.mean_value",
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups
     "UpdaterConf.clip_high", "UpdaterConf.clip_low", "ParamSettingsConf.clip_low", "ParamSettingsConf.clip_high",
+    "WindowDimConf.size",  # -1: all points
+    "WindowDimConf.overlap", "WindowDimConf.lead",  # points between windows, targets before their inputs
+    "WindowFillConf.value",
 }  # fmt: skip
 
 

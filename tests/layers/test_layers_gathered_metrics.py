@@ -95,12 +95,15 @@ def test_an_answer_that_does_not_occur_leaves_its_class_out() -> None:
     assert np.isnan(roc_auc(np.zeros(3), np.arange(3.0)))
     assert np.isnan(average_precision(np.zeros(3), np.arange(3.0)))
     assert np.isnan(roc_auc(np.zeros((0,), int), np.zeros((0, 2))))
+    for metric in (roc_auc, average_precision):
+        assert np.isnan(metric(np.array([0, 1, 1]), np.array([0.1, np.nan, 0.3])))
 
 
 @pytest.mark.parametrize(
     ("labels", "predictions", "text"),
     [
         (np.array([0, 2]), np.ones(2), "takes labels 0 and 1, but there is 2; for numbers to predict use r2"),
+        (np.array(["a", "b"]), np.ones(2), "takes labels that are numbers, such as 0 and 1, not a"),
         (np.array([0, 3]), np.ones((2, 3)), "takes classes 0 to 2, one for each column"),
         (np.ones((2, 4)), np.ones((2, 3)), "compares 3 predictions a record with labels .4,.;"),
     ],

@@ -67,6 +67,7 @@ def test_of_two_classes_the_second_is_drawn():
         (LABELS[:5], SCORES, r"as many labels as rows of scores, .* not shapes \(5,\) and \(60, 3\)"),
         (np.zeros(60, int), SCORES, "all records have one answer for '0'"),
         (LABELS, SCORES[:, :1], "takes labels 0 and 1, but there is 2"),
+        (LABELS, SCORES * np.nan, "some scores are NaN; leave these records out"),
         (np.zeros(60, int), np.zeros((60, 20)), "there are 20 curves, more than 12"),
     ],
 )

@@ -97,3 +97,20 @@ def test_a_users_own_augmentation_is_a_function_too():
         assert everywhere[-1]["loss"] == expected[-1]["loss"]
     finally:
         dsinga.registry.unregister("augmentation", "Invert")
+
+
+def test_images_with_channels_last_are_changed_as_those_with_channels_first():
+    augment = [nn.augment.RandomCrop((8, 6), pad=1), nn.augment.RandomFlip(), nn.augment.ColorJitter(hue=0.2)]
+    layers = [nn.Rescaling(1 / 255), nn.Conv2D(4, 3), nn.Flatten(), nn.Dense(3)]
+    first = nn.Sequential([nn.Input((3, 10, 10), augment=augment), *layers])
+    last = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last", augment=augment), *layers])
+    for net, records in ((first, X), (last, np.ascontiguousarray(X.transpose(0, 2, 3, 1)))):
+        net.compile("sgd", "sparse_categorical_crossentropy")
+        net.fit(records, Y, epochs=2, progress=False)
+    assert_same(last.params, first.params)
+    np.testing.assert_array_equal(last.predict(X[:4].transpose(0, 2, 3, 1)), first.predict(X[:4]))
+    np.testing.assert_array_equal(last.predict(X[:4, :, 1:9, 2:8].transpose(0, 2, 3, 1)), first.predict(X[:4]))
+    other = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last"), *layers])
+    other.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(UserError, match=r"records have the shape \(3, 10, 10\); leave data_format out, or give x.tra"):
+        other.fit(X, Y, progress=False)

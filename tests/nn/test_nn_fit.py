@@ -328,3 +328,13 @@ def test_a_model_that_cannot_be_saved_says_where(tmp_path, place):
         model.save(tmp_path / place)
     model.save(tmp_path / "new" / "folders")
     assert nn.load_model(tmp_path / "new" / "folders").predict(X).shape == (150, 3)
+
+
+def test_classes_are_weighed_by_labels_in_a_list_or_a_column():
+    params = []
+    for labels in (Y, Y.tolist(), pd.Series(Y)):
+        model = blobs()
+        model.fit(X, labels, class_weight={1: 2.0}, progress=False)
+        params.append(model.params)
+    assert_same(params[1], params[0])
+    assert_same(params[2], params[0])

@@ -41,6 +41,16 @@ def test_two_fits_are_one_of_as_many_epochs(kind: str):
     assert len(history.history["loss"]) == 4
 
 
+def test_a_warm_up_may_end_before_a_further_fit():
+    model, once = (blobs(nn.SGD(nn.CosineDecay(0.2, 9, warmup_steps=3))) for _ in range(2))
+    for epochs in (3, 1, 2):  # the last two are shorter than the warm-up, which is over
+        model.fit(X, Y, epochs=epochs, **WHOLE)
+    once.fit(X, Y, epochs=6, **WHOLE)
+    assert_near(model, once)
+    with pytest.raises(UserError, match="warmup_steps: 3 is more than the 2 steps of the run"):
+        blobs(nn.SGD(nn.CosineDecay(0.2, 9, warmup_steps=3))).fit(X, Y, epochs=2, **WHOLE)
+
+
 TOPOLOGIES = {"features": {"workers": 2}, "two servers": {"workers": 2, "servers": 2}, "groups": {"server_groups": 1}}
 
 
@@ -124,3 +134,41 @@ def test_images_may_have_their_channels_last(tmp_path: Path):
     assert loaded.evaluate(images, labels) == last.evaluate(images, labels)
     with pytest.raises(UserError, match=r"records have shape \(3, 5, 3\), but .* \(6, 5, 3\)"):
         last.predict(images[:, :3])
+
+
+def with_metrics() -> nn.Model:
+    model = blobs()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["roc_auc", "macro_f1", "top_2_accuracy"])
+    return model
+
+
+def with_two_outputs() -> nn.Model:
+    x = nn.Input(4)
+    model = nn.Model(x, [nn.Dense(3, name="kind")(x), nn.Dense(1, name="size")(x)])
+    model.compile("adam", ["sparse_categorical_crossentropy", "huber"], metrics={"size": ["r2"]})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "labels", "options"),
+    [
+        (with_metrics, Y, {}),
+        (with_metrics, Y, {"class_weight": {1: 2.0}}),
+        (with_metrics, Y, {"sample_weight": X[:, 0] ** 2}),
+        (with_two_outputs, [Y, X[:, :1]], {}),
+        (with_two_outputs, [Y, X[:, :1]], {"sample_weight": X[:, 0] ** 2}),
+    ],
+)
+def test_a_loaded_model_predicts_tests_and_goes_on_as_the_saved_one(
+    make: Any, labels: Any, options: dict[str, Any], tmp_path: Path
+):
+    model = make()
+    model.fit(X, labels, epochs=2, **options, **WHOLE)
+    model.save(tmp_path)
+    loaded = nn.load_model(tmp_path)
+    for ours, theirs in zip(model.predict(X), loaded.predict(X), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert loaded.evaluate(X, labels) == model.evaluate(X, labels)
+    for each in (model, loaded):
+        each.fit(X, labels, epochs=2, seed=7, **options, **WHOLE)
+    assert_same(loaded.params, model.params)

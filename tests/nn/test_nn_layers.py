@@ -90,6 +90,10 @@ CHAINS = {
         nn.Conv1D(4, 3, padding="same"), STEPS, "kConvolution1D convolution1d_conf { num_filters: 4 same: true }"
     ),
     "lengths": (nn.SequenceLength(), (6,), "kSequenceLength"),
+    "normalization": (
+        nn.Normalization([1, 2, 3], std=2, invert=True), IMAGES,
+        "kNormalization normalization_conf { mean: [1, 2, 3] std: 2 inverse: true }",
+    ),
     "lrn": (nn.LocalResponseNormalization(3, 5e-5), IMAGES, "kLRN lrn_conf { local_size: 3 alpha: 5e-5 }"),
     "batch norm": (nn.BatchNormalization(0.99), IMAGES, "kBM bm_conf { momentum: 0.01 }"),
     "layer norm": (nn.LayerNormalization(), STEPS, "kLayerNorm layernorm_conf { first_axis: 2 }"),

@@ -139,3 +139,32 @@ def test_labels_that_a_metric_does_not_take():
     made = model(1, loss="mse", metrics=["roc_auc"])
     with pytest.raises(UserError, match="takes labels 0 and 1, but there is .*; for numbers to predict use r2"):
         made.evaluate(X, X[:, 0])
+
+
+def test_metrics_of_classes_leave_mixed_labels_out():
+    x = nn.Input((1, 1, 5), augment=[nn.augment.Mixup()])
+    made = nn.Model(x, nn.Dense(4)(nn.Flatten()(x)))
+    made.compile("adam", "sparse_categorical_crossentropy", metrics=["macro_f1", "roc_auc", "top_2_accuracy"])
+    history = made.fit(X, CLASSES, epochs=2, validation_data=(X, CLASSES), progress=False)
+    assert "macro_f1" not in history.phase("train")[-1]
+    assert history.phase("val")[-1, "macro_f1"] == pytest.approx(
+        measures.f1_score(CLASSES, made.predict(X).argmax(axis=1), average="macro")
+    )
+
+
+def test_shares_of_classes_are_labels():
+    shares = RNG.dirichlet(np.ones(4), 90)
+    losses = []
+    for loss in ("categorical_crossentropy", nn.SoftmaxLoss()):
+        made = model(4, loss=loss, metrics=None)
+        losses.append(made.fit(X, shares, epochs=2, progress=False)[-1, "loss"])
+    assert losses[0] == losses[1]
+
+
+def nothing(labels, predictions):
+    return None
+
+
+def test_a_function_that_returns_no_number_is_refused():
+    with pytest.raises(UserError, match="the metric 'nothing' must return a number, not NoneType"):
+        model(4, loss="sparse_categorical_crossentropy", metrics=[nothing]).fit(X, CLASSES, progress=False)

@@ -30,6 +30,14 @@ def shapeless() -> nn.Sequential:
     return made
 
 
+def two_outputs() -> nn.Model:
+    """Return a compiled model with two outputs."""
+    x = nn.Input(4)
+    made = nn.Model(x, [nn.Dense(3)(x), nn.Dense(3)(x)])
+    made.compile("sgd", [CLASSES, CLASSES])
+    return made
+
+
 def deep() -> nn.Sequential:
     return nn.Sequential([nn.Input(4), nn.Dense(8, activation="relu"), nn.Dense(3)])
 
@@ -37,6 +45,11 @@ def deep() -> nn.Sequential:
 def job(*layers, shape) -> dsinga.Job:
     """Return the job of a chain of layers."""
     return nn.Sequential([nn.Input(shape), *layers]).job()
+
+
+class Forgetful(nn.Model):
+    def __init__(self):
+        self.dense = nn.Dense(3)
 
 
 NAMES_AND_HABITS = {
@@ -57,13 +70,28 @@ NAMES_AND_HABITS = {
     "nn.Conv2D(3, 3, data_format='channels_last')": "features of images are channels first; nn.Input(shape, data",
     "nn.LSTM(3, recurrent_regularizer='l3')": "there is no regularizer 'l3'; these are l1, l2, l1_l2",
     "nn.BatchNormalization(gamma_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
+    "nn.Dense(3, kernel_regularizer=nn.L2)": "the regularizer L2 is a function; call it: nn.L2()",
+    "nn.SGD(l2=0.1)": "SGD has no argument 'l2'; give layers kernel_regularizer=nn.L1(0.01) or nn.L2(0.01)",
+    "nn.Lion(epsilon=1)": "Lion has no argument 'epsilon'; its steps have no divisor",
+    "nn.AdamW(-0.1)": "AdamW: learning_rate must be at least 0, not -0.1",
+    "nn.AdamW(weight_decay=-1)": "AdamW: weight_decay must be at least 0, not -1",
+    "nn.SGD(clip_global_norm=-1)": "SGD: clip_global_norm must be at least 0, not -1",
+    "nn.SGD(clip_value=-1)": "clip_value is -1; give a number of at least 0",
+    "nn.ParamSettings('*', learning_rate=-1)": "ParamSettings: learning_rate must be at least 0, not -1",
+    "nn.Adam(use_ema=True, ema_momentum=1)": "Adam: ema_momentum must be in [0, 1), not 1",
+    "nn.Adam(ema_momentum=0.9)": "ema_momentum, ema_warmup and ema_every have no effect without use_ema=True",
+    "nn.CosineDecay(0.1, 9, warmup_steps=-1)": "CosineDecay: warmup_steps must be at least 0, not -1",
+    "nn.SequentialSchedule([0.1, 0.2], [3, 5])": "SequentialSchedule: 2 schedules and 2 boundaries; give one boundary",
+    "nn.Input(augment=['flip'])": "Input: augment is a list of random changes, not of 'flip'; give nn.augment.Rand",
+    "nn.Input(augment=[nn.augment.RandomFlip])": "not of RandomFlip; call it: nn.augment.RandomFlip()",
+    "Forgetful().compile('sgd')": "Forgetful.__init__ must begin with super().__init__()",
     "nn.L2(-1)": "l2 is -1; give a number of at least 0",
     "nn.Input((8, 8, 3), data_format='last')": 'data_format is "channels_first" or "channels_last", not \'last\'',
     "nn.Input((8, 3), data_format='channels_last')": "takes images (height, width, channels), as data_format says, not",
     "model().fit(X, Y, class_weight=[1, 2])": "has a factor for each class, as in {0: 1.0, 1: 5.0}, not [1, 2]",
     "model().fit(X, Y, class_weight={7: 2})": "class_weight has a factor for 7, which is the class of no record",
     "model().fit(X, Y, class_weight={0: -1})": "class_weight[0] is -1; give a number of at least 0",
-    "model().fit(X, list(Y), class_weight={0: 1})": "class_weight needs y, a numpy array with the class of each record",
+    "model(loss='mse').fit(X, X[:, :3], class_weight={0: 1})": "class_weight needs y, an array with the class of",
     "nn.Dense(unit=3)": "Dense has no argument 'unit'; did you mean 'units'?",
     "nn.Dense()": "Dense: missing a required argument: 'units'",
     "nn.RandomNormal(seed=3)": "the job's seed determines all random numbers",
@@ -91,7 +119,9 @@ LAYERS = {
     "nn.Input(0)": "above 0 for each axis, not 0",
     "nn.Input((3,), batch_size=3)": "write shape=, that of one record; fit has batch_size",
     "nn.Rescaling(0)": "Rescaling: scale is a number other than 0 and offset a number, not 0 and 0.0",
-    "nn.Normalization(variance=0)": "Normalization: mean is a number and variance a number above 0, not None and 0",
+    "nn.Normalization(variance=0)": "the std has 0; give finite numbers above 0: a constant has nothing to normalise",
+    "nn.Normalization(mean=[1, float('nan')])": "the mean has nan; give finite numbers",
+    "job(nn.Normalization(mean=[1, 2]), shape=IMAGES)": "has 2 numbers in mean, but rows of 3 x",
     "job(nn.Dense(3), nn.Rescaling(2.0), shape=ROWS)": "directly after nn.Input, not after 'dense'",
     "nn.Dense(3, 'rleu')": "Dense: there is no activation 'rleu'; did you mean 'relu'?",
     "nn.GRU(3, recurrent_activation='sigmid')": "GRU: there is no activation 'sigmid'; did you mean 'sigmoid'?",
@@ -146,7 +176,11 @@ LOSSES_AND_OPTIMIZERS = {
     "numbers a row, with 'b', 4",
     "model(loss='mse').evaluate(X, HOT[:, :2])": "give the last layer as many outputs as the target has",
     "model(loss='softmax').evaluate(X, Y + 1)": "label 3 is none of its 3 classes (0 to 2)",
-    "model(loss='categorical_crossentropy').evaluate(X, HOT + 1)": "categorical_crossentropy takes one-hot labels",
+    "model(loss='categorical_crossentropy').evaluate(X, HOT + 1)": "takes the share of each class, numbers of",
+    "model(loss=nn.SoftmaxLoss()).fit(X, 2 * HOT)": "nn.SoftmaxLoss takes the share of each class, numbers of at",
+    "model(loss='kl_divergence').fit(X, -HOT)": "that add up to 1 in a row, but row 0 of y has the sum -1",
+    "model(loss='focal').fit(X, 2 * HOT)": "focal takes labels from 0 to 1, but y has 0 to 2",
+    "model(loss='triplet')": "give the symbol nn.TripletLoss()([anchor, positive, negative])",
     "model().evaluate(X, HOT)": 'takes classes, but y is one-hot; use "categorical_crossentropy"',
     "model().evaluate(X, Y.astype(float))": "but y has the dtype float64; give y.astype(int)",
     "model(loss='binary_crossentropy').evaluate(X, HOT * 2)": "takes labels from 0 to 1, but y has 0 to 2",
@@ -189,9 +223,16 @@ MODELS = {
     "model().fit(None, Y)": "labels y are given without records; give x, too",
     "model().evaluate(None, Y)": "labels y are given without records; give x, too",
     "model().evaluate(X[:0], Y[:0])": "the batch is empty; give it at least 1 record",
-    "model().fit(X, Y, sample_weight=np.ones((60, 2)))": "has a number for each record, not",
+    "model().fit(X, Y, sample_weight=np.ones((60, 2)))": "has a number for each record, (n,), not the shape (60",
+    "model(metrics=['r2']).fit(X, Y)": "the metric 'r2' is of numbers to predict, but the loss of 'dense' compares cla",
+    "model().fit(Y, X)": "takes classes, but y has numbers such as 0.12573; for shares of classes use",
+    "two_outputs().fit(X, [Y, Y], class_weight={1: 2})": "class_weight is for models of one loss, because it weighs",
+    "model().fit(X, Y, sample_weight='balanced')": "sample_weight has a number for each record, (n,), not 'balanced'",
+    "model().fit(X, Y, sample_weight=-np.ones(60))": "sample_weight of record 0 is -1; give a number of at least 0",
+    "model().fit(X, Y, sample_weight=np.full(60, np.nan))": "sample_weight of record 0 is nan; give a number",
+    "model().fit(X, Y, class_weight={1: 2}, sample_weight=[1])": "sample_weight has 1 numbers for 60 records",
     "model().fit(sample_weight=np.ones(60))": "sample_weight needs x, the records that it weighs",
-    "nn.from_job(model().job(X, Y)).fit(X, Y, sample_weight=np.ones(60))": "the job has no input layer 'sample_weight'",
+    "nn.from_job(model(loss='hinge').job(X, Y)).fit(X, Y, sample_weight=np.ones(60))": "takes no weights of records",
     "model().job(X, Y, epochs=1, train_steps=1)": "give epochs or train_steps, not both",
     "nn.load_model('nowhere')": "nowhere has no job.conf",
     "deep().set_weights([])": "the model has 4 params",
@@ -214,7 +255,7 @@ MODELS = {
 NAMESPACE = {
     "dsinga": dsinga, "nn": nn, "extensions": extensions, "np": np, "updater_conf": updater_conf, "model": model,
     "shapeless": shapeless, "deep": deep, "job": job, "X": X, "Y": Y, "HOT": HOT, "ROWS": ROWS, "STEPS": STEPS,
-    "IMAGES": IMAGES,
+    "IMAGES": IMAGES, "Forgetful": Forgetful, "two_outputs": two_outputs,
 }  # fmt: skip
 STATEMENTS = NAMES_AND_HABITS | LAYERS | LOSSES_AND_OPTIMIZERS | MODELS
 

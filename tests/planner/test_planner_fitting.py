@@ -125,11 +125,16 @@ def test_a_plan_has_the_alternatives_that_fit(tmp_path: Path):
     assert next(row["name"] for row in figures["alternatives"]) == "auto"
 
 
-@pytest.mark.parametrize("memory", ["much", "-1GB", "0"])
+@pytest.mark.parametrize("memory", ["much", "-1GB", "0", "2"])
 def test_a_memory_that_is_no_size_is_refused(memory: str, tmp_path: Path):
     job = loads(CONVNET, str(tmp_path / "job.conf"))
     with pytest.raises(UserError, match="memory must be a size such as 2GB"):
         dsinga.plan(job, memory=memory)
+
+
+def test_a_plan_without_its_store_refuses_unequal_micro_batches(tmp_path: Path):
+    with pytest.raises(UserError, match="a batchsize of 96 cannot be divided into 7 equal micro_batches"):
+        dsinga.plan(loads(CONVNET, str(tmp_path / "job.conf"), ["micro_batches=7"]))
 
 
 def arrays() -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 
-from dsinga.job import UpdaterConf
+from dsinga.job import NetConf, Phase, UpdaterConf
+from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net import NeuralNet, partition
+from dsinga.net import NeuralNet, create_net, partition
 from dsinga.ops import get_ops
 from dsinga.planner import layer_timing, net_timing
+from dsinga.planner.layer_timing import run_concurrently, time_layer
 from dsinga.planner.machine import MachineModel, describe_work, measure_machine, work_of
 from dsinga.planner.net_timing import NetTime, time_net
 from dsinga.planner.rate_store import Figures, RateStore
@@ -112,6 +116,27 @@ def test_codes_and_labels_of_steps_cross_bridges() -> None:
     )
     for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
         assert all(time.forward > 0 for time in timed(local).stages)
+
+
+def test_a_share_of_each_class_is_a_label_that_crosses_bridges() -> None:
+    info = RecordInfo((12,), 4, label_shape=(10,), label_dtype=np.dtype(np.float32))  # as those that kMixup makes
+    layers = [layer("data", "kRecordInput"), dense("out", "data", 10), layer("loss", "kSoftmaxLoss", "out", "data")]
+    net = create_net(NetConf(layer=layers), Phase.kTrain, {"data": info})
+    for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
+        assert all(time.forward > 0 for time in timed(local).stages)
+    assert time_layer(work_of(net.stages[-1]), get_ops(), 1, 1).backward > 0
+
+
+def test_an_error_of_a_thread_is_raised_and_not_that_of_the_barrier_it_breaks() -> None:
+    barrier, numbers = threading.Barrier(3, timeout=9), iter(range(3))
+
+    def wait() -> None:
+        if next(numbers) == 2:
+            raise ValueError("a fault of one thread")
+        barrier.wait()
+
+    with pytest.raises(ValueError, match="a fault of one thread"):
+        run_concurrently(wait, barrier)
 
 
 @pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, layer_timing.RUNS), (0.0, 2)])

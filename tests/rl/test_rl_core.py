@@ -178,6 +178,8 @@ def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
         rl.Model(TEXT, heads=["policy"]).head(1, "the value")
     with pytest.raises(dsinga.UserError, match="needs 5 outputs of the head 'policy' for the policy, but it has 3"):
         ValueOnly(rl.Model(TEXT), rl.Spaces(rl.box((4,)), rl.DiscreteSpace(5)))
+    with pytest.raises(dsinga.UserError, match="ema_conf has no effect on an agent, which acts by its newest params"):
+        ValueOnly(rl.Model(TEXT), updater=nn.Adam(use_ema=True))
     shaped = rl.Model(TEXT.replace("batchsize: 1", "batchsize: 1 shape: 4"))
     with pytest.raises(dsinga.UserError, match=r"takes records of shape \(4,\), .* the shape \(6,\)"):
         ValueOnly(shaped, rl.Spaces(rl.box((6,)), rl.DiscreteSpace(3)))

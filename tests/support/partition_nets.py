@@ -206,7 +206,8 @@ layer { name: "said" type: kCTCLoss srclayers: ["sounds", "speech"] ctcloss_conf
 # Fields of 8 x 7 points through the layers of a U-Net.
 FIELDS = """
 layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
-layer { name: "conv0" type: kConvolution srclayers: "images" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "normal" type: kNormalization srclayers: "images" normalization_conf { mean: 1 std: 2 } }
+layer { name: "conv0" type: kConvolution srclayers: "normal" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
 layer { name: "pad" type: kPadding srclayers: "conv0"
   padding_conf { before: 1 after: [1, 2] mode: [kEdge, kPeriodic] } }
 layer { name: "conv1" type: kConvolution srclayers: "pad" convolution_conf { num_filters: 12 kernel: 3 } }

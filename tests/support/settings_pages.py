@@ -23,7 +23,8 @@ HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
-IMAGE_FILES = "convolution transposed_convolution padding upsampling normalisation group_norm image".split()
+IMAGE_FILES = "convolution normalisation image".split()
+FIELD_FILES = "given_statistics group_norm padding transposed_convolution upsampling".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 
@@ -74,14 +75,14 @@ def is_loss(entry: Entry) -> bool:
 PAGES = {
     "settings-layers.md": Page(
         "Settings of layers",
-        "Every layer type that is not on the pages of [images](settings-images.md), "
+        "Every layer type that is not on the pages of [images](settings-images.md), [fields](settings-fields.md), "
         "[sequences](settings-sequences.md), [attention](settings-attention.md), [records](settings-records.md) and "
         "[losses](settings-losses.md). "
         "[layers.md](layers.md) has their formulas.",
         layers(
             lambda entry: (
                 not is_loss(entry)
-                and entry.file not in (*SEQUENCE_FILES, *ATTENTION_FILES, *IMAGE_FILES, *RECORD_FILES)
+                and entry.file not in (*SEQUENCE_FILES, *ATTENTION_FILES, *IMAGE_FILES, *FIELD_FILES, *RECORD_FILES)
             )
         ),
     ),
@@ -89,6 +90,12 @@ PAGES = {
         "Settings of layers for images",
         "Layer types for images (B, C, H, W), and normalisation. [layers.md](layers.md) has their formulas.",
         layers(lambda entry: not is_loss(entry) and entry.file in IMAGE_FILES),
+    ),
+    "settings-fields.md": Page(
+        "Settings of layers for fields",
+        "Layer types for fields (B, C, H, W), and those of one or three axes in place of H and W. "
+        "[layers.md](layers.md) has their formulas.",
+        layers(lambda entry: not is_loss(entry) and entry.file in FIELD_FILES),
     ),
     "settings-sequences.md": Page(
         "Settings of layers for sequences",

@@ -135,6 +135,7 @@ def test_a_sequence_in_a_job_file_is_written_as_it_was_read():
 @pytest.mark.parametrize(
     ("rate", "momentum", "message"),
     [
+        ("type: kFixed\nwarmup_lr: 0.1", "", "job.conf:4: warmup_lr has no effect without warmup_steps"),
         ("type: kFixed\nwarmup_steps: 21", "", "job.conf:4: warmup_steps: 21 is more than the 20 steps of the run"),
         (
             f"type: kSequential sequential_conf {{ {SEQUENCE}\nboundary: [9, 5] }}",

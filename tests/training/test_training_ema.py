@@ -190,7 +190,7 @@ def test_optimizers_average_params_by_the_names_of_keras() -> None:
     conf = nn.Adam(use_ema=True, ema_momentum=0.9, ema_warmup=True, ema_every=5)
     assert conf == loads("updater { " + str(dsinga.job.to_text(conf)) + " }").updater
     assert (conf.ema_conf.decay, conf.ema_conf.warmup, conf.ema_conf.every) == (0.9, True, 5)
-    assert nn.Adam(ema_momentum=0.9).ema_conf is None
+    assert nn.Adam(use_ema=False, ema_momentum=0.99).ema_conf is None  # Keras' default
     with pytest.raises(UserError, match="ema_warmup and ema_every have no effect without use_ema=True"):
         nn.Adam(ema_warmup=True)
     with pytest.raises(UserError, match="ema_overwrite_frequency.; tests and the result use the averages"):

@@ -70,6 +70,10 @@ def test_elements_that_are_nan_are_set_to_zero_before_clipping() -> None:
     ("fields", "message"),
     [
         ({"param_settings": [{"match": "*_bais"}]}, "match: '[*]_bais' matches the name of no param; did you mean"),
+        (
+            {"type": "kMuon", "muon_conf": {"adamw_match": ["ip*", "embed*"]}},
+            "adamw_match: 'embed[*]' matches the name of no param; the first are conv1_bias, conv1_w",
+        ),
         ({"param_settings": [{"match": "x"}]}, "'x' matches the name of no param; the first are conv1_bias, conv1_w"),
         ({"param_settings": [{**LAST, "base_lr": 1}]}, "gives base_lr and learning_rate: put base_lr into"),
         ({"nan_to_zero": True, "clip_norm": 1}, "nan_to_zero goes with clip_low and clip_high, not with clip_norm"),

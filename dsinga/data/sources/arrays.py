@@ -51,7 +51,7 @@ def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of labels (n,) or (n, K); strings are coded by their place among the classes."""
+    """Return the column of labels (n, ...); strings are coded by their place among the classes."""
     y = as_numpy(y, name)
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
@@ -97,7 +97,7 @@ class ArrayColumn(Column):
         titles: the names of the columns of a table (length, columns), for messages.
 
     Raises:
-        UserError: the array has no rows of numbers, or labels have more than two axes.
+        UserError: the array has no rows of numbers.
     """
 
     from_files = False
@@ -120,10 +120,10 @@ class ArrayColumn(Column):
 def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
     """Return the dtype in which the rows of an array are read, by :mod:`dsinga.data.conversion`.
 
-    Raises UserError where the array has no rows, or no numbers, or is one of labels with more than two axes.
+    Raises UserError where the array has no rows, or no numbers.
     """
-    if not array.ndim or (labels and array.ndim > 2):
-        needed = "labels need the shape (n,) or (n, K)" if labels else "records need a row each"
+    if not array.ndim:
+        needed = f"{'labels' if labels else 'records'} need a row each"
         raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
     try:
         return (label_dtype if labels else record_dtype)(array.dtype)

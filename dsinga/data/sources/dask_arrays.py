@@ -37,7 +37,7 @@ def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
-    """Return the column of a dask array of labels (n,) or (n, K) of ``length`` records.
+    """Return the column of a dask array of labels (n, ...) of ``length`` records.
 
     The labels are computed at once, except for float labels of more than 128 MiB: their smallest and largest value is
     needed before training.
@@ -243,7 +243,7 @@ def check_chunks(array: Any, name: str) -> None:
 
 def compute(*collections: Any) -> tuple[Any, ...]:
     """Compute dask collections on the cluster that keeps their data, if any, else as Dask is set up here."""
-    futures = [future for collection in collections for future in _futures(collection)]
+    futures = [future for collection in collections for future in cluster_futures(collection)]
     if futures:
         client = futures[0].client
         return tuple(client.gather(client.compute(list(collections))))
@@ -257,7 +257,7 @@ def _finished_futures(array: Any, name: str) -> list[Any]:
 
     A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
     """
-    if futures := _futures(array):
+    if futures := cluster_futures(array):
         from distributed import wait
 
         with futures[0].client.as_current():
@@ -271,7 +271,7 @@ def _finished_futures(array: Any, name: str) -> list[Any]:
     return futures
 
 
-def _futures(collection: Any) -> list[Any]:
+def cluster_futures(collection: Any) -> list[Any]:
     """Return the futures in the graph of a collection: the chunks that a cluster keeps."""
     if "distributed" not in sys.modules:  # nobody has made one
         return []

@@ -156,4 +156,6 @@ def _refusal(x: Any) -> UserError:
         )
     elif hasattr(x, "toarray"):
         remedy = "sparse matrices are not read; give x.toarray()"
+    elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+        remedy = "a sequence of batches (x, y) needs the methods of keras.utils.PyDataset: also on_epoch_end(self)"
     return UserError(f"records cannot be read from a {kind}; {remedy}")

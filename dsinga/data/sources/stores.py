@@ -85,7 +85,7 @@ def path_labels(path: str | os.PathLike[str], name: str, length: int, options: O
 
 
 def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Column:
-    """Return the labels (n,) or (n, K) that are the zarr array at a path or URL.
+    """Return the labels (n, ...) that are the zarr array at a path or URL.
 
     A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
     array, or it has no numbers that can be labels.

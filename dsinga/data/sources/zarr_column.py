@@ -51,8 +51,8 @@ class ZarrColumn(Column):
             dtype = (label_dtype if is_label else record_dtype)(array.dtype)
         except UserError as error:
             raise UserError(f"{location}: {name!r}: {error}") from None
-        if not array.ndim or (is_label and array.ndim > 2):
-            what = "labels need the shape (N,) or (N, K)" if is_label else "records need an axis along which they lie"
+        if not array.ndim:
+            what = f"{'labels' if is_label else 'records'} need an axis along which they lie"
             raise UserError(f"{location}: {name!r} has the shape {array.shape}, but {what}; name another array")
         if 0 in array.chunks or 0 in (array.shards or ()):
             raise UserError(

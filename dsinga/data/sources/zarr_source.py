@@ -97,7 +97,7 @@ def open_zarr_records(
 
 
 def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
-    """Return the labels that are the zarr array at ``location``, of shape (n,) or (n, K).
+    """Return the labels that are the zarr array at ``location``, of shape (n, ...).
 
     Raises UserError if there is none, or it has no numbers that can be labels.
     """

@@ -1,0 +1,257 @@
+"""Boxes of neighbouring windows: the fields that they share are read once and kept, decoded, in a bounded cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.conversion import find_nonfinite
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.layout import ChannelGroup, Layout
+from dsinga.data.fields.readers import VariableReader
+
+_Key = tuple[str, str, int, str]  # of a field: its windows, its variable, its box, and what it is read for
+Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
+
+
+class BoxGrid:
+    """Divides the windows of a layout into boxes of neighbours, by the layout and a number of bytes alone.
+
+    Windows are numbered in the order of the dimensions, the last one fastest. A box has all windows along the last
+    dimensions, as far as the fields that they read fit ``most_bytes``, several along the dimension before these, and
+    one along those before. It does not depend on the chunks of the data, so that the order of training does not.
+
+    Attributes:
+        axes: the dimensions.
+        counts: the windows along each.
+        box_counts: those of a box.
+        rows: the windows of a full box, which are consecutive.
+    """
+
+    def __init__(self, layout: Layout, most_bytes: int):
+        self.layout = layout
+        self.axes = tuple(layout.axes.values())
+        self.counts = tuple(len(axis.starts) for axis in self.axes)
+        self.box_counts = self._box_counts(most_bytes)
+        self.rows = math.prod(self.box_counts)
+        self._grid = tuple(-(-count // part) for count, part in zip(self.counts, self.box_counts, strict=True))
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return math.prod(self.counts)
+
+    def _box_counts(self, most_bytes: int) -> tuple[int, ...]:
+        counts = [1] * len(self.axes)
+        for place in reversed(range(len(self.axes))):
+            counts[place] = self.counts[place]
+            if self.bytes_of(counts) <= most_bytes:
+                continue
+            low, high = 1, self.counts[place]  # the most windows that fit, by bisection
+            while high - low > 1:
+                counts[place] = (low + high) // 2
+                low, high = (counts[place], high) if self.bytes_of(counts) <= most_bytes else (low, counts[place])
+            counts[place] = low
+            break
+        return tuple(counts)
+
+    def bytes_of(self, counts: Any) -> int:
+        """Return the bytes of the decoded fields that a box of so many windows along each dimension reads."""
+        layout, extents = self.layout, {}
+        for axis, count in zip(self.axes, counts, strict=True):
+            reach = int(axis.starts[count - 1] - axis.starts[0]) if count else 0
+            extents[axis.name] = (reach + axis.input_size, reach + axis.size)
+        parts = [(part, 0) for part in layout.inputs] + [(part, 1) for part in layout.targets]
+        sizes: dict[str, int] = {}
+        for part, role in parts:
+            points = math.prod(extents[dim][role] for dim in part.dims)
+            sizes[part.name] = max(points, sizes.get(part.name, 0))  # inputs and targets mostly share what they read
+        return 4 * sum(sizes.values())
+
+    def places(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the number of each window along each dimension."""
+        return np.unravel_index(numbers, self.counts)
+
+    def boxes(self, places: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the number of the box of each window."""
+        indices = [place // count for place, count in zip(places, self.box_counts, strict=True)]
+        return np.ravel_multi_index(indices, self._grid) if indices else np.zeros(1, np.int64)
+
+    def ends(self, box: int) -> list[tuple[Axis, int, int]]:
+        """Return each dimension with its first and last window of a box."""
+        indices = np.unravel_index(box, self._grid)
+        return [
+            (axis, int(index) * count, min((int(index) + 1) * count, total) - 1)
+            for axis, index, count, total in zip(self.axes, indices, self.box_counts, self.counts, strict=True)
+        ]
+
+
+class BoxField(NamedTuple):
+    """The decoded numbers of a variable that the windows of a box read.
+
+    Attributes:
+        numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
+            dimension of space that the variable lacks.
+        lows: the first point along each dimension.
+        is_finite: whether there is no NaN and no infinity.
+    """
+
+    numbers: np.ndarray
+    lows: Mapping[str, int]
+    is_finite: bool
+
+
+_cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
+
+
+class BoxCache:
+    """Keeps the decoded fields of the boxes of windows, in a cache that all windows of a process share.
+
+    Threads share it, and copies of windows that were sent to this process. A box is read once, even for concurrent
+    readers. A pickle has no fields.
+
+    Args:
+        key: identifies the windows; None for new ones.
+    """
+
+    _by_key: ClassVar[WeakValueDictionary[str, BoxCache]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, key: str | None = None):
+        self.key = key or uuid.uuid4().hex
+        self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
+        self._nonfinite: set[_Key] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoxCache.shared, (self.key,)
+
+    @classmethod
+    def shared(cls, key: str) -> BoxCache:
+        """Return the cache of the windows that have ``key``."""
+        with cls._lock:
+            return cls._by_key.setdefault(key, cls(key))
+
+    def register(self, source: Any, memory: int) -> None:
+        """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
+        with self._lock:
+            self._by_key.setdefault(self.key, self)
+        _cache.reserve_bytes(source, memory)
+        _cache.forget_after(source, [self.key])
+
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
+        """Return the field of a part that the windows of a box read."""
+        key, ranges, lows = self._describe(part, grid, box, is_target)
+
+        def load() -> np.ndarray:
+            numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
+            if find_nonfinite(numbers.reshape(1, -1)) is not None:
+                self._nonfinite.add(key)
+            return numbers
+
+        return BoxField(_cache.get(key, load), lows, key not in self._nonfinite)
+
+    def has(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> bool:
+        """Whether the field of a part is kept, or being read."""
+        return _cache.has(self._describe(part, grid, box, is_target)[0])
+
+    def _describe(
+        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
+    ) -> tuple[_Key, Ranges, dict[str, int]]:
+        where = (part.name, box, is_target)
+        if where not in self._known:
+            ranges, role = _ranges(part, grid, box, is_target)
+            self._known[where] = (
+                (self.key, part.name, box, role),
+                ranges,
+                {dim: low for dim, (low, _) in ranges.items()},
+            )
+        return self._known[where]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the fields that are kept."""
+        return _cache.bytes_of(self.key)
+
+
+def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:
+    """Return what the windows of a box read of a part, and a word for it.
+
+    A variable that is an input and a target is read once where both lie near each other.
+    """
+    ends = [end for end in grid.ends(box) if end[0].name in part.dims]
+    inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
+    targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}
+    layout = grid.layout
+    in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
+    if in_both:
+        both = {dim: (min(inputs[dim][0], targets[dim][0]), max(inputs[dim][1], targets[dim][1])) for dim in inputs}
+        if _points(both) <= 1.25 * max(_points(inputs), _points(targets)):
+            return both, "both"
+    return (targets, "target") if is_target else (inputs, "input")
+
+
+def _points(ranges: Ranges) -> int:
+    return math.prod(high - low for low, high in ranges.values())
+
+
+def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
+    """Return a field with its axes in the order of the record, and one for each dimension of space."""
+    array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
+    channels = len(part.channel_sizes)
+    index = [slice(None)] * channels + [slice(None) if dim in part.dims else np.newaxis for dim in part.space]
+    return np.require(array[tuple(index)], requirements=["C", "ALIGNED"])[...]  # a view, since the cache locks it
+
+
+def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
+    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
+
+    Points beyond the data are those that the edge of their dimension says; beyond an edge of zeros they are NaN where
+    NaN is masked.
+    """
+    runs: list[list[slice]] = []  # of consecutive points of the data that are read, along each dimension
+    takes: list[np.ndarray | None] = []  # the places of the wanted points among these
+    zeros: list[np.ndarray | None] = []
+    for dim in reader.dims:
+        axis, (low, high) = axes[dim], ranges[dim]
+        if 0 <= low and high <= axis.length:
+            runs.append([slice(low, high)])
+            takes.append(None)
+            zeros.append(None)
+            continue
+        points, outside = axis.positions(low, high)
+        needed = np.unique(points)
+        breaks = np.flatnonzero(np.diff(needed) > 1) + 1
+        runs.append([slice(int(run[0]), int(run[-1]) + 1) for run in np.split(needed, breaks)])
+        takes.append(np.searchsorted(needed, points))
+        zeros.append(outside if axis.edge == "zero" else None)
+    array = _read_runs(reader, runs)
+    for place, take in enumerate(takes):
+        if take is not None:
+            array = array.take(take, axis=place)
+    for place, beyond in enumerate(zeros):
+        if beyond is not None:
+            array[(slice(None),) * place + (beyond,)] = np.nan if masked else 0
+    return array
+
+
+def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
+    """Return the runs of points along each dimension, joined."""
+    if all(len(parts) == 1 for parts in runs):
+        return reader.read(tuple(parts[0] for parts in runs))
+    shape = [sum(part.stop - part.start for part in parts) for parts in runs]
+    array = np.empty(shape, np.float32)
+    offsets = [np.cumsum([0, *(part.stop - part.start for part in parts)]) for parts in runs]
+    for index in itertools.product(*(range(len(parts)) for parts in runs)):
+        region = tuple(parts[number] for parts, number in zip(runs, index, strict=True))
+        places = tuple(
+            slice(int(ends[number]), int(ends[number + 1])) for ends, number in zip(offsets, index, strict=True)
+        )
+        array[places] = reader.read(region)
+    return array

@@ -1,0 +1,209 @@
+"""Windows of an xarray Dataset as records: what training, evaluation and prediction read."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.fields.axis import left_out_sentences, uneven_sentences
+from dsinga.data.fields.boxes import BoxCache, BoxGrid
+from dsinga.data.fields.chunk_advice import chunk_sentences
+from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
+from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
+from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.window_column import WindowColumn
+from dsinga.data.record_source import RecordSource
+from dsinga.errors import UserError
+from dsinga.redaction import redact
+
+FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
+logger = logging.getLogger(__name__)
+
+
+class FieldWindows(RecordSource):
+    """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
+
+    :func:`dsinga.windows` makes them and explains the settings. Nothing is copied to disk, and of data in files only
+    what windows are read from is read. Records are numbered in the order of the dimensions, the last one fastest.
+
+    Attributes:
+        definition: the settings, which may be applied to another Dataset.
+        dataset: the Dataset, as far as ``definition.within`` says.
+        layout: which variable and which point is which channel.
+        left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
+        path: the path or URL from which the Dataset was opened, None where it was given.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store, or a file of netCDF.
+        definition: the settings.
+        has_targets: whether labels are read; without them windows need no targets within the data, for prediction.
+        starts: the first points of windows by dimension, in place of those at the stride.
+        path: where a Dataset was opened that is given.
+
+    Raises:
+        UserError: the definition does not fit the Dataset; the message says what would.
+    """
+
+    kind = "windows of fields"
+    reads_ahead = True
+    _ahead: threading.Thread | None = None
+
+    def __init__(
+        self,
+        dataset: Any,
+        definition: WindowDefinition,
+        *,
+        has_targets: bool = True,
+        starts: Mapping[str, Sequence[int]] | None = None,
+        path: str | None = None,
+    ):
+        dataset, opened = open_dataset(dataset)
+        self.path = path or opened
+        self._is_plain = starts is None and has_targets
+        check_dataset(dataset, definition)
+        self.definition, self.dataset = definition, select(used_variables(dataset, definition), definition.within)
+        has_targets = has_targets and bool(definition.targets)
+        self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
+        self._grid = BoxGrid(self.layout, definition.memory // SAMPLER_SHARE)
+        self._cache = BoxCache()
+        self._register()
+        location = "xarray Dataset" if self.path is None else self.path
+        self.left_out = left_out_sentences(self.layout.axes, self.layout.coordinates)
+        self.window_numbers = self._filtered(location)
+        columns = [
+            WindowColumn(self._grid, self._cache, self.window_numbers, is_target, location)
+            for is_target in ((False, True) if has_targets else (False,))
+        ]
+        super().__init__(location, *columns)
+        advice = [*chunk_sentences(self._grid), *uneven_sentences(self.layout.axes, self.layout.coordinates)]
+        for sentence in [*self.left_out, *advice]:
+            logger.warning("%s: %s", redact(location), sentence)
+
+    def _register(self) -> None:
+        self._cache.register(self, self.definition.memory)
+
+    def _gather(self, column: Any, rows: Any) -> np.ndarray:
+        rows = np.asarray(rows, np.int64)
+        if not rows.size:
+            return np.empty((0, *column.shape), column.dtype)
+        least, most = int(rows.min()), int(rows.max())
+        if not 0 <= least <= most < len(self):
+            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
+        return column.take(rows, self.allows_nonfinite)
+
+    def prepare(self, rows: Any) -> None:
+        """Begin to read, in a thread of its own, the fields that ``rows`` need; at most one thread does at a time."""
+        if self._ahead is not None and self._ahead.is_alive():
+            return
+        rows = np.asarray(rows, np.int64)
+        missing = [(column, *need) for column in self.columns for need in column.missing(rows)]  # type: ignore[attr-defined]
+        if missing:
+            self._ahead = threading.Thread(target=_read_fields, args=[missing], name="dsinga-fields", daemon=True)
+            self._ahead.start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ahead": None}
+
+    def _filtered(self, location: str) -> np.ndarray | None:
+        """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""
+        most = self.definition.max_nan
+        if most is None:
+            return None
+        roles = (False, True) if self.layout.targets else (False,)
+        columns = [WindowColumn(self._grid, self._cache, None, is_target, location) for is_target in roles]
+        step = max(1, FILTERED_BYTES // max(column.row_bytes for column in columns))
+        numbers = [
+            start + np.flatnonzero(np.max([column.nan_shares(rows) for column in columns], axis=0) <= most)
+            for start in range(0, len(self._grid), step)
+            for rows in [np.arange(start, min(start + step, len(self._grid)))]
+        ]
+        kept = np.concatenate(numbers)
+        count = len(self._grid) - len(kept)
+        if not len(kept):
+            raise UserError(
+                f"{location}: all {count} windows have more than max_nan={most} of NaN; give a larger share"
+            )
+        if count:
+            self.left_out.append(f"{count} of {len(self._grid)} windows have more than max_nan={most} of NaN")
+        return kept
+
+    @property
+    def cached_bytes(self) -> int:
+        """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
+        return self._cache.bytes
+
+    @property
+    def is_named(self) -> bool:
+        """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
+        return self.path is not None and self._is_plain
+
+    def positions(self, rows: Any) -> dict[str, np.ndarray]:
+        """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""
+        rows = np.asarray(rows, np.int64)
+        numbers = rows if self.window_numbers is None else self.window_numbers[rows]
+        places = self._grid.places(numbers)
+        return {axis.name: axis.starts[place] for axis, place in zip(self._grid.axes, places, strict=True)}
+
+    def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
+        """Return the windows before and after coordinates of one dimension, as of Datasets that were cut there.
+
+        A part has the windows that lie in it with their context and their targets, so that no point is in two parts.
+
+        >>> train, test = windows.split(time="2018-01-01", gap=24)  # doctest: +SKIP
+        >>> train, val, test = windows.split(time=["2016-01-01", "2018-01-01"])  # doctest: +SKIP
+
+        Args:
+            gap: points that are left out before each cut.
+            **cuts: a dimension, and the coordinates at which later parts begin.
+
+        Raises:
+            UserError: the dimension is not there or has no increasing coordinates, or a part has no window.
+        """
+        parts = []
+        for ends in split_ends(self.dataset, self.definition, cuts, gap):
+            (dim,) = ends
+            definition = self.definition.replace(within={**self.definition.within, **ends})
+            parts.append(FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path))
+        return tuple(parts)
+
+    def storage(self) -> dict[str, Any]:
+        """Return the channels, what is left out, and the dimensions, for :func:`dsinga.data.describe`."""
+        axes = self.layout.axes.values()
+        facts: dict[str, Any] = {
+            "dimensions": {
+                axis.name: f"{axis.length} points, {len(axis.starts)} windows of {axis.size}" for axis in axes
+            },
+            "space": self.layout.space,
+            "channels": self.layout.channel_names(),
+            "targets": self.layout.target_names(),
+        }
+        if self.left_out:
+            facts["left_out"] = self.left_out
+        return facts
+
+    def __repr__(self) -> str:
+        inputs, targets = self.layout.channel_names(), self.layout.target_names()
+        space = ", ".join(self.layout.space)
+        lines = [
+            f"<FieldWindows of {redact(self.location)}: {len(self)} windows",
+            f"  records {self.shape} float32: {_shortened(inputs)}; space {space or 'none'}",
+        ]
+        if self.has_labels:
+            lines.append(f"  targets {self.label_shape} float32: {_shortened(targets)}")
+        return "\n".join([*lines, *(f"  {sentence}" for sentence in self.left_out)]) + ">"
+
+
+def _read_fields(missing: Sequence[tuple[WindowColumn, Any, int]]) -> None:
+    """Read fields into their cache; an error is raised again where the field is used."""
+    for column, part, box in missing:
+        with contextlib.suppress(Exception):
+            column.cache.read(part, column.grid, box, column.is_target)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", ... ({len(names)} channels)" if len(names) > 6 else "")

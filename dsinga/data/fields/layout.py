@@ -1,0 +1,224 @@
+"""What a record and a label of a window consist of: which dimensions are space, which numbers are which channel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.fields.axis import Axis, label_text, make_axis
+from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.readers import VariableReader, coordinate_reader, is_date
+from dsinga.errors import UserError
+
+MOST_SPACE = 3  # axes of space of a record
+
+
+@dataclass(frozen=True)
+class ChannelGroup:
+    """The channels of a record, or of a label, that come from one variable.
+
+    Attributes:
+        reader: reads the variable.
+        dims: its dimensions in the order of the record: those of channels, of which time is the last, then space.
+        space: the dimensions of space of all records; those that the variable lacks are broadcast.
+        sizes: points of a window along ``dims``.
+        masked: whether NaN is masked.
+        fill: the number in place of NaN.
+    """
+
+    reader: VariableReader
+    dims: tuple[str, ...]
+    space: tuple[str, ...]
+    sizes: tuple[int, ...]
+    masked: bool = False
+    fill: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the variable, or the expression of the coordinate."""
+        return self.reader.name
+
+    @cached_property
+    def channel_sizes(self) -> tuple[int, ...]:
+        """Points of a window along the dimensions of channels."""
+        return tuple(size for dim, size in zip(self.dims, self.sizes, strict=True) if dim not in self.space)
+
+    @cached_property
+    def channels(self) -> int:
+        """The number of channels."""
+        return math.prod(self.channel_sizes)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of records and labels, and the dimensions of a Dataset.
+
+    Attributes:
+        axes: the windows along each dimension, in the order of the data.
+        space: the dimensions of space, 0 to 3.
+        inputs: parts of a record, without the channels of masks, which follow them.
+        targets: parts of a label, without that of weights; none where there are no labels.
+        weights: the part of a label with the weights of points; None without.
+        coordinates: the coordinates by dimension, as an xarray Variable, where there are any.
+        scale: what weights are divided by.
+    """
+
+    axes: Mapping[str, Axis]
+    space: tuple[str, ...]
+    inputs: tuple[ChannelGroup, ...]
+    targets: tuple[ChannelGroup, ...]
+    weights: ChannelGroup | None
+    coordinates: Mapping[str, Any]
+    scale: float = 1.0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of a record: channels, then space with its context."""
+        channels = sum(part.channels * (2 if part.masked else 1) for part in self.inputs)
+        return channels, *(self.axes[dim].input_size for dim in self.space)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of a label: channels, then space without context."""
+        channels = sum(part.channels for part in self.targets) + (self.weights is not None)
+        return channels, *(self.axes[dim].size for dim in self.space)
+
+    def channel_names(self) -> tuple[str, ...]:
+        """Return what each channel of a record has, such as "t2m", "z level=500 time-1" or "mask of sst"."""
+        names = [name for part in self.inputs for name in self._names(part, lead=False)]
+        masks = [f"mask of {name}" for part in self.inputs if part.masked for name in self._names(part, lead=False)]
+        return tuple(names + masks)
+
+    def target_names(self) -> tuple[str, ...]:
+        """Return what each channel of a label has, such as "t2m time+6"; "weights" is the last where there are any."""
+        names = [name for part in self.targets for name in self._names(part, lead=True)]
+        return tuple(names + ["weights"] * (self.weights is not None))
+
+    def _names(self, part: ChannelGroup, lead: bool) -> list[str]:
+        names = []
+        dims = part.dims[: len(part.channel_sizes)]
+        for index in np.ndindex(*part.channel_sizes):
+            words = [part.name]
+            for dim, place in zip(dims, index, strict=True):
+                axis = self.axes[dim]
+                whole = axis.size == axis.length and not axis.lead and len(axis.starts) == 1
+                if whole:
+                    words.append(f"{dim}={self.label(dim, place)}")
+                elif step := place + (axis.lead if lead else -axis.before) - (axis.size - 1):
+                    words.append(f"{dim}{step:+d}")
+            names.append(" ".join(words))
+        return names
+
+    def label(self, dim: str, index: int) -> str:
+        """Return the coordinate of a point as text, its index where there is none."""
+        coordinate = self.coordinates.get(dim)
+        return str(index) if coordinate is None else label_text(coordinate[index].values)
+
+
+def make_layout(
+    dataset: Any, definition: WindowDefinition, has_targets: bool, starts: Mapping[str, Any] | None = None
+) -> Layout:
+    """Return the layout of the windows of a Dataset, which :func:`check_dataset` has passed.
+
+    ``starts`` takes the place of the first points of windows by dimension.
+    """
+    names = [*definition.inputs, *definition.targets, *definition.static]
+    dims = tuple(dict.fromkeys(str(dim) for name in names for dim in dataset[name].dims))
+    axes = {dim: make_axis(dim, dataset.sizes[dim], definition, has_targets, (starts or {}).get(dim)) for dim in dims}
+    times = [dim for dim in dims if is_time(dataset, dim, definition)]
+    channels = _channel_dims(definition, dims, times)
+    space = tuple(dim for dim in dims if dim not in channels)
+    if len(space) > MOST_SPACE:
+        raise UserError(
+            f"windows would have {len(space)} axes of space ({', '.join(space)}), at most {MOST_SPACE} do; name those "
+            f"whose points are channels, as channels=[{space[0]!r}]"
+        )
+    variables = {name: VariableReader(dataset[name].variable, name) for name in dict.fromkeys(names)}
+    time = times[0] if times else None
+    parts = _ChannelGroups(axes, space, times, definition)
+    coordinates = [coordinate_reader(dataset, expression, time) for expression in definition.coordinates]
+    inputs = [variables[name] for name in (*definition.inputs, *definition.static)]
+    weights, scale = None, 1.0
+    if definition.weights and has_targets:
+        weights, scale = _weights(dataset, definition, parts, time)
+    return Layout(
+        axes,
+        space,
+        tuple(parts.make(reader, is_target=False) for reader in [*inputs, *coordinates]),
+        tuple(parts.make(variables[name], is_target=True) for name in definition.targets) if has_targets else (),
+        weights,
+        {dim: dataset[dim].variable for dim in dims if dim in dataset.coords},
+        scale,
+    )
+
+
+class _ChannelGroups:
+    """Makes parts of the layout that has these dimensions."""
+
+    def __init__(self, axes: Mapping[str, Axis], space: Sequence[str], times: Sequence[str], definition: Any):
+        self.axes, self.space, self.times, self.definition = axes, tuple(space), times, definition
+
+    def make(self, reader: VariableReader, is_target: bool) -> ChannelGroup:
+        """Return the part of a variable."""
+        for dim in reader.dims:
+            if dim not in self.axes:
+                raise UserError(
+                    f"{reader.name!r} has the dimension {dim!r}, which none of the inputs and targets has "
+                    f"({', '.join(self.axes)}); choose one of theirs: .isel({dim}=0)"
+                )
+        channels = [dim for dim in reader.dims if dim not in self.space and dim not in self.times]
+        channels += [dim for dim in reader.dims if dim in self.times and dim not in self.space]
+        dims = (*channels, *(dim for dim in self.space if dim in reader.dims))
+        sizes = tuple(self.axes[dim].size if is_target else self.axes[dim].input_size for dim in dims)
+        fill = self.definition.fill
+        number = fill.get(reader.name, fill.get("*", 0.0))
+        return ChannelGroup(
+            reader, dims, self.space, sizes, self.definition.is_masked(reader.name) and _may_mask(reader), number
+        )
+
+
+def _may_mask(reader: VariableReader) -> bool:
+    """Whether a variable is one of the data: coordinates have no NaN to mask."""
+    return type(reader) is VariableReader
+
+
+def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
+    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
+    if dim in definition.lead or dim == "time":
+        return True
+    return dim in dataset.coords and is_date(dataset[dim])
+
+
+def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> list[str]:
+    """Return the dimensions whose points are channels; docs/fields.md has the rule."""
+    if definition.channels is not None:
+        return list(definition.channels)
+    single = [
+        dim for dim, size in definition.input_dims.items() if size == 1 and not any(definition.context.get(dim, ()))
+    ]
+    channels = list(dict.fromkeys([*times, *single]))
+    if set(definition.input_dims) - set(times):
+        channels += [dim for dim in dims if dim not in definition.input_dims]
+    return channels
+
+
+def _weights(
+    dataset: Any, definition: WindowDefinition, parts: _ChannelGroups, time: str | None
+) -> tuple[ChannelGroup, float]:
+    """Return the part of the weights of points, and their mean over the data."""
+    name = definition.weights
+    is_variable = name in dataset.data_vars
+    reader = VariableReader(dataset[name].variable, name) if is_variable else coordinate_reader(dataset, name, time)
+    part = parts.make(reader, is_target=True)
+    if part.channels != 1:
+        raise UserError(f"the weights {name!r} have {part.channels} numbers for a point of a window; give one for each")
+    values = reader.read(tuple(slice(0, size) for size in reader.shape)).astype(np.float64)
+    mean = float(values.mean())
+    if not values.min() > -1e-6 or not mean > 0:  # a cosine at the pole may be a little below 0
+        raise UserError(f"the weights {name!r} have a number below 0, NaN, or zeros only; give numbers from 0")
+    return part, mean

@@ -1,0 +1,189 @@
+"""Reads regions of the variables of a Dataset, and of channels that are functions of its coordinates, as float32."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.conversion import as_records, record_dtype
+from dsinga.data.sources.dask_arrays import cluster_futures
+from dsinga.errors import UserError
+from dsinga.redaction import redacted_cause
+from dsinga.registry import listed, nearest
+
+Region = tuple[slice, ...]
+_CALL = re.compile(r"(sin|cos)\((.+)\)")
+_OF_TIME = ("day of year", "hour of day")
+
+
+class VariableReader:
+    """Reads regions of one variable: in memory, in a file, or computed by Dask in the thread that reads.
+
+    A pickle of a variable in a file has its path, not its numbers.
+
+    Attributes:
+        name: the name of the variable.
+        dims: its dimensions, in the order in which regions are read.
+        shape: its points along these.
+
+    Args:
+        variable: an xarray Variable.
+        name: as the attribute.
+
+    Raises:
+        UserError: the variable has no numbers.
+    """
+
+    def __init__(self, variable: Any, name: str):
+        self.name, self._variable = name, variable
+        self.dims = tuple(str(dim) for dim in variable.dims)
+        self.shape = tuple(variable.shape)
+        self.is_lazy = variable.chunks is not None  # computed by Dask
+        self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
+        try:
+            record_dtype(variable.dtype)
+        except UserError as error:
+            raise UserError(f"variable {name!r}: {error}") from None
+        if self.is_lazy and cluster_futures(variable.data):
+            raise UserError(
+                f"variable {name!r} is persisted on a cluster, and windows are read where they are trained on; give "
+                "the Dataset as it was before persist(), or in memory: ds.load()"
+            )
+
+    def read(self, region: Region) -> np.ndarray:
+        """Return the numbers of a region as float32; a view where they are in memory as float32."""
+        try:
+            part = self._variable[region]
+            numbers = part.data.compute(scheduler="synchronous") if self.is_lazy else part.values
+        except Exception as error:  # of files, codecs and the user's functions: any class
+            places = ", ".join(
+                f"{dim} {part.start} to {part.stop}" for dim, part in zip(self.dims, region, strict=True)
+            )
+            raise UserError(
+                f"variable {self.name!r} cannot be read at {places} ({type(error).__name__}: {error}); see whether "
+                "every process can reach the data"
+            ) from redacted_cause(error)
+        return as_float32(np.asarray(numbers), self.name)
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...] | None:
+        """The points of a chunk as stored, None where they are not known or there are no chunks."""
+        if self.is_lazy:
+            return tuple(max(sizes) for sizes in self._variable.chunks)
+        preferred = self._variable.encoding.get("preferred_chunks") or {}
+        return (
+            tuple(int(np.max(preferred.get(dim, size))) for dim, size in zip(self.dims, self.shape, strict=True))
+            if (self.from_files and preferred)
+            else None
+        )
+
+
+class CoordinateReader(VariableReader):
+    """Reads a channel that is a function of a coordinate, worked out for each region that is read.
+
+    Args:
+        variable: the xarray Variable of the coordinate.
+        name: the expression, for messages.
+        function: "sin", "cos", or "" for the numbers themselves.
+        quantity: "day of year" or "hour of day" of a coordinate that is dates, else "".
+    """
+
+    def __init__(self, variable: Any, name: str, function: str = "", quantity: str = ""):
+        self.name, self._variable = name, variable
+        self.dims = tuple(str(dim) for dim in variable.dims)
+        self.shape = tuple(variable.shape)
+        self.is_lazy = self.from_files = False
+        self._function, self._quantity = function, quantity
+
+    @property
+    def chunk_shape(self) -> None:
+        """None: coordinates have no chunks that matter."""
+        return None
+
+    def read(self, region: Region) -> np.ndarray:
+        """Return the function of a region of the coordinate as float32."""
+        values = np.asarray(self._variable[region].values)
+        if self._quantity:
+            turns = _turns(values, self._quantity)
+            numbers = turns * (2 * np.pi) if self._function else turns
+        else:
+            numbers = values.astype(np.float64)
+            numbers = np.deg2rad(numbers) if self._function else numbers
+        if self._function:
+            numbers = np.sin(numbers) if self._function == "sin" else np.cos(numbers)
+        return as_float32(numbers, self.name)
+
+
+def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
+    """Return numbers as float32. Raises UserError for one that float32 cannot have."""
+    if numbers.dtype.kind == "f":
+        try:
+            return as_records(numbers)
+        except UserError as error:
+            raise UserError(f"variable {name!r}: {error}") from None
+    return numbers.astype(np.float32)
+
+
+def coordinate_reader(dataset: Any, expression: str, time: str | None) -> CoordinateReader:
+    """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
+
+    Sine and cosine take a coordinate in degrees; those of "day of year" and "hour of day" have one turn in a year (365
+    or 366 days) or a day; without them it is a share of it. ``time`` is the dimension of time.
+
+    Raises:
+        UserError: there is no such coordinate, or it has no numbers.
+    """
+    call = _CALL.fullmatch(expression.strip())
+    function, name = (call[1], call[2].strip()) if call else ("", expression.strip())
+    if name in _OF_TIME:
+        if time is None or time not in dataset.coords or _kind(dataset[time]) != "date":
+            raise UserError(
+                f"the coordinate channel {expression!r} needs a dimension with dates, and the Dataset has none"
+            )
+        return CoordinateReader(dataset[time].variable, expression, function, name)
+    if name not in dataset.variables:
+        names = [str(known) for known in dataset.coords]
+        hint = nearest(name, [*names, *_OF_TIME]) or f"; it has {listed(map(repr, names))}"
+        raise UserError(f"the Dataset has no coordinate {name!r} for the channel {expression!r}{hint}")
+    if _kind(dataset[name]) != "number":
+        raise UserError(
+            f"the coordinate {name!r} of the channel {expression!r} is not numbers; of dates there are sin(day of "
+            "year), cos(day of year), sin(hour of day) and cos(hour of day)"
+        )
+    return CoordinateReader(dataset[name].variable, expression, function)
+
+
+def is_date(array: Any) -> bool:
+    """Whether a coordinate is dates: datetime64, or those of cftime."""
+    return _kind(array) == "date"
+
+
+def _kind(array: Any) -> str:
+    if array.dtype.kind == "M":
+        return "date"
+    if array.dtype.kind == "O" and array.size and hasattr(array.values.flat[0], "dayofyr"):
+        return "date"
+    return "number" if array.dtype.kind in "buif" else "other"
+
+
+def _turns(dates: np.ndarray, quantity: str) -> np.ndarray:
+    """Return the share of the year, or of the day, that has passed at each date, float64."""
+    if dates.dtype.kind == "O":  # of cftime
+        passed = np.vectorize(_cftime_turn, otypes=[np.float64])
+        return passed(dates, quantity)
+    begins = dates.astype("datetime64[Y]" if quantity == "day of year" else "datetime64[D]")
+    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, begins + 1, dates))
+    return (date - first) / (end - first)
+
+
+def _cftime_turn(date: Any, quantity: str) -> float:
+    hours = date.hour + date.minute / 60 + date.second / 3600
+    if quantity == "hour of day":
+        return hours / 24
+    days = (
+        date.replace(year=date.year + 1, month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+        - date.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    ).days
+    return (date.dayofyr - 1 + hours / 24) / days

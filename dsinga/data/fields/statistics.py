@@ -1,0 +1,218 @@
+"""Mean, standard deviation and range of fields of any size, streamed in blocks; those of the channels of windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.fields.dataset import open_dataset
+from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.layout import ChannelGroup
+from dsinga.errors import UserError
+from dsinga.registry import listed, nearest
+
+BLOCK_NUMBERS = 1 << 22  # of a variable that are read together: 32 MiB in float64
+MOMENTS = ("count", "mean", "std", "min", "max")
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Statistics of the variables of a Dataset, each an xarray Dataset with the dimensions that were kept, in float64.
+
+    Attributes:
+        count: how many numbers are not NaN.
+        mean: their mean; NaN where there are none, as for the others.
+        std: their standard deviation, divided by the count.
+        min: the least.
+        max: the largest.
+    """
+
+    count: Any
+    mean: Any
+    std: Any
+    min: Any
+    max: Any
+
+    def of_inputs(self, windows: FieldWindows) -> dict[str, np.ndarray]:
+        """Return the mean and std of the channels of records: {"mean": (C,) or (C, *space), "std": ...} in float64.
+
+        They are arguments of ``nn.Normalization``. Coordinates, masks and variables without statistics keep their
+        numbers: mean 0, std 1. Raises UserError for a variable that is constant.
+        """
+        parts = windows.layout.inputs
+        masks = sum(part.channels for part in parts if part.masked)
+        return self._of_channels(windows, parts, windows.shape[1:], masks)
+
+    def of_targets(self, windows: FieldWindows) -> dict[str, np.ndarray]:
+        """Return the mean and std of the channels of labels, without that of weights, as :meth:`of_inputs` does."""
+        return self._of_channels(windows, windows.layout.targets, windows.label_shape[1:], 0)
+
+    def _of_channels(
+        self, windows: FieldWindows, parts: Iterable[ChannelGroup], space: tuple[int, ...], others: int
+    ) -> dict[str, np.ndarray]:
+        means, stds = [], []
+        for part in parts:
+            mean, std = self._of_part(windows, part, space)
+            means.append(mean)
+            stds.append(std)
+        means.append(np.zeros((others, *(1,) * len(space))))
+        stds.append(np.ones((others, *(1,) * len(space))))
+        by_point = any(math.prod(array.shape[1:]) > 1 for array in means)
+        shape = space if by_point else (1,) * len(space)
+        mean, std = (
+            np.concatenate([np.broadcast_to(array, (len(array), *shape)) for array in arrays])
+            for arrays in (means, stds)
+        )
+        return {"mean": mean, "std": std} if by_point else {"mean": mean.reshape(-1), "std": std.reshape(-1)}
+
+    def _of_part(
+        self, windows: FieldWindows, part: ChannelGroup, space: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and std (channels, *space), with axes of one point where they are the same everywhere."""
+        flat = (part.channels, *(1,) * len(space))
+        if part.name not in self.mean:
+            return np.zeros(flat), np.ones(flat)
+        mean, std = self.mean[part.name], self.std[part.name]
+        if bool((std == 0).any()):
+            raise UserError(
+                f"the variable {part.name!r} is constant{_place(std == 0)}, so it cannot be divided by its std of 0; "
+                "leave it out, or take statistics over more dimensions"
+            )
+        for dim in mean.dims:
+            axis = windows.layout.axes[dim]
+            if mean.sizes[dim] != axis.length:
+                raise UserError(
+                    f"the statistics of {part.name!r} have {mean.sizes[dim]} points along {dim!r}, but the windows' "
+                    f"data {axis.length}; take the statistics of the same fields, or over {dim!r}, too"
+                )
+            if dim in part.space and axis.input_size != axis.length:
+                raise UserError(
+                    f"the statistics of {part.name!r} have a number for each point along {dim!r}, but windows have "
+                    f"{axis.input_size} of its {axis.length} points; take the statistics over {dim!r}, too"
+                )
+        channel_dims = part.dims[: len(part.channel_sizes)]
+        shapes = [1 if dim not in mean.dims else size for dim, size in zip(part.dims, part.sizes, strict=True)]
+        points = [1 if dim not in mean.dims else windows.layout.axes[dim].length for dim in part.space]
+        arrays = []
+        for array in (mean, std):
+            ordered = array.transpose(*(dim for dim in part.dims if dim in array.dims)).values
+            ordered = ordered.reshape(*shapes[: len(channel_dims)], *points)
+            arrays.append(np.broadcast_to(ordered, (*part.channel_sizes, *points)).reshape(part.channels, *points))
+        return np.nan_to_num(arrays[0]), np.where(np.isfinite(arrays[1]), arrays[1], 1.0)
+
+
+def _place(constant: Any) -> str:
+    """Return where the first constant number of kept dimensions is, in words."""
+    if not constant.dims:
+        return ""
+    index = np.argwhere(constant.values)[0]
+    words = [f"{dim}={_label(constant, dim, int(at))}" for dim, at in zip(constant.dims, index, strict=True)]
+    return f" at {', '.join(words)}"
+
+
+def _label(array: Any, dim: str, at: int) -> Any:
+    return array[dim].values[at] if dim in array.coords else at
+
+
+def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None) -> FieldStatistics:
+    """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
+
+    Blocks of a fixed size, which follows from the shapes alone, are read one after another, or as far as Dask computes
+    them on its workers, and combined in their order by the formula of Chan, Golub and LeVeque (1979) in float64. So the
+    numbers have the same bits however the data are chunked and wherever they are computed, and memory is bounded.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
+        dim: the dimensions over which the statistics are, as of ``dataset.mean``; all by default. For a mean by level
+            give the others, for one at each point ``"time"``.
+
+    Raises:
+        UserError: a dimension that no variable has, or a variable that is not of numbers.
+    """
+    opened, _ = open_dataset(dataset)
+    dims = [str(name) for name in opened.dims] if dim is None else [dim] if isinstance(dim, str) else [*dim]
+    for name in dims:
+        if name not in opened.dims:
+            known = [str(known) for known in opened.dims]
+            hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
+            raise UserError(f"the Dataset has no dimension {name!r}{hint}")
+    results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
+    for name, array in opened.data_vars.items():
+        if array.dtype.kind not in "fiub":
+            raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
+        moments = _moments_of(array, [name for name in array.dims if name in dims])
+        for moment, values in zip(MOMENTS, moments, strict=True):
+            results[moment][str(name)] = values
+    return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
+
+
+def _moments_of(array: Any, dims: list[str]) -> list[Any]:
+    """Return count, mean, std, min and max of an array over ``dims``, as arrays of the other dimensions."""
+    total: np.ndarray | None = None
+    for block in _blocks(array, dims):
+        moments = _compute(block, dims)
+        total = moments if total is None else combine(total, moments)
+    assert total is not None
+    count, mean, squares, least, most = total
+    with np.errstate(invalid="ignore", divide="ignore"):
+        std = np.sqrt(squares / count)
+    kept = array.isel(dict.fromkeys(dims, 0), drop=True)
+    empty = count == 0
+    values = [count.astype(np.int64), *(np.where(empty, np.nan, part) for part in (mean, std, least, most))]
+    return [kept.copy(data=part.reshape(kept.shape)) for part in values]
+
+
+def _blocks(array: Any, dims: list[str]) -> Iterator[Any]:
+    """Yield the blocks of an array, cut along ``dims`` from the first one on; their sizes follow from its shape."""
+    sizes, numbers = {}, array.size
+    for name in dims:
+        if numbers <= BLOCK_NUMBERS:
+            break
+        others = numbers // array.sizes[name]
+        sizes[name] = max(1, BLOCK_NUMBERS // others)
+        numbers = others * sizes[name]
+    ranges = [range(0, array.sizes[name], size) for name, size in sizes.items()]
+    for starts in np.ndindex(*map(len, ranges)):
+        yield array.isel(
+            {
+                name: slice(places[at], places[at] + sizes[name])
+                for (name, places, at) in zip(sizes, ranges, starts, strict=True)
+            }
+        )
+
+
+def _compute(block: Any, dims: list[str]) -> np.ndarray:
+    """Return the moments (5, *kept) of a block, read as one array, so that its chunks change no bits."""
+    kept = [name for name in block.dims if name not in dims]
+    values = block.transpose(*kept, *dims).values
+    shape = values.shape[: len(kept)]
+    return moments_of(np.ascontiguousarray(values).reshape(*shape, -1))
+
+
+def moments_of(values: np.ndarray) -> np.ndarray:
+    """Return count, mean, sum of squared differences from it, minimum and maximum over the last axis, without NaN."""
+    values = values.astype(np.float64)
+    valid = ~np.isnan(values)
+    count = valid.sum(axis=-1)
+    some = np.maximum(count, 1)
+    mean = np.where(valid, values, 0).sum(axis=-1) / some
+    differences = np.where(valid, values - mean[..., None], 0)
+    mean = mean + differences.sum(axis=-1) / some  # what rounding of the first sum has left
+    differences = np.where(valid, values - mean[..., None], 0)
+    squares = np.square(differences, out=differences).sum(axis=-1)
+    least, most = np.where(valid, values, np.inf).min(axis=-1), np.where(valid, values, -np.inf).max(axis=-1)
+    return np.stack([count.astype(np.float64), mean, squares, least, most])
+
+
+def combine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the moments of two sets of numbers together, by Chan's formula."""
+    count = first[0] + second[0]
+    some = np.maximum(count, 1)
+    step = second[1] - first[1]
+    mean = np.where(second[0] == 0, first[1], first[1] + step * (second[0] / some))
+    squares = first[2] + second[2] + np.square(step) * (first[0] * second[0] / some)
+    return np.stack([count, mean, squares, np.minimum(first[3], second[3]), np.maximum(first[4], second[4])])

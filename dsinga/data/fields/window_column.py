@@ -1,0 +1,180 @@
+"""The records, or the labels, of windows: cut out of the fields of their boxes, with masks and weights as channels."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.column import Column
+from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
+from dsinga.data.fields.layout import ChannelGroup
+from dsinga.errors import UserError
+
+SAMPLE_BYTES = 16 << 20
+
+
+class WindowColumn(Column):
+    """The inputs, or the targets, of windows: (n, C, *space) float32.
+
+    Args:
+        grid: the windows and their boxes.
+        cache: keeps the fields of boxes.
+        numbers: the number of the window of each row, increasing; None where all windows are rows.
+        is_target: whether these are the labels.
+        location: what messages call the data.
+    """
+
+    def __init__(self, grid: BoxGrid, cache: BoxCache, numbers: np.ndarray | None, is_target: bool, location: str):
+        layout = grid.layout
+        self.grid, self.cache, self.numbers, self.is_target = grid, cache, numbers, is_target
+        self.location = location
+        self.parts = layout.targets if is_target else layout.inputs
+        length = len(grid) if numbers is None else len(numbers)
+        share = length / len(grid)
+        block = max(1, min(length, round(grid.rows * share)))
+        shape = layout.target_shape if is_target else layout.input_shape
+        super().__init__("targets" if is_target else "inputs", length, shape, np.float32, block)
+        readers = [part.reader for part in self.parts]
+        self.from_files = any(reader.from_files for reader in readers)  # type: ignore[misc]
+
+    @property
+    def sample_rows(self) -> int:
+        """Rows that a check or a summary loads at once; those of a block may be many times its fields."""
+        return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the windows ``start`` to ``stop``."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, rows: np.ndarray, allows_nonfinite: bool = False) -> np.ndarray:
+        """Return the windows of ``rows`` (n, C, *space), in the order of ``rows``.
+
+        Raises UserError for NaN that is not masked, and for infinity, unless they are allowed.
+        """
+        out, is_finite = self._cut(rows)
+        self._mask(out, is_finite)
+        if not is_finite and not allows_nonfinite:
+            self._check(out, rows)
+        return out
+
+    def nan_shares(self, rows: np.ndarray) -> np.ndarray:
+        """Return the share of NaN among the numbers of variables in each window, (n,) float64."""
+        out, is_finite = self._cut(rows)
+        if is_finite:
+            return np.zeros(len(rows))
+        channels = sum(part.channels for part in self.parts)
+        return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
+
+    def missing(self, rows: np.ndarray) -> list[tuple[ChannelGroup, int]]:
+        """Return each variable and box that the windows of ``rows`` need and that is neither kept nor being read."""
+        numbers = rows if self.numbers is None else self.numbers[rows]
+        boxes = np.unique(self.grid.boxes(self.grid.places(numbers))).tolist()
+        return [
+            (part, box)
+            for box in boxes
+            for part in self.parts
+            if not self.cache.has(part, self.grid, box, self.is_target)
+        ]
+
+    def place(self, index: Any) -> str:
+        """Return the channel of a number, and its place in the window."""
+        layout = self.grid.layout
+        names = layout.target_names() if self.is_target else layout.channel_names()
+        return f"channel {names[index[0]]!r}, index {tuple(index)}"
+
+    def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
+        out = np.empty((len(rows), *self.shape), np.float32)
+        numbers = rows if self.numbers is None else self.numbers[rows]
+        places = self.grid.places(numbers)
+        boxes = self.grid.boxes(places)
+        order = np.argsort(boxes, kind="stable")  # makes the windows of each box adjacent
+        ends = [0, *(np.flatnonzero(np.diff(boxes[order])) + 1).tolist(), len(rows)]
+        starts = {axis.name: axis.starts[place] for axis, place in zip(self.grid.axes, places, strict=True)}
+        channel, is_finite = 0, True
+        weights = [self.grid.layout.weights] if self.is_target and self.grid.layout.weights is not None else []
+        for part in (*self.parts, *weights):
+            channels = out[:, channel : channel + part.channels]
+            channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
+            for start, end in pairwise(ends):
+                field = self.cache.read(part, self.grid, int(boxes[order[start]]), self.is_target)
+                self._cut_part(channels, part, field, order[start:end], starts)
+                is_finite = is_finite and field.is_finite
+            if part in weights:
+                channels /= self.grid.layout.scale
+            channel += part.channels
+        return out, is_finite
+
+    def _cut_part(
+        self, out: np.ndarray, part: ChannelGroup, field: BoxField, rows: np.ndarray, starts: dict[str, np.ndarray]
+    ) -> None:
+        """Cut the windows of ``rows``, all of one box, out of its field."""
+        numbers, lows = field.numbers, field.lows
+        dims = (*part.dims[: len(part.channel_sizes)], *part.space)  # the axes of the field
+        offsets = np.zeros(len(rows), np.int64)  # in bytes, of the first point of each window
+        for dim, stride in zip(dims, numbers.strides, strict=True):
+            if dim in lows:
+                axis = self.grid.layout.axes[dim]
+                offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
+        sizes = dict(zip(part.dims, part.sizes, strict=True))
+        shape = tuple(sizes.get(dim, 1) for dim in dims)
+        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+            out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
+
+    def _mask(self, out: np.ndarray, is_finite: bool) -> None:
+        """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
+        if self.is_target or not any(part.masked for part in self.parts):
+            return
+        mask = sum(part.channels for part in self.parts)
+        if is_finite:
+            out[:, mask:] = 1
+            return
+        channel = 0
+        for part in self.parts:
+            if part.masked:
+                numbers = out[:, channel : channel + part.channels]
+                valid = ~np.isnan(numbers)
+                out[:, mask : mask + part.channels] = valid
+                np.copyto(numbers, np.float32(part.fill), where=~valid)
+                mask += part.channels
+            channel += part.channels
+
+    def _check(self, out: np.ndarray, rows: np.ndarray) -> None:
+        """Raise UserError for the first NaN that is not masked, or infinity."""
+        channel = 0
+        for part in self.parts:
+            numbers = out[:, channel : channel + part.channels]
+            bad = np.isinf(numbers) if part.masked and self.is_target else ~np.isfinite(numbers)
+            if bad.any():
+                row, *index = (int(place) for place in np.unravel_index(int(np.argmax(bad)), bad.shape))
+                raise self._nonfinite(part, int(rows[row]), index, numbers[(row, *index)])
+            channel += part.channels
+
+    def _nonfinite(self, part: ChannelGroup, row: int, index: list[int], value: Any) -> UserError:
+        """Return the error for a number of a window: its variable, its index and its coordinates."""
+        layout = self.grid.layout
+        number = row if self.numbers is None else int(self.numbers[row])
+        starts = {
+            axis.name: int(axis.starts[place])
+            for axis, (place,) in zip(self.grid.axes, self.grid.places(np.array([number])), strict=True)
+        }
+        channel = np.unravel_index(index[0], part.channel_sizes) if part.channel_sizes else ()
+        inside = {dim: int(place) for dim, place in zip(part.dims, channel, strict=False)}
+        inside |= dict(zip(part.space, index[1:], strict=True))
+        points = {}
+        for dim in part.reader.dims:
+            axis = layout.axes[dim]
+            point = starts[dim] + (axis.lead if self.is_target else -axis.before) + inside[dim]
+            points[dim] = int(axis.positions(point, point + 1)[0][0])
+        labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
+        what = "NaN" if np.isnan(value) else "infinity"
+        remedy = (
+            f"ask for a mask (mask=[{part.name!r}]), or leave out windows that have NaN (max_nan=0)"
+            if what == "NaN"
+            else "leave such points out, or put a number in their place"
+        )
+        return UserError(
+            f"{self.location}: variable {part.name!r} has {what} at {labels} (index {tuple(points.values())}); {remedy}"
+        )

@@ -1,0 +1,97 @@
+"""The function that cuts windows out of a Dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dsinga.data.fields.dataset import open_dataset
+from dsinga.data.fields.definition import DEFAULT_MEMORY, define_windows
+from dsinga.data.fields.field_windows import FieldWindows
+
+
+def windows(
+    dataset: Any,
+    *,
+    input_dims: Mapping[str, int],
+    inputs: str | Iterable[str] | None = None,
+    targets: str | Iterable[str] | None = None,
+    input_overlap: Mapping[str, int] | None = None,
+    context: Mapping[str, int | Sequence[int]] | None = None,
+    lead: Mapping[str, int] | None = None,
+    channels: str | Iterable[str] | None = None,
+    static: str | Iterable[str] = (),
+    coordinates: str | Iterable[str] = (),
+    edges: str | Mapping[str, str] | None = None,
+    mask: bool | str | Iterable[str] = False,
+    fill: float | Mapping[str, float] | None = None,
+    max_nan: float | None = None,
+    weights: str | None = None,
+    within: Mapping[str, Sequence[Any]] | None = None,
+    memory: int = DEFAULT_MEMORY,
+) -> FieldWindows:
+    """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
+
+    Channels are variables x levels x steps of time, then static fields, then coordinates, then masks. Axes of space are
+    the dimensions of ``input_dims`` that are no time and have more than one point, in the order of the data.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file. It is read lazily.
+        input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
+        inputs: names of the variables of a record; all variables of the data without it.
+        targets: names of the variables of a label; without it windows have no labels.
+        input_overlap: points that neighbouring windows share, by dimension. The stride is the size without these; a
+            negative overlap leaves points between windows.
+        context: points around a window that are input only, by dimension: a number, or a pair (before, after).
+            ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
+        lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
+        channels: dimensions whose points are channels, such as ["time", "level"]; docs/fields.md has the default.
+        static: names of variables without time, such as a height of the ground.
+        coordinates: channels that are functions of coordinates, worked out when they are read: "latitude",
+            "cos(latitude)", "sin(longitude)" (of degrees), "sin(day of year)", "cos(hour of day)".
+        edges: what context beyond the data has, for all dimensions or by dimension: "inside" (no window has any),
+            "zero", "edge" (the last point), "reflect", or "periodic", along which windows go on at the other end.
+        mask: True, or the names of variables that may have NaN. In records NaN is filled, and channels say which points
+            are valid (1) and which are masked (0); in labels it stays NaN. Without it NaN is an error.
+        fill: the number in place of NaN, or numbers by variable; 0 by default.
+        max_nan: leave out windows that have more than this share of NaN in their inputs or in their targets. The data
+            are read once for it.
+        weights: a variable, or an expression as of ``coordinates``, that weights the points of a target: the last
+            channel of a label, divided by its mean over the data.
+        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them.
+        memory: the most bytes of decoded fields that a process keeps. A sixteenth of it is a block: the windows that
+            are read and shuffled together.
+
+    Raises:
+        UserError: a setting does not fit the Dataset; the message says what would.
+
+    The order of windows, and of training, follows from these settings alone: not from the chunks of the data, the
+    number of workers, or their threads. Points that fill no window are told in a warning of the log, and in
+    ``windows.left_out``.
+    """
+    source = dataset
+    opened, path = open_dataset(dataset)
+    if inputs is None:
+        inputs = [
+            str(name) for name in opened.data_vars if name not in ([static] if isinstance(static, str) else static)
+        ]
+    definition = define_windows(
+        inputs=inputs,
+        input_dims=input_dims,
+        targets=targets,
+        input_overlap=input_overlap,
+        context=context,
+        lead=lead,
+        channels=channels,
+        static=static,
+        coordinates=coordinates,
+        edges=edges,
+        mask=mask,
+        fill=fill,
+        max_nan=max_nan,
+        weights=weights,
+        within=within,
+        memory=memory,
+    )
+    return FieldWindows(os.fspath(source) if path else opened, definition)

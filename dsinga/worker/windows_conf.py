@@ -1,0 +1,69 @@
+"""Windows of fields as settings of a job, and the other way round."""
+
+from __future__ import annotations
+
+from dsinga.data import WindowDefinition, define_windows
+from dsinga.job import WindowDimConf, WindowFillConf, WindowsConf
+
+
+def definition_of(conf: WindowsConf) -> WindowDefinition:
+    """Return the definition that the settings of a job describe. Raises UserError for what is wrong with them."""
+    dims = {dim.name: dim for dim in conf.dim}
+    if len(dims) < len(conf.dim):
+        raise conf.error("windows name a dimension twice; give each dimension once", "dim")
+    return define_windows(
+        inputs=conf.inputs,
+        targets=conf.targets,
+        input_dims={name: dim.size for name, dim in dims.items() if dim.size is not None},
+        input_overlap={name: dim.overlap for name, dim in dims.items() if dim.overlap},
+        context={name: (dim.before, dim.after) for name, dim in dims.items() if dim.before or dim.after},
+        lead={name: dim.lead for name, dim in dims.items() if dim.lead},
+        edges={name: dim.edges for name, dim in dims.items() if dim.edges != "inside"},
+        within={
+            name: (dim.first, dim.last) for name, dim in dims.items() if dim.first is not None or dim.last is not None
+        },
+        channels=[name for name in conf.channels if name] if conf.channels else None,
+        static=conf.static,
+        coordinates=conf.coordinates,
+        mask=conf.mask,
+        fill={fill.variable: fill.value for fill in conf.fill},
+        max_nan=conf.max_nan,
+        weights=conf.weights,
+        memory=conf.memory,
+    )
+
+
+def windows_conf(definition: WindowDefinition) -> WindowsConf:
+    """Return the settings of a job that describe a definition."""
+    names = [*definition.input_dims, *definition.lead, *definition.edges, *definition.within]
+    dims = []
+    for name in dict.fromkeys(names):
+        before, after = definition.context.get(name, (0, 0))
+        first, last = definition.within.get(name, (None, None))
+        dims.append(
+            WindowDimConf(
+                name=name,
+                size=definition.input_dims.get(name),
+                overlap=definition.input_overlap.get(name, 0),
+                before=before,
+                after=after,
+                lead=definition.lead.get(name, 0),
+                edges=definition.edge(name),
+                first=None if first is None else str(first),
+                last=None if last is None else str(last),
+            )
+        )
+    channels = definition.channels
+    return WindowsConf(
+        inputs=list(definition.inputs),
+        targets=list(definition.targets),
+        dim=dims,
+        channels=[] if channels is None else list(channels) or [""],
+        static=list(definition.static),
+        coordinates=list(definition.coordinates),
+        mask=list(definition.mask),
+        fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
+        max_nan=definition.max_nan,
+        weights=definition.weights,
+        memory=definition.memory,
+    )

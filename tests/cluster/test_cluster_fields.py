@@ -1,0 +1,128 @@
+"""Training from windows of fields: any chunks, threads or processes give the same bits, and so does a lost worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from distributed import Client
+
+import dsinga
+from dsinga import cluster, nn
+from dsinga.api import roots
+from dsinga.cluster import connect
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, loads
+from tests.support.observers import Recorder, of_phase
+from tests.support.small_job import assert_close, assert_same, with_topology
+
+JOB = """
+name: "fields" train_steps: 12 disp_freq: 4 seed: 3
+train_one_batch { alg: kBP }
+updater { type: kAdam learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput
+    store_conf { path: "fields.zarr" batchsize: 16
+      windows { inputs: "t" targets: "t" static: "ground" coordinates: "cos(lat)"
+        dim { name: "time" size: 1 before: 1 lead: 2 }
+        dim { name: "lat" size: 4 before: 1 after: 1 edges: "reflect" }
+        dim { name: "lon" size: 6 overlap: 3 before: 1 after: 1 edges: "periodic" } } } }
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 4 kernel: 3 pad: 0 }
+    param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" } }
+  layer { name: "relu" type: kReLU srclayers: "conv" }
+  layer { name: "out" type: kConvolution srclayers: "relu" convolution_conf { num_filters: 1 kernel: 1 pad: 0 }
+    param { name: "w2" init { type: kUniformSqrtFanIn } } param { name: "b2" } }
+  layer { name: "label" type: kLabel srclayers: "data" }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "out" srclayers: "label" }
+}
+"""
+CHUNKINGS: list[dict[str, int]] = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1}]
+
+
+def dataset() -> xr.Dataset:
+    rng = np.random.default_rng(0)
+    dims, shape = ("time", "lat", "lon"), (40, 8, 12)
+    variables = {"t": (dims, rng.normal(size=shape)), "ground": (dims[1:], rng.normal(size=shape[1:]))}
+    dates = np.datetime64("2000-01-01", "ns") + np.arange(40) * np.timedelta64(6, "h")
+    return xr.Dataset(variables, {"time": dates, "lat": np.linspace(70, -70, 8), "lon": np.arange(12) * 30.0})
+
+
+def job_of(folder: Path, chunks: dict[str, int]) -> Job:
+    """Return the job, whose store is written with these chunks."""
+    dataset().chunk(chunks).to_zarr(folder / "fields.zarr", consolidated=False)
+    return loads(JOB, "fields.conf", [f"neuralnet.layer[data].store_conf.path={folder / 'fields.zarr'}"])
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[int, dict[str, np.ndarray]]:
+    """The params that the Dataset in memory gives, by the number of workers, in threads."""
+    job = loads(JOB)
+    return {
+        workers: dsinga.train(with_topology(job, workers), data=dataset(), progress=False).params for workers in (1, 2)
+    }
+
+
+def test_one_and_two_workers_give_the_same_params(expected: Any) -> None:
+    assert_close(expected[2], expected[1], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [*(("processes", number) for number in range(len(CHUNKINGS))), ("threads", 1)],
+    indirect=["client"],
+)
+def test_any_chunks_give_the_same_bits(client: Client, number: int, expected: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, CHUNKINGS[number])
+    assert_same(dsinga.train(job, progress=False).params, expected[1])
+    assert_same(dsinga.train(with_topology(job, 2), client, progress=False).params, expected[2])
+
+
+def test_a_dataset_in_memory_or_of_dask_is_sent(processes: Client, expected: Any, tmp_path: Path) -> None:
+    job = with_topology(job_of(tmp_path, CHUNKINGS[1]), 2)
+    assert_same(dsinga.train(job, processes, data=dataset(), progress=False).params, expected[2])
+    with xr.open_zarr(tmp_path / "fields.zarr", consolidated=False) as opened:
+        assert_same(dsinga.train(job, processes, data=opened, progress=False).params, expected[2])
+
+
+def test_a_persisted_dataset_is_refused(processes: Client) -> None:
+    persisted = processes.persist(dataset().chunk(time=10))
+    with pytest.raises(UserError, match="'t' is persisted on a cluster, .* give the Dataset as it was before persist"):
+        dsinga.windows(persisted, inputs="t", input_dims={"time": 1})
+
+
+@pytest.mark.process
+def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
+    job = job_of(tmp_path, CHUNKINGS[1]).replace(cluster=ClusterConf(nworkers_per_group=2), train_steps=200)
+    unbroken = dsinga.train(job, progress=False)
+    with connect(workers=3, separate_processes=True) as client:
+        pid = client.run(os.getpid)[next(iter(cluster.available_workers(client)))]
+        broken = Recorder(60, lambda: os.kill(pid, signal.SIGKILL))
+        outcome = cluster.train(job, client, broken, roots=roots(job, None))
+    assert broken.acted
+    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
+    assert_same(outcome.params, unbroken.params)
+
+
+def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) -> None:
+    job_of(tmp_path, CHUNKINGS[0])
+    windows = dsinga.windows(
+        tmp_path / "fields.zarr",
+        inputs="t",
+        targets="t",
+        input_dims={"time": 1, "lat": -1, "lon": -1},
+        lead={"time": 1},
+    )
+    train, test = windows.split(time="2000-01-08")
+    params = []
+    for client, data in ((None, train), (processes, train), (None, train.read(np.arange(len(train))))):
+        model = nn.Sequential([nn.Input((1, 8, 12)), nn.Conv2D(1, 3, padding="same")])
+        model.compile("adam", loss="mse")
+        model.fit(data, validation_data=test, epochs=2, batch_size=8, client=client, progress=False)
+        params.append(model.params)
+    assert_same(params[1], params[0])
+    assert_same(params[2], params[0])

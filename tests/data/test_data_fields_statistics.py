@@ -1,0 +1,109 @@
+"""Statistics of fields beside xarray's in float64; their bits for any chunks; those of the channels of windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.data import field_statistics
+from dsinga.data.fields import statistics
+from dsinga.errors import UserError
+
+xr = pytest.importorskip("xarray")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 100)
+
+
+def fields(offset: float = 0.0, scale: float = 1.0) -> Any:
+    rng = np.random.default_rng(5)
+    values = offset + scale * rng.normal(size=(11, 3, 6, 7))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    dims = ("time", "level", "lat", "lon")
+    coordinates = {"level": [500, 700, 850], "lat": np.arange(6.0), "lon": np.arange(7.0)}
+    return xr.Dataset({"z": (dims, values), "t": (dims[:1] + dims[2:], values[:, 0].astype(np.float32))}, coordinates)
+
+
+@pytest.mark.parametrize("dim", [None, "time", ["time", "lat", "lon"], ["lat", "lon"], []])
+def test_they_are_those_of_xarray(dim: Any) -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, dim)
+    for name in data:
+        over = [one for one in data[name].dims if dim is None or one in ([dim] if isinstance(dim, str) else dim)]
+        array = data[name].astype(np.float64)
+        for moment in ("count", "mean", "std", "min", "max"):
+            expected = getattr(array, moment)(over)
+            xr.testing.assert_allclose(getattr(found, moment)[name], expected, rtol=1e-13)
+
+
+def test_a_large_mean_does_not_spoil_a_small_deviation() -> None:
+    data = fields(1e6, 1e-2)
+    exact = (data["z"] - 1e6).std()  # of numbers that have lost nothing but their own rounding
+    np.testing.assert_allclose(field_statistics(data).std["z"], exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("chunks", [{}, {"time": 1}, {"lat": 2, "lon": 3}, {"time": 4, "level": 1}, {"time": -1}])
+def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
+    data = fields(280, 9)
+    data.chunk(chunks).to_zarr(tmp_path / "fields.zarr", consolidated=False)
+    for stored in (xr.open_zarr(tmp_path / "fields.zarr", consolidated=False), tmp_path / "fields.zarr"):
+        for dim in (None, "time"):
+            found, expected = field_statistics(stored, dim), field_statistics(data, dim)
+            for moment in statistics.MOMENTS:
+                xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
+
+
+def windows(data: Any, **more: Any) -> Any:
+    sizes = {"time": 1, "lat": -1, "lon": -1}
+    return dsinga.windows(
+        data, inputs=["z", "t"], targets="t", input_dims=sizes, lead={"time": 1}, context={"time": (1, 0)},
+        coordinates="cos(lat)", mask=True, **more,
+    )  # fmt: skip
+
+
+def test_channels_of_windows_have_those_of_their_variables() -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, ["time", "lat", "lon"])
+    source = windows(data)
+    channels = found.of_inputs(source)
+    z, t = found.mean["z"].values, float(found.mean["t"])
+    names = source.layout.channel_names()
+    expected = [
+        0.0 if name.startswith(("mask", "cos")) else t if name.startswith("t") else z[[500, 700, 850].index(level)]
+        for name in names
+        for level in [int(name.split("level=")[1].split()[0]) if "level=" in name else 0]
+    ]
+    np.testing.assert_array_equal(channels["mean"], expected)
+    assert channels["std"].shape == (source.shape[0],)
+    np.testing.assert_array_equal(found.of_targets(source)["mean"], [t])
+
+
+def test_statistics_at_each_point_are_fields() -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, "time")
+    channels = found.of_inputs(windows(data))
+    assert channels["mean"].shape == windows(data).shape
+    np.testing.assert_array_equal(found.of_targets(windows(data))["mean"][0], found.mean["t"])
+    part = windows(data.isel(lat=slice(0, 4)))
+    with pytest.raises(UserError, match="statistics of 'z' have 6 points along 'lat', but the windows' data 4"):
+        found.of_inputs(part)
+
+
+def test_a_constant_variable_is_refused() -> None:
+    data = fields()
+    data["t"][:, 2, 3] = 4.0
+    found = field_statistics(data, "time")
+    with pytest.raises(UserError, match=r"'t' is constant at lat=2.0, lon=3.0, so it cannot be divided by its std"):
+        found.of_inputs(windows(data))
+
+
+def test_a_dimension_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="no dimension 'times'.*time"):
+        field_statistics(fields(), "times")
+    with pytest.raises(UserError, match="'name' is of <U1, not of numbers"):
+        field_statistics(xr.Dataset({"name": ("x", ["a", "b"])}))

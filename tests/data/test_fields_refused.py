@@ -1,0 +1,199 @@
+"""Windows that do not fit a Dataset, and NaN where no mask was asked for, are refused with the remedy."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import dsinga
+from dsinga.errors import UserError
+
+DATES = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
+
+
+def dataset(**changes: Any) -> xr.Dataset:
+    sst = np.arange(12.0 * 6 * 8).reshape(12, 6, 8)
+    variables: dict[str, Any] = {"sst": (("time", "lat", "lon"), sst), "ice": (("time", "lat", "lon"), sst / 100)}
+    data = xr.Dataset(variables, {"time": DATES, "lat": np.linspace(50, -50, 6), "lon": np.arange(8) * 45.0})
+    return data.assign(**changes)
+
+
+WHOLE = {"time": 1, "lat": -1, "lon": -1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"inputs": "sts"}, "the Dataset has no variable 'sts'; did you mean 'sst'"),
+        ({"targets": "wind"}, "the Dataset has no variable 'wind'; it has 'sst', 'ice'"),
+        ({"input_dims": {"tme": 1}}, "input_dims names the dimension 'tme', .* do not have; did you mean 'time'"),
+        ({"lead": {"x": 1}}, "lead names the dimension 'x', .* do not have; they have 'time', 'lat', 'lon'"),
+        (
+            {"context": {"level": 1}},
+            r"context names 'level', which input_dims does not have; add 'level' to input_dims",
+        ),
+        ({"input_dims": {"lat": 7}}, "windows have 7 points of 'lat', but the data 6; give input_dims of at most that"),
+        ({"input_dims": {"lat": 0}}, "input_dims has 0 points of 'lat'; give at least 1, or -1 for all of them"),
+        ({"input_dims": {"lat": 2}, "input_overlap": {"lat": 2}}, "overlap of 'lat' is 2, but a window has 2 points"),
+        (
+            {"context": {"lat": 1}},
+            r"no window fits along 'lat': it takes 8 points \(6 of its own . 2 of context\), and the data have 6",
+        ),
+        ({"lead": {"time": 12}}, "lead of 'time' is 12 points, which lies beyond the 12 points of the data"),
+        (
+            {"lead": {"time": 11}, "context": {"time": (1, 0)}},
+            r"no window fits along 'time': it takes 13 points \(1 of its own . 1 of context . 11 of",
+        ),
+        (
+            {"edges": {"lat": "mirror"}},
+            "edges of 'lat' is 'mirror'; it is one of inside, zero, edge, reflect, periodic",
+        ),
+        ({"edges": {"lat": "refelct"}}, "edges of 'lat' is 'refelct'; did you mean 'reflect'"),
+        (
+            {"coordinates": "cos(latitude)"},
+            r"no coordinate 'latitude' for the channel 'cos\(latitude\)'; it has 'time'",
+        ),
+        (
+            {"coordinates": "time"},
+            r"the coordinate 'time' of the channel 'time' is not numbers; of dates there are sin",
+        ),
+        ({"static": "ice"}, "the static variable 'ice' has the dimension 'time'; name it in inputs"),
+        ({"max_nan": 0.2}, r"max_nan=0.2 keeps windows that have NaN; ask for a mask, too \(mask=True\), or give max_"),
+        ({"max_nan": 2.0}, "max_nan is a share of NaN from 0 to less than 1, not 2.0"),
+        ({"weights": "time"}, "the coordinate 'time' of the channel 'time' is not numbers"),
+        (
+            {"within": {"time": ("2001", None)}},
+            "no point of 'time' lies within 2001 to None; it has 2000-01-01 to 2000-",
+        ),
+        ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        dsinga.windows(dataset(), **{"inputs": "sst", "targets": "sst", "input_dims": WHOLE} | settings)
+
+
+def test_coordinates_must_increase() -> None:
+    data = dataset()
+    order = [0, 1, 2, 4, 3, *range(5, 12)]
+    with pytest.raises(UserError, match=r"'time' do not increase: 2000-01-04 \(index 4\) follows 2000-01-05; .*sortby"):
+        dsinga.windows(data.isel(time=order), input_dims=WHOLE)
+    with pytest.raises(UserError, match=r"'time' do not increase: 2000-01-01 \(index 1\) follows 2000-01-01"):
+        dsinga.windows(data.isel(time=[0, 0, 1]), input_dims=WHOLE)
+    with pytest.raises(UserError, match=r"'lon' do not increase: 0 \(index 1\) follows 45; .*sortby\('lon'\)"):
+        dsinga.windows(data.isel(lon=[1, 0, 2, 3]), input_dims=WHOLE)
+    assert len(dsinga.windows(data.isel(lat=slice(None, None, -1)), input_dims=WHOLE)) == 12
+
+
+def test_variables_lie_on_one_grid() -> None:
+    data = dataset(wind=(("time", "y", "x"), np.zeros((12, 3, 4))))
+    with pytest.raises(
+        UserError, match=r"'sst' has the dimensions \(time, lat, lon\), 'wind' \(time, y, x\): .*interp_"
+    ):
+        dsinga.windows(data, inputs=["sst", "wind"], input_dims=WHOLE)
+
+
+def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"out of an xarray Dataset or DataArray, or the path of one, not a ndarray; name"
+    ):
+        dsinga.windows(np.zeros((3, 4)), input_dims={"time": 1})
+    with pytest.raises(UserError, match=r"x.nc cannot be opened as a Dataset \(FileNotFoundError"):
+        dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1})
+    text = dataset(name=("time", np.array(["a"] * 12)))
+    with pytest.raises(UserError, match="variable 'name': records must be numbers, not strings"):
+        dsinga.windows(text, inputs="name", input_dims={"time": 1})
+
+
+def test_a_split_that_leaves_nothing_is_refused() -> None:
+    windows = dsinga.windows(dataset(), inputs="sst", input_dims=WHOLE, edges={"lon": "periodic"})
+    for cuts, fault in (
+        ({"tme": "2000"}, "the Dataset has no dimension 'tme'; did you mean 'time'"),
+        (
+            {"time": "1999"},
+            "split along 'time' at 1999 leaves a part without a point; the data have 2000-01-01 to 2000",
+        ),
+        ({"time": ["2000-01-05", "2000-01-03"]}, "leaves a part without a point"),
+        ({"lon": 90}, "'lon' is periodic, so that every cut has two sides"),
+        ({"time": "2000-01-03", "gap": 2}, "gap=2 leaves no point of 'time' before the cut at 2000-01-03"),
+        ({}, "split takes one dimension and its coordinates"),
+    ):
+        with pytest.raises(UserError, match=fault):
+            windows.split(**cuts)
+
+
+def with_nan() -> xr.Dataset:
+    data = dataset()
+    data.sst[3, 2, 5] = np.nan
+    data.ice[:, 0, 0] = np.nan
+    return data
+
+
+def test_nan_is_refused_with_variable_coordinates_and_index() -> None:
+    windows = dsinga.windows(with_nan(), inputs="sst", targets="ice", input_dims=WHOLE)
+    place = r"variable 'sst' has NaN at time=2000-01-04, lat=10, lon=225 \(index \(3, 2, 5\)\); ask for a mask"
+    with pytest.raises(UserError, match=place):
+        windows.read([0, 3])
+    with pytest.raises(
+        UserError, match=r"variable 'ice' has NaN at time=2000-01-06, lat=50, lon=0 \(index \(5, 0, 0\)\)"
+    ):
+        windows.read([5])
+    assert np.isnan(windows.allowing_nonfinite().read([3])[0]).sum() == 1
+    infinite = dataset(ice=dataset().ice.where(dataset().ice < 5, np.inf))
+    with pytest.raises(UserError, match="variable 'ice' has infinity at time="):
+        dsinga.windows(infinite, inputs="ice", input_dims=WHOLE, mask=True).read([11])
+
+
+def test_masked_points_are_filled_and_told_by_channels() -> None:
+    data = with_nan()
+    windows = dsinga.windows(
+        data, inputs=["ice", "sst"], targets=["sst", "ice"], input_dims=WHOLE, context={"time": (1, 0)}, mask="sst",
+        fill=-9, within={"time": ("2000-01-02", None)}, edges={"time": "edge"},
+    )  # fmt: skip
+    assert windows.layout.channel_names() == (
+        "ice time-1", "ice", "sst time-1", "sst", "mask of sst time-1", "mask of sst"
+    )  # fmt: skip
+    with pytest.raises(UserError, match="variable 'ice' has NaN at time=2000-01-02"):
+        windows.read([0])
+    masked = dsinga.windows(data, inputs="sst", targets=["sst", "ice"], input_dims=WHOLE, mask=True, fill={"sst": -9})
+    inputs, targets = masked.read([3])
+    assert masked.layout.channel_names() == ("sst", "mask of sst")
+    np.testing.assert_array_equal(inputs[0, 0], data.sst[3].fillna(-9))
+    np.testing.assert_array_equal(inputs[0, 1], data.sst[3].notnull())
+    np.testing.assert_array_equal(targets[0, 0], data.sst[3].astype(np.float32))
+    np.testing.assert_array_equal(targets[0, 1], data.ice[3].astype(np.float32))
+
+
+def test_points_beyond_an_edge_of_zeros_are_masked_too() -> None:
+    windows = dsinga.windows(
+        dataset(), inputs="sst", input_dims={"time": 1, "lat": 3, "lon": -1}, context={"lat": 1}, mask=True,
+        edges={"lat": "zero"},
+    )  # fmt: skip
+    inputs, _ = windows.read([0, 1])
+    assert inputs[0, 1].any(axis=1).tolist() == [False, True, True, True, True]
+    assert inputs[1, 1].any(axis=1).tolist() == [True, True, True, True, False]
+    assert not inputs[0, 0, 0].any()
+
+
+def test_windows_with_much_nan_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    data = dataset()
+    data.sst[:, :3, :4] = np.nan
+    data.sst[4, 3:] = np.nan
+    cut = {"inputs": "sst", "input_dims": {"time": 1, "lat": 3, "lon": 4}}
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
+    without = dsinga.windows(data, **cut, max_nan=0)
+    assert len(without) == 12 * 3 - 2
+    assert "14 of 48 windows have more than max_nan=0 of NaN" in caplog.text
+    places = [tuple(first[row] for first in without.positions(np.arange(34)).values()) for row in range(34)]
+    shares = np.isnan(data.sst.values).reshape(12, 2, 3, 2, 4).mean(axis=(2, 4))
+    assert places == [(time, lat * 3, lon * 4) for time, lat, lon in np.argwhere(shares == 0)]
+    assert np.isfinite(without.read(np.arange(34))[0]).all()
+    half = dsinga.windows(data, inputs="sst", input_dims={"time": 1, "lat": -1, "lon": -1}, max_nan=0.5, mask=True)
+    assert len(half) == 11  # all but step 4, which has 60 % of NaN
+    with pytest.raises(UserError, match=r"all 12 windows have more than max_nan=0.1 of NaN; give a larger share"):
+        dsinga.windows(data, inputs="sst", input_dims=WHOLE, max_nan=0.1, mask=True)
