@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from dsinga.job.limits import Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec
+from dsinga.layers.region import Region
 from dsinga.registry import register
 
 
@@ -37,7 +39,7 @@ class Normalization(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -70,6 +72,11 @@ class Normalization(Layer):
                 kept[name] = np.reshape(numbers, shape)[columns.start : columns.stop].reshape(-1).tolist()
         return self.conf.replace(normalization_conf=self.settings.replace(**kept))
 
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        return part
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, (mean, std) = sources[0], (self._by_point(param) for param in params)
         if self.settings.inverse:
@@ -88,7 +95,9 @@ class Normalization(Layer):
         return (dx,), (None, None)
 
     def _by_point(self, param: Array) -> Array:
-        """Return a param in a shape that broadcasts against rows."""
+        """Return a param in a shape that broadcasts against rows, or their regions."""
+        if self.region is not None and param.ndim > 1:
+            return self.region.of(param, missing=1)
         return param.reshape(*param.shape, *(1,) * (len(self.shape) - 1 - param.ndim))
 
 
