@@ -14,8 +14,10 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.data.array_kinds import is_a
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
+from dsinga.errors import UserError
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
@@ -87,16 +89,34 @@ def predict_lazily(
     x: Any,
     phase: str = "test",
     *,
+    leads: int | None = None,
     data_root: str | None = None,
 ) -> Any:
-    """Return the output of ``layer`` for the records of a dask array, as a dask array that is computed when asked for.
+    """Return the output of ``layer`` for a dask array or an xarray Dataset, which is computed when it is asked for.
 
-    Dask computes it chunk by chunk wherever it computes, in bounded memory. Other arguments are those of
-    :func:`predict`. Numbers that are not finite are not refused: their records give what the net computes from them.
+    For a dask array ``x`` of records it is a dask array; Dask computes it chunk by chunk wherever it computes, in
+    bounded memory. Numbers that are not finite are not refused: their records give what the net computes from them.
+
+    For a Dataset or DataArray ``x`` it is a Dataset of the targets of the windows that the job was trained from, see
+    :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions, coordinates and
+    attributes. Tiles follow from the net and the size of the field, so that the numbers have the same bits however
+    ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With ``leads``
+    predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time that are
+    not predicted are read at the later times, static fields are the same, and coordinates go on.
+
+    Other arguments are those of :func:`predict`. Raises UserError for bad input.
     """
+    job_phase = find_phase(phase)
+    if is_a(x, "xarray", "Dataset", "DataArray"):
+        from dsinga.cluster.inference.field_prediction import predict_dataset
+
+        job = job_with_data(job, None, job_phase, data_root)
+        where = roots(job, data_root)
+        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where, leads=leads)
+    if leads is not None:
+        raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     from dsinga.cluster.inference import lazy_prediction
 
-    job_phase = find_phase(phase)
     job = job_with_data(job, x, job_phase, data_root)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)

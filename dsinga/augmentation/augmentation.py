@@ -79,6 +79,15 @@ class Augmentation(Configured):
         """
         raise NotImplementedError
 
+    def check_changed(self, records: Any, count: int) -> None:
+        """Raise JobError unless ``records``, which :meth:`augment` returned, are ``count`` of the shape ``shape``."""
+        if not isinstance(records, np.ndarray) or records.shape != (count, *self.shape):
+            given = f"the shape {records.shape}" if isinstance(records, np.ndarray) else type(records).__name__
+            raise self.fail(
+                f"returned {given} for {count} records of the shape {self.shape}: return an array of all changed "
+                "records, and set self.shape in __init__ where their shape is another one"
+            )
+
     def evaluate(self, records: np.ndarray) -> np.ndarray:
         """Return records as phases other than training get them: unchanged, but of the shape ``shape``."""
         return records

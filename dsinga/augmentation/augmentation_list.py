@@ -81,6 +81,7 @@ class AugmentationList:
                     labels = _mixed(labels, shares)
             else:
                 records = augmentation.augment(records, draws)
+            augmentation.check_changed(records, len(numbers))
         return self._as_stored(records), labels
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
@@ -184,7 +185,10 @@ def create_augmentations(
     augmentations: list[Augmentation] = []
     for message in conf.augment:
         with error_note(f"in augmentation {message.type_name!r} of layer {layer!r}"):
-            augmentation = resolve(message)(message, facts)
+            cls = resolve(message)
+            if cls.augment is Augmentation.augment and not issubclass(cls, Mixing):
+                raise message.error(f"{cls.__name__} defines no augment(self, records, uniform)", "user_type")
+            augmentation = cls(message, facts)
         augmentations.append(augmentation)
         facts = RecordFacts(layer, augmentation.shape, augmentation.dtype)
     mixing = next((each for each in augmentations if isinstance(each, Mixing)), None)

@@ -127,7 +127,8 @@ def find_lr(
             job, client, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
         )
     click.echo(search.sentence())
-    if search.suggestion is not None and job.updater.learning_rate.type is not ChangeMethod.kFixedStep:
+    without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules for which base_lr has no effect
+    if search.suggestion is not None and job.updater.learning_rate.type not in without_base:
         click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={search.suggestion:.2g}")
     if picture:
         picture.write_text(search.draw(), encoding="utf-8")

@@ -85,11 +85,6 @@ class ChunkCache:
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
-    def has(self, key: tuple[Hashable, ...]) -> bool:
-        """Whether the chunk ``key`` is cached, or being loaded."""
-        with self._lock:
-            return key in self._entries
-
     def clear(self) -> None:
         """Drop all chunks but those that are being loaded."""
         with self._lock:

@@ -81,8 +81,11 @@ class Nonfinite(NamedTuple):
     value: str
 
 
-def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
-    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too."""
+def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | None:
+    """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too.
+
+    With ``allows_nan`` NaN is none of these: it marks masked points of targets that are fields.
+    """
     if rows.dtype.kind != "f":
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -90,7 +93,7 @@ def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
             return None
         if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
             return None
-    finite = np.isfinite(rows)
+    finite = ~np.isinf(rows) if allows_nan else np.isfinite(rows)
     if finite.all():  # the sum was too large
         return None
     row, *index = (int(position) for position in np.unravel_index(int(np.argmin(finite)), rows.shape))

@@ -57,7 +57,6 @@ class RecordSource:
 
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     allows_nonfinite = False
-    reads_ahead = False  # whether ``prepare`` does anything
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
     def __init__(
@@ -141,9 +140,6 @@ class RecordSource:
         """
         return self._gather(self._data, rows), self.read_labels(rows)
 
-    def prepare(self, rows: Any) -> None:
-        """Begin to read what ``rows`` will need, where that is worth while; returns at once."""
-
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, rows)
@@ -208,7 +204,7 @@ class RecordSource:
         return out
 
     def _read_block(self, column: Column, index: int) -> np.ndarray:
-        key = (column.key, index, self.allows_nonfinite)
+        key = (column.key, index, self.allows_nonfinite, self._may_be_masked(column))
         return _cache.get(key, lambda: self._load(column, index))
 
     def _load(self, column: Column, index: int) -> np.ndarray:
@@ -220,9 +216,16 @@ class RecordSource:
         # process lies anywhere in the bytes of its message.
         return np.require(rows, requirements=["C", "ALIGNED"])
 
+    def _may_be_masked(self, column: Column) -> bool:
+        """Whether a column has labels that are fields, whose NaN are masked points."""
+        return column is self._labels and len(column.shape) > 1
+
     def _check_finite(self, column: Column, rows: np.ndarray, start: int) -> None:
-        """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite."""
-        bad = find_nonfinite(rows)
+        """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite.
+
+        NaN in labels that are fields is for losses to mask or to refuse.
+        """
+        bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
             place = column.place(bad.position)
             raise nonfinite_error(f"{self.location}: {column.name!r}", bad.value, start + bad.row, place)

@@ -193,8 +193,11 @@ def batch_records(
 
 
 def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
-    """Raise UserError for NaN or infinity, as sources of records do; ``what`` is "x" or "y"."""
-    if (bad := find_nonfinite(array)) is not None:
+    """Raise UserError for NaN or infinity, as sources of records do; ``what`` is "x" or "y".
+
+    NaN in labels that are fields, (B, C, ...), is for losses to mask or to refuse.
+    """
+    if (bad := find_nonfinite(array, allows_nan=what == "y" and array.ndim > 2)) is not None:
         place = place_of(bad.position)
         raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
 

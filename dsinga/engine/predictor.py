@@ -187,5 +187,9 @@ def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) 
 
 def batch_rows(net: NeuralNet) -> int:
     """Return how many rows to compute at a time, so that the features of all layers take FEATURE_BYTES or less."""
-    row_bytes = 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
-    return max(1, FEATURE_BYTES // max(1, row_bytes))
+    return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
+
+
+def row_bytes(net: NeuralNet) -> int:
+    """Return the bytes of the features of all layers for a row."""
+    return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)

@@ -55,7 +55,9 @@ class StoreConf(Settings, Component):
     batchsize: list[Count] = setting([], "the rows of a batch; of several numbers each worker has its own")
     shape: list[Count] = setting([], "the shape of a record; that of the store without it")
     channels_last: bool = setting(
-        False, "whether a record is an image (height, width, channels); the feature is channels first; beyond SINGA"
+        False,
+        "whether a record is an image (height, width, channels), or a volume with a depth before it; the feature is "
+        "channels first; beyond SINGA",
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")

@@ -13,6 +13,7 @@ from dsinga.job.limits import NonNegative, Share
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes, from_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -26,6 +27,9 @@ class ElementwiseFunction(Layer):
     source_kind = SourceKind.kAnyShape
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     @abstractmethod
     def forward(self, x: Array, ops: Ops) -> Array:
@@ -87,6 +91,9 @@ class PReLU(Layer):
         initial, shared = self.settings.initial_slope, self.settings.shared
         slopes = (1,) if shared else self.shape[1:2]
         self.params = (ParamSpec("slope", slopes, None if shared else 0, initial=initial),)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
         """Return ``values`` where x > 0, and times the slope of their channel elsewhere."""
@@ -242,6 +249,9 @@ class Dropout(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ratio = sources[0], self.settings.dropout_ratio

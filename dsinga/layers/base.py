@@ -15,6 +15,7 @@ from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.layers.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
+from dsinga.layers.reach import Reach
 from dsinga.layers.region import Region, row_numbers
 from dsinga.ops import Array, Ops
 
@@ -139,6 +140,18 @@ class Layer(ABC):
         """
         return records
 
+    def reach(self) -> tuple[Reach, ...] | None:
+        """Return which points of its sources the layer needs, along each axis after the channels; None for all points.
+
+        That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
+        tiles; see :mod:`dsinga.net.receptive_field`.
+        """
+        return None
+
+    def same_points(self) -> tuple[Reach, ...]:
+        """Return the reach of a layer whose feature at a point depends on that point of its sources only."""
+        return (Reach(),) * (len(self.shape) - 2)
+
     def expect_sources(self, count: int, optional: int = 0) -> None:
         """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""
         sources = len(self.source_shapes)
@@ -202,9 +215,10 @@ class Layer(ABC):
         """Return which points of each source, along an axis, the points ``start`` to ``stop`` - 1 of the feature need.
 
         They are numbered from 0, and FILL (-1) for points of padding. A part of a layer cut by space gets sources of
-        just these points. A layer that needs others than the same points says so here, and in :meth:`region_part`.
+        just these points, those of :meth:`reach` by default.
         """
-        return np.arange(start, stop)
+        reach = self.reach()
+        return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""
@@ -253,6 +267,12 @@ class Layer(ABC):
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
         return (None,) * len(needs), ()
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027  most layers have nothing to check
+        """Raise UserError for sources by which the metrics are not finite, such as a target that is NaN.
+
+        Training calls it only where metrics are not finite.
+        """
 
     def saved_sizes(self, rows: int) -> list[int]:
         """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.

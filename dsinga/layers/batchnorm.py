@@ -14,6 +14,7 @@ from dsinga.job.limits import Fraction
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
@@ -66,6 +67,9 @@ class BatchNorm(Layer):
             ParamSpec("mean", channels, trainable=False, static=self.use_global_stats),
             ParamSpec("variance", channels, trainable=False, initial=1.0, static=self.use_global_stats),
         )
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]

@@ -12,6 +12,7 @@ from dsinga.job.limits import Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, SourceKind
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 
@@ -32,6 +33,9 @@ class ElementwiseCombination(Layer):
                     "bring both to one shape, by kConvolution or kInnerProduct",
                     field="srclayers",
                 )
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
 
 @register("layer", kAdd=720)

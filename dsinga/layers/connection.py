@@ -18,7 +18,9 @@ from dsinga.job.limits import Axis, Parts
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
+from dsinga.layers.reach import Reach
 from dsinga.ops import Ops
+from dsinga.ops.layout import LAST, SECOND
 from dsinga.registry import register
 
 
@@ -39,6 +41,9 @@ class Split(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.part_shapes = (self.shape,) * self.settings.num_splits
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output((sources[0],) * len(self.part_shapes))
@@ -102,6 +107,9 @@ class SliceLayer(Layer):
         self.bounds = tuple(bounds)
         before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
         self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(split_at(sources[0], self._bounds(ctx), self.axis))
@@ -174,6 +182,9 @@ class Concate(Layer):
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(join(sources, self.axis, ctx.ops))
 
@@ -209,11 +220,12 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     Parts are arrays of the backend, or labels and codes in host memory.
     """
     xp = np if isinstance(parts[0], np.ndarray) else ops.xp
-    if parts[0].ndim != 4:
+    axes = parts[0].ndim
+    if axes not in LAST:
         return xp.concatenate(parts, axis=axis)
     # numpy keeps the order of the strides, except where strides are equal, as with one channel
-    rows = xp.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
-    return rows.transpose(0, 3, 1, 2)
+    rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
+    return rows.transpose(SECOND[axes])
 
 
 def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:

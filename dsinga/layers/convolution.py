@@ -7,24 +7,25 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.layers.region import Region
-from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image
+from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image, window_shape
+from dsinga.ops.layout import LAST, to_image
 from dsinga.registry import register
 
 
 @register("layer", kConvolution=201, kCConvolution=202, kCudnnConv=250)
 class Convolution(Layer):
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W').
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
 
-    The weight has SINGA's shape (num_filters, C·kh·kw), so that its checkpoints can be read; the bias is
+    Volumes (B, C, D, H, W), beyond SINGA, become (B, num_filters, D', H', W'). The weight has SINGA's shape
+    (num_filters, C·kh·kw), so that its checkpoints can be read, of volumes (num_filters, C·kd·kh·kw); the bias is
     (num_filters,), unless ``bias_term`` is false.
     """
 
@@ -44,15 +45,17 @@ class Convolution(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        filters, channels = settings.num_filters, self.image_shape()[0]
+        filters, channels = settings.num_filters, window_shape(self)[0]
         self.window = sliding_window(self, settings, stride=1)
-        height, width = self.window.kernel
-        self.kernels = (filters, channels, height, width)
+        self.kernels = (filters, channels, *self.window.kernel)
         self.bias = settings.bias_term
-        self.params = (ParamSpec("weight", (filters, channels * height * width)),)
+        self.params = (ParamSpec("weight", (filters, math.prod(self.kernels[1:]))),)
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return None if len(self.source_shapes[0]) == 3 else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params[0], params[1] if self.bias else None
@@ -68,16 +71,13 @@ class Convolution(Layer):
         )
         if dx is not None:
             dx = self.window.crop(dx)
-            dx = dx if sources[0].ndim == 4 else dx[:, 0]
+            dx = dx[:, 0] if sources[0].ndim == 3 else dx
         dw = dw.reshape(weight.shape)
         return (dx,), (dw, db) if self.bias else (dw,)
 
     def backward_sizes(self, rows: int) -> list[int]:
-        channels, *size = self.image_shape()
-        return self.window.extended_sizes(rows * channels, (size[0], size[1]))
-
-    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        return self.window.source_points(axis - 2, start, stop, self.source_shapes[0][axis])
+        channels, *size = window_shape(self)
+        return self.window.extended_sizes(rows * channels, tuple(size))
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         return window_part(self, region, source_shapes)
@@ -97,7 +97,7 @@ class Pooling(Layer):
 
     The mean divides by kh·kw, so padding counts as zeros, unless ``count_include_pad`` is false: then it divides by the
     number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
-    whole image and the feature (B, C, 1, 1).
+    whole image and the feature (B, C, 1, 1). Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W').
     """
 
     class Conf(WindowConf):
@@ -121,7 +121,7 @@ class Pooling(Layer):
             self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
         window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
         self.window = window
-        if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:
+        if any(pad >= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True)):
             raise self.fail(
                 f"a kernel of {as_text(window.kernel)} would cover nothing but padding of {as_text(window.pad)}; "
                 "make pad smaller than kernel",
@@ -131,11 +131,16 @@ class Pooling(Layer):
         self.takes_maximum = settings.pool is PoolMethod.MAX
         if self.takes_maximum:
             self.source_fill = -math.inf
-        self.shape = (self.source_shapes[0][0], self.image_shape()[0], *window.outputs)
-        covered = window.pixels(self.image_shape()[1:])
-        whole = window.kernel[0] * window.kernel[1]
+        channels, *size = window_shape(self)
+        self.shape = (self.source_shapes[0][0], channels, *window.outputs)
+        covered = window.pixels(tuple(size))
+        whole = math.prod(window.kernel)
         leaves_out = not (self.takes_maximum or settings.count_include_pad or (covered == whole).all())
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        is_whole = self.settings.global_pooling or len(self.source_shapes[0]) == 3
+        return None if is_whole else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         kernel, stride, pad = self.window[:3]
@@ -158,24 +163,21 @@ class Pooling(Layer):
             x = self.window.extend(as_images(sources[0]), ctx.ops)
             dx = ctx.ops.avg_pool_grad(x, self._scaled(grad, ctx), kernel, stride, pad)
         dx = self.window.crop(dx)
-        return (dx if sources[0].ndim == 4 else dx[:, 0],), ()
+        return (dx[:, 0] if sources[0].ndim == 3 else dx,), ()
 
     def _scaled(self, y: Array, ctx: Context) -> Array:
         """Return means (B, C, H', W') over the pixels of windows, given those over whole windows, in y's layout."""
         if self.factor is None:
             return y
-        factor = ctx.ops.asarray(self.factor[:, :, None]).astype(y.dtype)
-        return (y.transpose(0, 2, 3, 1) * factor).transpose(0, 3, 1, 2)
+        factor = ctx.ops.asarray(self.factor[..., None]).astype(y.dtype)
+        return to_image(y.transpose(LAST[y.ndim]) * factor)
 
     def saved_sizes(self, rows: int) -> list[int]:
         return [rows * math.prod(self.shape[1:])] if self.takes_maximum else []  # a byte for the index in the window
 
     def backward_sizes(self, rows: int) -> list[int]:
-        channels, *size = self.image_shape()
-        return self.window.extended_sizes(rows * channels, (size[0], size[1]))
-
-    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        return self.window.source_points(axis - 2, start, stop, self.source_shapes[0][axis])
+        channels, *size = window_shape(self)
+        return self.window.extended_sizes(rows * channels, tuple(size))
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         part = window_part(self, region, source_shapes)

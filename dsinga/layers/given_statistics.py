@@ -16,6 +16,7 @@ from dsinga.job.limits import Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec
+from dsinga.layers.reach import Reach
 from dsinga.layers.region import Region
 from dsinga.registry import register
 
@@ -76,6 +77,9 @@ class Normalization(Layer):
         part = copy.copy(self)
         part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
         return part
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, (mean, std) = sources[0], (self._by_point(param) for param in params)

@@ -17,6 +17,7 @@ from dsinga.job.limits import Natural, Padding, Positive
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 
@@ -136,6 +137,9 @@ class Mnist(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scale, shift = self.settings.norm_a, self.settings.norm_b

@@ -17,6 +17,7 @@ from dsinga.layers.context import Columns, Context, RecordInfo, Records
 from dsinga.layers.declarations import Connection, Cut, SourceKind
 from dsinga.layers.region import Region
 from dsinga.ops import AsyncCopy, Ops
+from dsinga.ops.layout import LAST, to_image
 from dsinga.registry import register
 
 
@@ -26,7 +27,8 @@ class RecordInput(Layer):
 
     Codes, such as words, which a store has as int32, are passed on as they are unless there is a mean or std.
 
-    ``store_conf.shape`` reshapes a record; with ``channels_last`` it is (H, W, C), and the feature (B, C, H, W). The
+    ``store_conf.shape`` reshapes a record; with ``channels_last`` it is (H, W, C), and the feature (B, C, H, W), or
+    (D, H, W, C) of volumes. The
     mean and std of ``info`` (from ``mean_file`` and ``std_file``) override ``mean_value`` and ``std_value``, as in
     SINGA; each is a number, or an array that broadcasts against a record. The two types differ in their configuration
     only.
@@ -68,12 +70,12 @@ class RecordInput(Layer):
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
         if self.channels_last:
-            data = data.transpose(0, 3, 1, 2)  # a view, whose memory is as kernels take it
+            data = to_image(data)  # a view, whose memory is as kernels take it
         if self.region is not None:
             data = self.region.of(data)
         if self._are_codes(data):
             return Output(data, labels=records.labels)
-        unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
+        unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim not in LAST
         feature = ctx.ops.asarray(data) if unchanged else ctx.ops.images(data, mean=self.mean, std=self.std)
         return Output(feature, labels=records.labels)
 
@@ -91,15 +93,15 @@ class RecordInput(Layer):
         """Return the shape of a row of the feature: that of a record, of images with the channels first."""
         if not store.channels_last:
             return self.record
-        if len(self.record) != 3:
+        if len(self.record) not in (3, 4):
             raise self.fail(
-                f"takes images (height, width, channels), as channels_last says, but records are {as_text(self.record)}"
-                "; leave channels_last out, or give the shape of an image",
+                f"takes images (height, width, channels), or volumes with a depth before the height, as channels_last "
+                f"says, but records are {as_text(self.record)}; leave channels_last out, or give the shape of an image",
                 store,
                 "channels_last",
             )
-        height, width, channels = self.record
-        return channels, height, width
+        *size, channels = self.record
+        return channels, *size
 
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
         """Return the shape of a record: the job's, if it has one, or the store's."""

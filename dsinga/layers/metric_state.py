@@ -116,6 +116,19 @@ class GatheredRows(MetricState):
         return vars(self)
 
 
+class ArraySum(MetricState):
+    """An array of sums or counts of records, of any shape, such as one for each class; ``+`` adds it up."""
+
+    def __init__(self, sums: np.ndarray):
+        self.sums = sums
+
+    def __add__(self, other: Any) -> ArraySum:
+        return ArraySum(self.sums + other.sums)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"sums": self.sums}
+
+
 class Moments(MetricState):
     """Count, mean and squared deviations of columns of labels, and squares of errors: each (k,) float64.
 

@@ -23,6 +23,7 @@ from dsinga.layers.base import (
 )
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Cut, ParamSpec, SourceKind
+from dsinga.layers.reach import Reach
 from dsinga.registry import register
 
 
@@ -58,6 +59,9 @@ class LRN(Layer):
         lrn = self.settings
         self.expect_axes((4,), "images (batch, channels, height, width)")
         self.factors = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(*ctx.ops.lrn(sources[0], *self.factors, ctx.training))

@@ -14,7 +14,8 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.points import along, by_axis, interior, points_shape
-from dsinga.layers.region import FILL, Region
+from dsinga.layers.reach import FILL, Reach
+from dsinga.layers.region import Region
 from dsinga.registry import register
 
 NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
@@ -78,6 +79,13 @@ class Padding(Layer):
         before, after = without_axes(self.before, region), without_axes(self.after, region)
         settings = self.settings.replace(before=before, after=after, mode=list(self.modes))
         return type(self)(self.conf.replace(padding_conf=settings), source_shapes)
+
+    def reach(self) -> tuple[Reach, ...]:
+        kinds = {PaddingMode.kPeriodic: "periodic"}
+        return tuple(
+            Reach(1, 1, before, -before, kinds.get(mode, "edge") if before or after else "")
+            for before, after, mode in zip(self.before, self.after, self.modes, strict=True)
+        )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
@@ -165,6 +173,9 @@ class Cropping(Layer):
             )
         self.shape = (*self.source_shapes[0][:2], *self.sizes)
 
+    def reach(self) -> tuple[Reach, ...]:
+        return tuple(Reach(1, 1, -before, before) for before in self.before)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0][interior(self.before, self.sizes)])
 
@@ -177,9 +188,6 @@ class Cropping(Layer):
         dx[...] = 0
         dx[interior(self.before, self.sizes)] = ctx.ops.cast_like(grad, sources[0])
         return (dx,), ()
-
-    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        return np.arange(start, stop) + self.before[axis - 2]
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         before, after = without_axes(self.before, region), without_axes(self.after, region)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.layers.context import Columns
+from dsinga.layers.reach import FILL
 from dsinga.ops.types import Shape
-
-FILL = -1  # in place of the number of a source's point: a point of padding
 
 
 class Region(NamedTuple):

@@ -14,7 +14,8 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context
 from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.points import along
-from dsinga.layers.region import FILL, PointRun
+from dsinga.layers.reach import FILL
+from dsinga.layers.region import PointRun
 from dsinga.ops.types import FLOAT32
 
 Index = tuple[slice, ...]

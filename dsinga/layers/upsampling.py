@@ -15,7 +15,8 @@ from dsinga.job.limits import Pixels
 from dsinga.layers.base import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.points import along, by_axis, points_shape
+from dsinga.layers.points import along, by_axis, embed, points_shape
+from dsinga.layers.reach import FILL, Reach
 from dsinga.layers.region import Region
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -48,6 +49,12 @@ class Upsampling(Layer):
         larger = (size * factor for size, factor in zip(sizes, self.factors, strict=True))
         self.shape = self.larger = (*self.source_shapes[0][:2], *larger)
 
+    def reach(self) -> tuple[Reach, ...]:
+        """Return the points that are repeated; linearly, both neighbours of (j + 1/2) / factor - 1/2."""
+        if not self.is_linear:
+            return tuple(Reach(1, factor) for factor in self.factors)
+        return tuple(Reach(2, 2 * factor, factor - 1, factor + 1, "edge") for factor in self.factors)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         if self.is_linear:
@@ -70,9 +77,7 @@ class Upsampling(Layer):
             return (None,), ()
         dx = ctx.ops.to_float32(grad)
         if self.cropped is not None:
-            dx = ctx.ops.empty((len(grad), *self.larger[1:]), dx.dtype)
-            dx[...] = 0
-            dx[self.cropped] = ctx.ops.to_float32(grad)
+            dx = embed(dx, self.cropped, self.larger, ctx.ops)
         if self.is_linear:
             for axis in reversed(range(len(self.factors))):
                 dx = interpolate_grad(dx, axis + 2, self.factors[axis], ctx.ops)
@@ -84,22 +89,15 @@ class Upsampling(Layer):
                 dx += grad[copy]
         return (ctx.ops.cast_like(dx, sources[0]),), ()
 
-    def _sources(self, axis: int, start: int, stop: int) -> range:
-        """Return the points, along an axis of (B, C, ...), from which the result's ``start`` to ``stop`` - 1 follow."""
-        factor = self.factors[axis - 2]
-        if not self.is_linear:
-            return range(start // factor, (stop - 1) // factor + 1)
-        first, last = ((2 * point + 1 - factor) // (2 * factor) for point in (start, stop - 1))
-        return range(max(first, 0), min(last + 2, self.source_shapes[0][axis]))
-
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        return np.array(self._sources(axis, start, stop))
+        points = super().source_points(axis, start, stop)
+        return points[points != FILL]  # at the edges of the field a part does what the whole layer does
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         part = type(self)(self.conf, source_shapes)
         index = [slice(None)] * len(self.shape)
         for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
-            lead = self._sources(axis, start, stop).start * self.factors[axis - 2]
+            lead = self.source_points(axis, start, stop)[0] * self.factors[axis - 2]
             index[axis] = slice(start - lead, stop - lead)
         part.shape = region.part(self.shape)
         part.cropped = None if part.shape == part.larger else tuple(index)

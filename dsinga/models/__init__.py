@@ -1,12 +1,14 @@
 """Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
 A Job can be changed (``job.replace(train_steps=100)``) and written as a file (``dsinga.job.to_text``); its layers are
-the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers. Nets for fields, ``unet``
-and ``field_resnet``, are models of ``dsinga.nn``.
+the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers. Nets for fields,
+``unet``, ``field_resnet``, ``deepesd`` and ``convlstm``, are models of ``dsinga.nn``.
 """
 
 from dsinga.models.bigru_crf import bigru_crf
+from dsinga.models.convlstm import convlstm
 from dsinga.models.convnet import alexnet, convnet, lenet
+from dsinga.models.deepesd import deepesd
 from dsinga.models.field_resnet import field_resnet
 from dsinga.models.gpt import gpt
 from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
@@ -25,7 +27,9 @@ __all__ = [
     "autoencoder",
     "bigru_crf",
     "char_rnn",
+    "convlstm",
     "convnet",
+    "deepesd",
     "field_resnet",
     "gpt",
     "gru_translator",

@@ -12,6 +12,7 @@ from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.region_connection import RegionJoin, RegionSlice
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.node import Node
+from dsinga.ops.layout import LAST
 from dsinga.ops.types import Shape
 
 PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEnd)  # layers that compute nothing
@@ -55,7 +56,7 @@ def is_bf16_image(shape: Shape, bf16_gradient: bool) -> bool:
 
     Their gradients are bfloat16, too.
     """
-    return len(shape) == 4 and bf16_gradient
+    return len(shape) in LAST and bf16_gradient
 
 
 def gradients_rounded(nodes: Sequence[Node], stages: Sequence[Stage]) -> list[bool]:

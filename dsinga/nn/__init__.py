@@ -21,6 +21,7 @@ from dsinga.nn.basic_layers import (
 )
 from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
 from dsinga.nn.energy import RBM, decoder, encoder
+from dsinga.nn.field_metrics import FieldError
 from dsinga.nn.from_job import from_job, load_model
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
@@ -46,10 +47,11 @@ __all__ = [
     "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization",
     "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D",
     "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
-    "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
-    "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet", "LocalResponseNormalization", "MaxPooling1D",
-    "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneCycle", "OneCycleMomentum",
+    "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
+    "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
+    "InverseTimeDecay", "Layer", "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet",
+    "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
+    "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
     "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
     "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice",

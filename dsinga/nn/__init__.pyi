@@ -12,6 +12,7 @@ from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
 from dsinga.nn import augment as augment
+from dsinga.nn.field_metrics import MetricLayer
 from dsinga.nn.forms import Sides
 from dsinga.nn.forms import Size
 from dsinga.nn.from_job import JobModel
@@ -28,6 +29,9 @@ import os
 
 def AbsoluteLoss(
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -43,7 +47,10 @@ def AbsoluteLoss(
     """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
 
     Args:
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def Activation(
     activation: str,
@@ -257,8 +264,32 @@ def AveragePooling2D(
     out.
 
     Args:
-        pool_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def AveragePooling3D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Sides = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
+    Keras. Padding is left out.
+
+    Args:
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def BM(
@@ -529,12 +560,12 @@ def Conv2D(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W') (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
 
     Args:
         filters: the number of filters.
-        kernel_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the name of the function after the layer.
         use_bias: whether a bias is added; beyond SINGA.
@@ -574,8 +605,8 @@ def Conv2DTranspose(
 
     Args:
         filters: the number of channels of the result.
-        kernel_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
         activation: the name of the function after the layer.
@@ -583,6 +614,127 @@ def Conv2DTranspose(
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def Conv3D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
+
+    Args:
+        filters: the number of filters.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added; beyond SINGA.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def Conv3DTranspose(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    output_padding: Size | None = None,
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Transposed convolution of volumes, and its activation (kTransposedConvolution): volumes become ``strides`` times
+    as large.
+
+    As a number ``padding`` says how many pixels of the result are left out on each side.
+
+    Args:
+        filters: the number of channels of the result.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
+        activation: the name of the function after the layer.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def ConvLSTM2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = 'valid',
+    use_bias: bool = True,
+    kernel_initializer: Any = 'glorot_uniform',
+    recurrent_initializer: Any = 'glorot_uniform',
+    bias_initializer: Any = 'zeros',
+    return_sequences: bool = True,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
+    begins at 0, in Keras at 1.
+
+    Args:
+        filters: the number of channels of the hidden state.
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
 def Convolution(
@@ -596,6 +748,9 @@ def Convolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     bias_term: bool = True,
     workspace_byte_limit: int = 512,
@@ -611,7 +766,7 @@ def Convolution(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W') (kConvolution).
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes (kConvolution).
 
     Args:
         kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
@@ -623,6 +778,9 @@ def Convolution(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many pixels of zeros are before and behind a volume; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
@@ -740,6 +898,25 @@ def Cropping2D(
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
+def Cropping3D(
+    cropping: Sides = 0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes without their outermost pixels (kCropping).
+
+    Args:
+        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
+
 def Dense(
     units: int,
     activation: str | None = None,
@@ -775,6 +952,31 @@ def Dense(
         transpose: whether the weight has the shape (inputs, units), not (units, inputs).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
+
+def Dice(
+    smooth: float = 1e-05,
+    scale: float = 1.0,
+    weighted: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
+
+    One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
+
+    Args:
+        smooth: the number s, by which a class that is nowhere has no loss.
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point."""
 
 def Dropout(
     rate: float,
@@ -885,6 +1087,9 @@ def EntropyLoss(
 
 def EuclideanLoss(
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -900,7 +1105,10 @@ def EuclideanLoss(
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
     Args:
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def ExponentialDecay(
     initial_learning_rate: float,
@@ -913,6 +1121,46 @@ def ExponentialDecay(
     warmup_lr: float = 0.0,
 ) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
+
+def FieldError(
+    channel: Sequence[str] = (),
+    climatology: Any = None,
+) -> MetricLayer:
+    """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
+
+    The loss says whether points are masked or weighted.
+
+    Args:
+        channel: the names of the channels of the labels, for metrics of each, such as "rmse_t2m".
+        climatology: what anomalies are differences of: a number for each channel, (C,), or an array (C, *space); of
+            one channel also a number, or (*space).
+
+    Raises:
+        UserError: the climatology is no array of numbers, or has NaN."""
+
+def FieldSoftmaxLoss(
+    scale: float = 1.0,
+    weighted: bool = False,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
+
+    It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
+    left out, but counted in the divisor. It reports the accuracy, too.
+
+    Args:
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point."""
 
 def Flatten(
     *,
@@ -1044,6 +1292,21 @@ def GlobalAveragePooling2D(
 ) -> LayerBuilder:
     """Mean of each channel of images (kPooling): (B, C)."""
 
+def GlobalAveragePooling3D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Mean of each channel of volumes (kPooling): (B, C)."""
+
 def GlobalMaxPooling1D(
     *,
     name: str | None = None,
@@ -1075,6 +1338,21 @@ def GlobalMaxPooling2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Maximum of each channel of images (kPooling): (B, C)."""
+
+def GlobalMaxPooling3D(
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each channel of volumes (kPooling): (B, C)."""
 
 def GroupNorm(
     groups: int = 32,
@@ -1139,9 +1417,41 @@ def HingeLoss(
         topk: a prediction counts as right if the label is among so many highest scores.
         scale: the factor of the loss and its gradient."""
 
+def Huber(
+    delta: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Huber's loss as a mean over the numbers of a row (kHuberLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
+
 def HuberLoss(
     delta: float = 1.0,
     scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -1158,7 +1468,10 @@ def HuberLoss(
 
     Args:
         delta: the error beyond which the loss is linear.
-        scale: the factor of the loss and its gradient."""
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
 def Identity(
     *,
@@ -1238,8 +1551,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
-            (B, C, H, W), as of other images.
+        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
+            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -1582,9 +1895,60 @@ def MaxPooling2D(
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
 
     Args:
-        pool_size: the window, a number or (rows, columns).
-        strides: by how much the window moves, a number or (rows, columns).
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def MaxPooling3D(
+    pool_size: Size = 2,
+    strides: Size | None = None,
+    padding: str | Sides = 'valid',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Maximum of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
+    Keras.
+
+    Args:
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def MeanAbsoluteError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Absolute error as a mean over the numbers of a row (kAbsoluteLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
 
 def MeanLoss(
     scale: float = 1.0,
@@ -1604,6 +1968,33 @@ def MeanLoss(
 
     Args:
         scale: the factor of the loss."""
+
+def MeanSquaredError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: list[float] = [],
+    scale: float = 1.0,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Squared error as a mean over the numbers of a row (kEuclideanLoss); of fields over all their points.
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient."""
 
 def Mnist(
     norm_a: float = 1.0,
@@ -1863,6 +2254,27 @@ def Padding2D(
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
+def Padding3D(
+    padding: str | Sides = 1,
+    padding_mode: str | tuple[str, str] = 'zero',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
+
+    Args:
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
+
 def Param(
     name: str = '',
     init: Any = None,
@@ -1888,6 +2300,25 @@ def ParamSettings(
 
     What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
     the optimizer's schedule."""
+
+def Permute(
+    dims: list[int],
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
+
+    Args:
+        dims: the axes of a row in their new order, counted from 1; each once."""
 
 def PiecewiseConstantDecay(
     boundaries: Sequence[int],
@@ -1943,6 +2374,9 @@ def Pooling(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     pool: str = 'MAX',
     global_pooling: bool = False,
@@ -1971,6 +2405,9 @@ def Pooling(
         pad_y: how many pixels of zeros are above and below an image; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many pixels of zeros are before and behind a volume; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
@@ -2244,6 +2681,25 @@ def ReLU(
 
     Args:
         negative_slope: the slope for negative inputs."""
+
+def RepeatVector(
+    n: int,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
+
+    Args:
+        n: the number of steps."""
 
 def Rescaling(
     scale: float,
@@ -2526,6 +2982,25 @@ def SpatialDropout2D(
     Args:
         rate: the fraction of units set to zero."""
 
+def SpatialDropout3D(
+    rate: float,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
+
+    Args:
+        rate: the fraction of units set to zero."""
+
 def Split(
     parts: int,
     *,
@@ -2579,11 +3054,15 @@ def TransposedConvolution(
     pad_y: int | None = None,
     stride_x: int | None = None,
     stride_y: int | None = None,
+    kernel_z: int | None = None,
+    pad_z: int | None = None,
+    stride_z: int | None = None,
     same: bool = False,
     bias_term: bool = True,
     output_pad: int | None = None,
     output_pad_x: int | None = None,
     output_pad_y: int | None = None,
+    output_pad_z: int | None = None,
     *,
     name: str | None = None,
     param: Sequence[Any] | None = None,
@@ -2596,7 +3075,7 @@ def TransposedConvolution(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
-    """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W') (kTransposedConvolution).
+    """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth (kTransposedConvolution).
 
     Args:
         kernel: the height and width of the window; 3 without it, kernel_x and kernel_y.
@@ -2608,12 +3087,16 @@ def TransposedConvolution(
         pad_y: how many are left out above and below; by default pad.
         stride_x: by how many pixels the window moves to the right; by default stride.
         stride_y: by how many pixels the window moves down; by default stride.
+        kernel_z: the depth of the window in volumes; by default kernel; beyond SINGA.
+        pad_z: how many are left out before and behind, of volumes; by default pad.
+        stride_z: by how many pixels the window moves along the depth; by default stride.
         same: whether the result is stride times as large as the images, as in Keras.
         num_filters: the number of channels of the result.
         bias_term: whether a bias is added.
         output_pad: how many rows and columns the result has more, below and on the right; 0 by default, below stride.
         output_pad_x: how many columns it has more; by default output_pad.
-        output_pad_y: how many rows it has more; by default output_pad."""
+        output_pad_y: how many rows it has more; by default output_pad.
+        output_pad_z: how many slices it has more, of volumes; by default output_pad."""
 
 def TripletLoss(
     margin: float = 1.0,
@@ -2656,6 +3139,27 @@ def UpSampling2D(
     Args:
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, bilinear."""
+
+def UpSampling3D(
+    size: Size = 2,
+    interpolation: str = 'nearest',
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
+
+    Args:
+        size: the factor of the size, a number or (rows, columns).
+        interpolation: whether points are repeated or interpolated: nearest, trilinear."""
 
 def Upsampling(
     factor: list[int] = [2],
@@ -2718,6 +3222,25 @@ def ZeroPadding2D(
     exclude: Sequence[str] | None = None,
 ) -> LayerBuilder:
     """Images with ``padding`` pixels of zeros on every side (kPadding).
+
+    Args:
+        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+
+def ZeroPadding3D(
+    padding: str | Sides = 1,
+    *,
+    name: str | None = None,
+    param: Sequence[Any] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    wd_scale: float | Sequence[float] | None = None,
+    trainable: bool = True,
+    partition_dim: int | None = None,
+    location: int | None = None,
+    recompute: bool = False,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+) -> LayerBuilder:
+    """Volumes with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""

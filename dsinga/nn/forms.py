@@ -19,8 +19,8 @@ from dsinga.nn.keras_arguments import bind
 from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
-Size = int | tuple[int, int]  # of both axes of an image, or (rows, columns)
-Sides = Size | tuple[tuple[int, int], tuple[int, int]]  # or ((above, below), (left, right))
+Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
 
 
 def further(
@@ -48,9 +48,9 @@ def further(
     """Has the arguments of Keras that are no settings of a component.
 
     Args:
-        kernel_size: the window, a number or (rows, columns)
-        pool_size: the window, a number or (rows, columns)
-        strides: by how much the window moves, a number or (rows, columns)
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
+        strides: by how much the window moves, a number or one for each axis
         padding: "valid", "same", as in Keras, or how many zeros are on each side
         activation: the name of the function after the layer
         kernel_initializer: the initialiser of the weight, or its name

@@ -103,13 +103,18 @@ class JobModel(Trainable):
             store = layer.store_conf
             if store is not None and layer_class(layer).is_input:
                 part = "train" if layer.in_phase(Phase.kTrain) else "val" if layer.in_phase(Phase.kVal) else "test"
-                changes = dict(phases[part].stores.get(layer.name, {})) if part in phases else {}
+                changes = phases[part].store_fields(layer.name) if part in phases else {}
                 changes |= {} if batch_size is None else {"batchsize": batch_size}
                 layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
             layers.append(layer)
         if SAMPLE_WEIGHT in trained and SAMPLE_WEIGHT not in names:
             layers = with_sample_weights(layers)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
+
+    def is_of_windows(self) -> bool:
+        """Return whether the records of the job are windows of a Dataset."""
+        stores = [layer.store_conf for layer in self._train_inputs()]
+        return super().is_of_windows() or any(store is not None and store.windows is not None for store in stores)
 
     def default_batch_size(self) -> int | None:
         """Return None: the batch sizes of the job's inputs stay."""

@@ -40,8 +40,8 @@ def Input(
         shape: that of one record; by default that of the data.
         name: of the input layer.
         type: of the input layer.
-        data_format: "channels_last" for records that are images (H, W, C), as in Keras; ``shape`` is theirs. Layers get
-            (B, C, H, W), as of other images.
+        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
+            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -85,7 +85,7 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         record = known if known is not None else data
         is_last = bool(store and store.get("channels_last"))
-        if is_last and known and len(known) == 3 and data == (known[2], *known[:2]) != known:
+        if is_last and known and len(known) in (3, 4) and data == (known[-1], *known[:-1]) != known:
             raise UserError(
                 f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
                 f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
@@ -94,12 +94,12 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
             augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
             record = record if augmented is None else augmented.shape
         if is_last and record is not None:
-            if len(record) != 3:
+            if len(record) not in (3, 4):
                 raise UserError(
                     f"the input {writer.name!r} takes images (height, width, channels), as data_format says, not "
                     f"records of the shape {record}"
                 )
-            record = (record[2], *record[:2])
+            record = (record[-1], *record[:-1])
         return Feature(writer.name, record, is_input=True)
 
     return write

@@ -30,15 +30,13 @@ _LAYERS = {
             "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
             _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
             "RandomHue RandomRotation RandomSaturation",
-            _NO_LAYER: "Conv1DTranspose ConvLSTM1D ConvLSTM2D Cropping1D DepthwiseConv1D "
+            _NO_LAYER: "Conv1DTranspose ConvLSTM1D Cropping1D DepthwiseConv1D "
             "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum Permute RMSNormalization RepeatVector "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum RMSNormalization "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "AveragePooling3D Conv3D Conv3DTranspose ConvLSTM3D Cropping3D GlobalAveragePooling3D "
-            "GlobalMaxPooling3D MaxPooling3D SpatialDropout3D UpSampling3D ZeroPadding3D AvgPool3D MaxPool3D "
-            "Convolution3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),
@@ -70,7 +68,7 @@ LOSSES = {
     **instead_by_name(
         {
             _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle Dice LogCosh Loss MeanAbsolutePercentageError "
+            "Circle LogCosh Loss MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
@@ -80,17 +78,14 @@ LOSSES = {
     "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
     "BinaryFocalCrossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
     "CTC": 'write loss="ctc", or nn.CTCLoss()',
-    "Huber": 'write loss="huber", or nn.HuberLoss()',
     "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
-    "MeanAbsoluteError": 'write loss="mae", or nn.AbsoluteLoss()',
-    "MeanSquaredError": 'write loss="mse", or nn.EuclideanLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
 }
 # Losses as compile names them: those above, and their short names.
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "mape msle log_cosh logcosh poisson dice "
+            _NO_LOSS: "mape msle log_cosh logcosh poisson "
             "mean_absolute_percentage_error circle mean_squared_logarithmic_error "
             "tversky categorical_focal_crossentropy",
         }

@@ -14,67 +14,30 @@ from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge
 from dsinga.layers.loss import PairLoss
 from dsinga.nn.activations import activate, check_activation
-from dsinga.nn.field_details import convolve_transposed, crop_images, pad_images, upsample_images
 from dsinga.nn.forms import Derived, Form, named
+from dsinga.nn.image_forms import KERNEL, LENGTHS, of_axes, poolings
 from dsinga.nn.layer_details import (
     attend,
     compare,
-    convolve,
+    compare_mean,
     convolve_steps,
     flatten_rows,
     last_step,
-    pool_images,
+    overlap_of_regions,
+    recur_images,
     recurrent,
     require_channels_first,
-    require_images,
     scores_and_labels,
+    scores_of_points,
     softmax_of_scores,
 )
 from dsinga.nn.regularisers import Penalty, penalty
 from dsinga.nn.symbol import layer
 from dsinga.nn.writer import LayerWriter, Write
 
-KERNEL = {"weight": "kernel_initializer", "bias": "bias_initializer"}
+RECURRENT = {"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"}
 # The activations of cells by the names of Keras, where None is "linear", too.
 CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
-LENGTHS = "A second source gives the lengths of the sequences"
-
-
-def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Form]:
-    """Return the forms of the layers that pool windows, or all, of images and of sequences by one method."""
-    window, every, fixed = "``strides`` are ``pool_size`` by default, as in Keras.", "global_pooling", {"pool": pool}
-    return {
-        f"{name}Pooling2D": Form(
-            "kPooling",
-            "pool_size strides padding",
-            {"strides": None},
-            fixed,
-            details=functools.partial(pool_images, pool=pool),
-            doc=f"{what} of each window of images (kPooling); {window}{note}",
-        ),
-        f"{name}Pooling1D": Form(
-            "kPooling1D",
-            "pool_size=kernel strides=stride",
-            {"pool_size": 2, "strides": None},
-            fixed,
-            doc=f"{what} of each window of steps before the end of a sequence (kPooling1D); {window}",
-        ),
-        f"Global{name}Pooling2D": Form(
-            "kPooling",
-            "",
-            fixed={**fixed, every: True},
-            details=require_images,
-            flat=True,
-            doc=f"{what} of each channel of images (kPooling): (B, C).",
-        ),
-        f"Global{name}Pooling1D": Form(
-            "kPooling1D",
-            "",
-            fixed=fixed,
-            doc=f"{what} of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).\n\n"
-            f"{LENGTHS}; without it they have all T steps.",
-        ),
-    }
 
 
 def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
@@ -87,10 +50,21 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
         "bias_regularizer",
         {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
         words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
-        inits={"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"},
+        inits=RECURRENT,
         details=functools.partial(recurrent, gates=gates),
         after=last_step,
         doc=doc,
+    )
+
+
+def mean_loss(type: str, what: str, first: str = "") -> Form:
+    """Return the form of a loss of differences that is a mean over the numbers of a row, as in Keras."""
+    return Form(
+        type,
+        f"{first}masked weighted std scale",
+        details=compare_mean,
+        doc=f"{what} as a mean over the numbers of a row ({type}); of fields over all their points.\n\n"
+        "The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.",
     )
 
 
@@ -113,7 +87,6 @@ FORMS = {
     ),
     "OneHot": Form("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
     "Dropout": Form("kDropout", "rate=dropout_ratio ...", required=("rate",)),
-    "SpatialDropout2D": Form("kDropout", "rate=dropout_ratio", fixed={"unit": "kChannel"}, required=("rate",)),
     "LeakyReLU": Form("kReLU", defaults={"negative_slope": 0.3}),
     "GELU": Form(
         "kActivation",
@@ -123,55 +96,19 @@ FORMS = {
     ),
     "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
     "Reshape": Form("kReshape", "target_shape=shape", required=("target_shape",)),
-    "Padding2D": Form(
-        "kPadding",
-        "padding padding_mode",
-        {"padding": 1},
-        details=pad_images,
-        doc="Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.",
+    "Permute": Form("kPermute", "dims", required=("dims",)),
+    "RepeatVector": Form(
+        "kRepeat",
+        "n=times",
+        required=("n",),
+        doc="The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.",
     ),
-    "ZeroPadding2D": Form(
-        "kPadding",
-        "padding",
-        {"padding": 1},
-        details=pad_images,
-        doc="Images with ``padding`` pixels of zeros on every side (kPadding).",
-    ),
-    "Cropping2D": Form(
-        "kCropping",
-        "cropping",
-        {"cropping": 0},
-        details=crop_images,
-        doc="Images without their outermost pixels (kCropping).",
-    ),
-    "UpSampling2D": Form(
-        "kUpsampling",
-        "size interpolation=method",
-        {"size": 2, "interpolation": "nearest"},
-        words={"interpolation": {"nearest": None, "bilinear": "kLinear"}},
-        details=upsample_images,
-        doc="Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).",
-    ),
+    **of_axes("Images", 2, "bilinear"),
+    **of_axes("Volumes", 3, "trilinear"),
     "GroupNormalization": Form(
         "kGroupNorm",
         doc="Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each "
         "channel.",
-    ),
-    "Conv2DTranspose": Form(
-        "kTransposedConvolution",
-        "filters=num_filters kernel_size strides padding output_padding activation use_bias=bias_term "
-        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer",
-        inits=KERNEL,
-        details=convolve_transposed,
-        doc="Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` "
-        "times as large.\n\nAs a number ``padding`` says how many pixels of the result are left out on each side.",
-    ),
-    "Conv2D": Form(
-        "kConvolution",
-        "filters=num_filters kernel_size strides padding activation use_bias=bias_term kernel_initializer "
-        "bias_initializer kernel_regularizer bias_regularizer",
-        inits=KERNEL,
-        details=convolve,
     ),
     "Conv1D": Form(
         "kConvolution1D",
@@ -193,6 +130,15 @@ FORMS = {
         "``activation`` is that of the candidate and of the cell state.",
     ),
     "SimpleRNN": cell("kRNN", 1),
+    "ConvLSTM2D": Form(
+        "kConvLSTM",
+        "filters=num_filters kernel_size strides padding use_bias=bias_term kernel_initializer recurrent_initializer "
+        "bias_initializer return_sequences kernel_regularizer recurrent_regularizer bias_regularizer",
+        inits=RECURRENT,
+        details=recur_images,
+        doc="Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget "
+        "gate begins at 0, in Keras at 1.",
+    ),
     "Attention": Form(
         "kAttention",
         "score_mode=score num_heads use_causal_mask=causal score_initializer",
@@ -211,6 +157,22 @@ FORMS = {
         doc="Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.\n\n"
         "It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.",
     ),
+    "MeanSquaredError": mean_loss("kEuclideanLoss", "Squared error"),
+    "MeanAbsoluteError": mean_loss("kAbsoluteLoss", "Absolute error"),
+    "FieldSoftmaxLoss": Form(
+        "kFieldSoftmaxLoss",
+        details=scores_of_points,
+        doc="Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).\n\n"
+        "It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are "
+        "left out, but counted in the divisor. It reports the accuracy, too.",
+    ),
+    "Dice": Form(
+        "kDiceLoss",
+        details=overlap_of_regions,
+        doc="Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes "
+        "(kDiceLoss).\n\nOne channel is the score of class 1 of two. Points with the label -1 or NaN are left out.",
+    ),
+    "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
     "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
     "SigmoidCrossEntropyLoss": Form(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
@@ -271,6 +233,7 @@ layer_functions = Derived(
     "layer",
     layer_function,
     FORMS,
-    otherwise=("kConvolution1D", "kRNN"),  # whose names mean something else in Keras; nn has Conv1D and SimpleRNN
+    # Whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector, SimpleRNN and Dice.
+    otherwise=("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss"),
     takes=is_of_nets,
 )

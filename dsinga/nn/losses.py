@@ -11,6 +11,7 @@ from dsinga.arguments import unknown_name
 from dsinga.errors import UserError
 from dsinga.layers.base import Layer
 from dsinga.layers.loss import PairLoss
+from dsinga.layers.point_classes import PointClasses
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.forms import function_name
 from dsinga.nn.keras_names import LOSS_NAMES, missing_names
@@ -32,6 +33,7 @@ NAMES = {
     "kld": "KLDivergenceLoss",
     "cosine_similarity": "CosineLoss",
     "ctc": "CTCLoss",
+    "dice": "Dice",
     "euclidean": "EuclideanLoss",
     "hinge": "HingeLoss",
     "crf": "CRF",
@@ -41,9 +43,15 @@ SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity"
 
 
 def comparing() -> Set[str]:
-    """Return the names of the functions of losses that compare with a feature, not with classes."""
+    """Return the names of types, without "k", of losses that compare with a feature, not with classes."""
     types = entries("layer").items()
     return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
+
+
+def compares(kind: str) -> bool:
+    """Whether a function of this name makes losses that compare with a feature, not with classes."""
+    cls = layer_type(kind)
+    return cls is not None and issubclass(cls, PairLoss)
 
 
 def losses_by_name() -> Mapping[str, str]:
@@ -52,8 +60,10 @@ def losses_by_name() -> Mapping[str, str]:
 
 
 def layer_type(kind: str) -> type[Layer] | None:
-    """Return the class of the layers that a function makes, None for one of another name than its type."""
+    """Return the class of the layers that a function makes, None where it is none of a layer's class."""
     cls = entries("layer").get(f"k{kind}", entries("layer").get(kind))
+    if cls is None and kind in layer_functions:
+        cls = layer_functions[kind].cls  # type: ignore[attr-defined]
     return cls if isinstance(cls, type) else None
 
 
@@ -70,7 +80,8 @@ def metric_names(kinds: Collection[str]) -> Set[str]:
 
 def may_have_params(kind: str) -> bool:
     """Whether a layer that a function of this name makes may have params: of losses, only some have."""
-    return kind not in comparing() | {"SoftmaxLoss", "HingeLoss"}
+    cls = layer_type(kind) or Layer
+    return kind not in ("SoftmaxLoss", "HingeLoss") and not issubclass(cls, (PairLoss, PointClasses))
 
 
 def loss_kind(loss: Any) -> str:
@@ -106,7 +117,9 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
-    if kind in comparing() and loss not in SUMS:
+    if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
+        kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
+    if compares(kind) and loss not in SUMS:
         weight /= math.prod(shape or (1,))
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
 

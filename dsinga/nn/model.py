@@ -56,7 +56,7 @@ class Model(Trainable):
         self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
-        self.metrics: Sequence[str] = ()
+        self.metrics: Sequence[Any] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
 
@@ -89,9 +89,9 @@ class Model(Trainable):
             loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
                 the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
                 net that ends in a restricted Boltzmann machine needs none.
-            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/metrics.md lists them), and
-                functions of (labels, predictions) of all records; for several outputs a dict by the name of an output's
-                layer, or a list of lists. Losses report theirs anyway.
+            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/metrics.md lists them),
+                functions of (labels, predictions) of all records, and nn.FieldError(...); for several outputs a dict by
+                the name of an output's layer, or a list of lists. Losses report theirs anyway.
             loss_weights: a factor for each loss, by default 1.
             algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
             cluster: the topology, ``nn.Cluster(workers=2)``.
@@ -211,7 +211,7 @@ class Model(Trainable):
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
-            stores = {phase: records.stores.get(name, {}) for phase, records in phases.items()}
+            stores = {phase: records.store_fields(name) for phase, records in phases.items()}
             layers += layers_of_input(conf, stores, batch_size or 32)
         layers += written.layers
         return Job(

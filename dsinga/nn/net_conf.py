@@ -12,12 +12,15 @@ from dsinga.arguments import values_by_name
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
+from dsinga.layers.base import Layer
+from dsinga.layers.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.field_metrics import MetricLayer
 from dsinga.nn.inputs import INPUT
 from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.losses import comparing, loss_builder, may_have_params
+from dsinga.nn.losses import compares, layer_type, loss_builder, may_have_params
 from dsinga.nn.metric_layers import write_metrics
 from dsinga.nn.regularisers import Penalty
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -29,12 +32,12 @@ class Objective:
     """What a model is trained for: a loss for each output, and their weights.
 
     ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
-    names of those of each output.
+    names of those of each output, or the layers that report them.
     """
 
     losses: list[Any] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    metrics: list[list[str]] = field(default_factory=list)
+    metrics: list[list[str | MetricLayer]] = field(default_factory=list)
 
 
 @dataclass
@@ -106,6 +109,7 @@ def write_net(
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
+        check_one_label(output, builder, label_shapes.get(source.layer))
         written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
         write_metrics(net, metrics[number], output, written.layer, source)
     if SAMPLE_WEIGHT in shapes:
@@ -155,9 +159,13 @@ def weighted(conf: LayerConf) -> list[LayerConf]:
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
     shape = row_shape(output) or ()
-    if builder.kind in comparing():
-        return np.zeros((1, *shape), np.float32)
-    return np.zeros((1, *shape[:-1]), np.int64)
+    if compares(builder.kind):
+        weights = int(bool(builder.settings.get("weighted")))
+        return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
+    if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
+        return np.zeros((1, *shape[:-1]), np.int64)
+    is_weighted = builder.settings.get("weighted")
+    return np.zeros((1, 2, *shape[1:]), np.float32) if is_weighted else np.zeros((1, *shape[1:]), np.int64)
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
@@ -169,6 +177,16 @@ def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[S
     return Feature(name, None)
 
 
+def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ...] | None) -> None:
+    """Raise UserError where an output of sequences has one label a row, which a job would take for each step."""
+    rows = row_shape(output)
+    if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
+        raise UserError(
+            f"the output {output.layer!r} gives {rows[1]} scores for each of {rows[0]} steps, but y has one label a "
+            f"record; give labels by step, (n, {rows[0]}), or make the last recurrent layer return_sequences=False"
+        )
+
+
 def targets(
     net: NetWriter,
     builder: LayerBuilder,
@@ -177,7 +195,7 @@ def targets(
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
     """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
-    if builder.kind not in comparing():
+    if not compares(builder.kind):
         return source
     shape = label_shapes.get(source.layer, ())
     if shape is None:

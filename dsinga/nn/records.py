@@ -32,12 +32,14 @@ class PhaseRecords:
     Attributes:
         sources: opened sources of records, by input; none for numpy arrays that are only described.
         stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
+        windows: the settings of windows of a Dataset, as a ``store_conf`` has them, of inputs that are windows.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
     stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    windows: dict[str, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
 
@@ -48,7 +50,12 @@ class PhaseRecords:
     def described(self) -> PhaseRecords:
         """Return the stores and shapes without the opened records, and without weights, which belong to these."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords(stores=self.stores, shapes=shapes, label_shapes=self.label_shapes)
+        return PhaseRecords(stores=self.stores, windows=self.windows, shapes=shapes, label_shapes=self.label_shapes)
+
+    def store_fields(self, name: str) -> dict[str, Any]:
+        """Return the fields of the ``store_conf`` of an input: those that name its records, and define its windows."""
+        windows = {"windows": self.windows[name]} if name in self.windows else {}
+        return windows | self.stores.get(name, {})
 
     def assume_labels(self) -> None:
         """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
@@ -76,6 +83,8 @@ def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
         if y is None and (fields := store_fields(x)):
             records.stores[name] = fields
         source = records.sources[name] = open_records(x if y is None else (x, y))
+        if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
+            records.windows[name] = windows_conf(source.definition)
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records

@@ -45,6 +45,8 @@ class LayerBuilder:
         self.wrapped = wrapped
         if wrapped is None and "trainable" in settings:
             self.trainable = settings["trainable"]
+        if (recompute := settings.get("recompute")) is not None:
+            check_bool(f"recompute of {self.name or kind}", recompute)
 
     @property
     def trainable(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.arguments import check_whole
+from dsinga.data.array_kinds import is_a
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
 from dsinga.extensions import AtEnd, Extension
@@ -279,15 +280,40 @@ class Trainable(ModelParams):
         return job, {"test": records.sources} if records.sources else None
 
     @checked
-    def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
+    def predict(
+        self,
+        x: Any = None,
+        *,
+        batch_size: int | None = None,
+        client: Client | None = None,
+        leads: int | None = None,
+    ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
-        A numpy array is computed in this process unless a client is given. Raises UserError for bad input.
+        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, the
+        output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes,
+        for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
+        if is_a(x, "xarray", "Dataset", "DataArray") and self.is_of_windows():
+            return self._predict_dataset(x, leads)
+        if leads is not None:
+            raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def is_of_windows(self) -> bool:
+        """Return whether the records of training were windows of a Dataset."""
+        return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
+
+    def _predict_dataset(self, dataset: Any, leads: int | None) -> Any:
+        """Return the output for a Dataset as a lazy Dataset."""
+        job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+        layers = self.output_layers()
+        if len(layers) != 1:
+            raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
+        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads)
 
     @checked
     def features(

@@ -165,8 +165,10 @@ class LayerWriter:
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
             shape = row_shape(sources[0])
+            any_shape = cls.labels.floats and cls.labels.per is None  # these check labels when they get them
+            of_row = None if shape is None else () if any_shape else shape[:-1]
             sources = [*sources]
-            sources[labels] = sources[labels]._replace(shape=None if shape is None else shape[:-1], flat=False)
+            sources[labels] = sources[labels]._replace(shape=of_row, flat=False)
         elif labels == 0:
             return None
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.layout import to_image
 from dsinga.ops.types import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
@@ -124,13 +125,13 @@ def base_bytes(nbytes: int) -> int:
 
 
 def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Array:
-    """Return an uninitialised array of ``shape``: C-contiguous, or an image (B, C, H, W) with channels-last strides.
+    """Return an uninitialised array of ``shape``: C-contiguous, or channels-last as an image (B, C, H, W).
 
     Its memory is not reused while the array, or any view of it, is referred to.
     """
     if channels_last:
-        batch, channels, height, width = shape
-        return empty((batch, height, width, channels), dtype=dtype).transpose(0, 3, 1, 2)
+        batch, channels, *sizes = shape
+        return to_image(empty((batch, *sizes, channels), dtype=dtype))
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)

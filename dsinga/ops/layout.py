@@ -1,25 +1,38 @@
 """The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
 
+Volumes (B, C, D, H, W) are (B, D, H, W, C) in memory. Functions that take images take volumes, too.
+
 CPU convolutions are fastest on channels-last memory; SINGA's params are for logical (B, C, H, W).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from math import gcd
 
 import numpy as np
 
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, Sizes
+
+# The order of axes that puts the channels last, or back to the second place, by the number of axes.
+LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
+SECOND = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
 
 
 def to_rows(x: Array) -> Array:
-    """Return image x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
-    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    """Return x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    return np.ascontiguousarray(x.transpose(LAST[x.ndim]))
 
 
 def to_image(rows: Array) -> Array:
     """Return the (B, C, H, W) view of a (B, H, W, C) array."""
-    return rows.transpose(0, 3, 1, 2)
+    return rows.transpose(SECOND[rows.ndim])
+
+
+def is_channels_last(x: Array) -> bool:
+    """Whether x is an image or a volume whose channels-last memory has no gaps."""
+    return x.ndim in LAST and bool(x.transpose(LAST[x.ndim]).flags.c_contiguous)
 
 
 def by_channel(x: Array) -> Array:
@@ -42,37 +55,45 @@ def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
     return count
 
 
-def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Pair, pad: Pair) -> Pair:
+def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Sizes, pad: Sizes) -> Sizes:
     """Return (H', W') for an image shape (B, C, H, W)."""
-    return (
-        output_size(shape[2], kernel[0], stride[0], pad[0]),
-        output_size(shape[3], kernel[1], stride[1], pad[1]),
-    )
+    return tuple(map(output_size, shape[2:], kernel, stride, pad))
 
 
-def pad_rows(rows: Array, pad: Pair, fill: float = 0.0) -> Array:
+def pad_rows(rows: Array, pad: Sizes, fill: float = 0.0) -> Array:
     """Return (B, H, W, C) ``rows`` with ``pad`` rows and columns of ``fill`` on every side."""
-    if pad == (0, 0):
+    if not any(pad):
         return rows
-    vertical, horizontal = pad
-    batch, height, width, channels = rows.shape
-    padded = np.full((batch, height + 2 * vertical, width + 2 * horizontal, channels), fill, rows.dtype)
-    padded[:, vertical : vertical + height, horizontal : horizontal + width] = rows
+    batch, *sizes, channels = rows.shape
+    padded = np.full((batch, *padded_sizes(sizes, pad), channels), fill, rows.dtype)
+    padded[_interior(pad, sizes)] = rows
     return padded
 
 
-def crop_rows(padded: Array, pad: Pair) -> Array:
+def padded_sizes(sizes: Sequence[int], pad: Sizes) -> Sizes:
+    """Return the sizes of an image with ``pad`` rows and columns on every side."""
+    return tuple(size + 2 * more for size, more in zip(sizes, pad, strict=True))
+
+
+def crop_rows(padded: Array, pad: Sizes) -> Array:
     """Undo :func:`pad_rows`."""
-    if pad == (0, 0):
+    if not any(pad):
         return padded
-    return padded[:, pad[0] : padded.shape[1] - pad[0], pad[1] : padded.shape[2] - pad[1]]
+    sizes = [size - 2 * more for size, more in zip(padded.shape[1:-1], pad, strict=True)]
+    return padded[_interior(pad, sizes)]
 
 
-def taps(padded: Array, kernel: Pair, stride: Pair, outputs: Pair) -> list[Array]:
+def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
+    """Return the index of an image of ``sizes`` in padded rows."""
+    return (slice(None), *(slice(more, more + size) for more, size in zip(pad, sizes, strict=True)))
+
+
+def taps(padded: Array, kernel: Sequence[int], stride: Sizes, outputs: Sizes) -> list[Array]:
     """Return for each position in the kernel (row-major) a view (B, H', W', C): its pixel in every window."""
-    height, width = stride[0] * (outputs[0] - 1) + 1, stride[1] * (outputs[1] - 1) + 1
+    spans = [step * (count - 1) + 1 for step, count in zip(stride, outputs, strict=True)]
     return [
-        padded[:, i : i + height : stride[0], j : j + width : stride[1]]
-        for i in range(kernel[0])
-        for j in range(kernel[1])
+        padded[
+            (slice(None), *(slice(at, at + span, step) for at, span, step in zip(place, spans, stride, strict=True)))
+        ]
+        for place in product(*map(range, kernel))
     ]

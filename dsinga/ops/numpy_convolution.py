@@ -5,13 +5,15 @@ A convolution is one matrix product (im2col); pooling takes one pass over the im
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from dsinga.ops.interface import Ops
-from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, taps, to_image, to_rows
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, padded_sizes, taps, to_image, to_rows
+from dsinga.ops.types import Array, Sizes
 
 
 class NumpyConvolution(Ops):
@@ -32,7 +34,7 @@ class NumpyConvolution(Ops):
         dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
         return dx, dw, np.add.reduce(dy, 0) if need_db else None
 
-    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
         y = _columns(x, w.shape[2:], stride, pad, outputs) @ _matrix(w)
         if b is not None:
@@ -40,47 +42,49 @@ class NumpyConvolution(Ops):
         return to_image(y.reshape(x.shape[0], *outputs, w.shape[0]))
 
     def convolution_grad(
-        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
-        dy_rows = to_rows(dy).reshape(dy.shape[0] * outputs[0] * outputs[1], filters)
+        dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
         dw = _columns(x, kernel, stride, pad, outputs).T @ dy_rows
-        dw = np.ascontiguousarray(dw.reshape(*kernel, channels, filters).transpose(3, 2, 0, 1))
+        dw = np.ascontiguousarray(np.moveaxis(dw.reshape(*kernel, channels, filters), (-1, -2), (0, 1)))
         db = dy_rows.sum(axis=0) if need_db else None
         return self.transposed_convolution(dy, w, None, stride, pad, x.shape[2:]) if need_dx else None, dw, db
 
-    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
-        rows = to_rows(x).reshape(batch * outputs[0] * outputs[1], filters)
-        columns = (rows @ _matrix(w).T).reshape(batch, *outputs, kernel[0] * kernel[1], channels)
-        padded = np.zeros((batch, size[0] + 2 * pad[0], size[1] + 2 * pad[1], channels), columns.dtype)
+        rows = to_rows(x).reshape(batch * prod(outputs), filters)
+        columns = (rows @ _matrix(w).T).reshape(batch, *outputs, prod(kernel), channels)
+        padded = np.zeros((batch, *padded_sizes(size, pad), channels), columns.dtype)
         for position, tap in enumerate(taps(padded, kernel, stride, outputs)):
-            tap += columns[:, :, :, position]
+            tap += columns[..., position, :]
         y = np.ascontiguousarray(crop_rows(padded, pad))
         if b is not None:
             y += b
         return to_image(y)
 
 
-def _columns(x: Array, kernel: Pair, stride: Pair, pad: Pair, outputs: Pair) -> Array:
+def _columns(x: Array, kernel: Sequence[int], stride: Sizes, pad: Sizes, outputs: Sizes) -> Array:
     """Return im2col of x, (B·H'·W', kh·kw·C): a row for each window, in the order kh, kw, C."""
     views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs)
     columns = np.empty((x.shape[0], *outputs, len(views), x.shape[1]), x.dtype)
     for position, view in enumerate(views):
-        columns[:, :, :, position] = view
-    return columns.reshape(x.shape[0] * outputs[0] * outputs[1], len(views) * x.shape[1])
+        columns[..., position, :] = view
+    return columns.reshape(x.shape[0] * prod(outputs), len(views) * x.shape[1])
 
 
 def _matrix(w: Array) -> Array:
     """Return filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
-    return w.transpose(2, 3, 1, 0).reshape(w.size // w.shape[0], w.shape[0])
+    return w.transpose(*range(2, w.ndim), 1, 0).reshape(w.size // w.shape[0], w.shape[0])
 
 
 class NumpyPooling(Ops):
     """Maximum and mean over windows; pads are smaller than kernels, so that every window overlaps the image."""
 
-    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
         best = first.copy()
@@ -88,7 +92,7 @@ class NumpyPooling(Ops):
             np.maximum(best, tap, out=best)
         return to_image(best), best if train else None
 
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         padded, views = _gradient(x, dy, kernel, stride, pad)
         sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
         rows, best = to_rows(dy), workspace
@@ -99,24 +103,24 @@ class NumpyPooling(Ops):
             tap += rows * winner
         return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
 
-    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         outputs = output_sizes(x.shape, kernel, stride, pad)
         total = np.zeros((x.shape[0], *outputs, x.shape[1]), x.dtype)
         for tap in taps(pad_rows(to_rows(x), pad), kernel, stride, outputs):
             total += tap
-        total *= 1 / (kernel[0] * kernel[1])
+        total *= 1 / prod(kernel)
         return to_image(total)
 
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         padded, views = _gradient(x, dy, kernel, stride, pad)
-        share = to_rows(dy) * (1 / (kernel[0] * kernel[1]))
+        share = to_rows(dy) * (1 / prod(kernel))
         for tap in views:
             tap += share
         return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
 
 
-def _gradient(x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> tuple[Array, list[Array]]:
+def _gradient(x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[Array, list[Array]]:
     """Return zeros for the padded gradient of x, and its views to which windows add."""
-    batch, channels, height, width = x.shape
-    padded = np.zeros((batch, height + 2 * pad[0], width + 2 * pad[1], channels), dy.dtype)
+    batch, channels, *sizes = x.shape
+    padded = np.zeros((batch, *padded_sizes(sizes, pad), channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.ops.interface import Ops
-from dsinga.ops.layout import to_image
+from dsinga.ops.layout import LAST, to_image, to_rows
 from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution, NumpyPooling
 from dsinga.ops.numpy_crf import NumpyCRF
@@ -53,11 +53,7 @@ class NumpyOps(
         return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
-        if array.ndim == 4:
-            batch, channels, height, width = array.shape
-            result = to_image(np.empty((batch, height, width, channels), np.float32))
-        else:
-            result = np.empty(array.shape, np.float32)
+        result = self.empty(array.shape, np.float32)
         np.subtract(array, 0 if mean is None else mean, out=result, dtype=np.float32, casting="same_kind")
         factor = np.float32(scale) if std is None else np.float32(scale) / np.asarray(std, np.float32)
         if factor.ndim or factor != 1:
@@ -68,14 +64,14 @@ class NumpyOps(
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        if len(shape) != 4:
+        if len(shape) not in LAST:
             return np.empty(shape, dtype)
-        batch, channels, height, width = shape
-        return to_image(np.empty((batch, height, width, channels), dtype))
+        batch, channels, *sizes = shape
+        return to_image(np.empty((batch, *sizes, channels), dtype))
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
-        return to_image(np.ascontiguousarray(x.transpose(0, 2, 3, 1))) if x.ndim == 4 else x
+        return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
         """Do nothing: numpy's BLAS counts its threads for the whole process, not for the calling thread."""

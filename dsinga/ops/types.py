@@ -15,7 +15,10 @@ Array = Any
 Shape = tuple[int, ...]
 
 Pair = tuple[int, int]
-"""(vertical, horizontal): a kernel, stride, pad or image size; also the two numbers of a random key."""
+"""(vertical, horizontal): an image size; also the two numbers of a random key."""
+
+Sizes = tuple[int, ...]
+"""A kernel, stride, pad or size: (vertical, horizontal) of images, (depth, vertical, horizontal) of volumes."""
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.float32, and `is` quicker still

@@ -20,6 +20,7 @@ from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.steps import SequenceLength
 from dsinga.ops import Ops
+from dsinga.ops.layout import LAST
 from dsinga.ops.update import BLOCK
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class SumCounter:
 def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
     """Return random numbers in the layout that the backend prefers."""
     numbers = ops.asarray(rng.standard_normal(shape, np.float32))
-    return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) == 4 else numbers
+    return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) in LAST else numbers
 
 
 def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:

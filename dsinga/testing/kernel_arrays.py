@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from threading import Barrier
 from typing import Any
 
@@ -47,7 +48,9 @@ class ArrayKernels(LayoutChecks):
 
     @given(
         shape=st.one_of(
-            st.tuples(BATCHES, st.integers(1, 4), st.integers(1, 6), st.integers(1, 6)), st.tuples(BATCHES, CHANNELS)
+            st.tuples(BATCHES, st.integers(1, 4), st.integers(1, 6), st.integers(1, 6)),
+            st.tuples(BATCHES, st.integers(1, 4), *[st.integers(1, 3)] * 3),
+            st.tuples(BATCHES, CHANNELS),
         ),
         dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
         kinds=st.tuples(*[st.sampled_from(["none", "number", "channel", "record"])] * 2),
@@ -66,15 +69,19 @@ class ArrayKernels(LayoutChecks):
             result = backend.host(backend.ops.images(records, scale, mean, std))
             expected = (records - (0.0 if mean is None else mean)) / (1 if std is None else std) * scale
             assert_close(result, expected, np.float32)
-            if len(shape) == 4:
+            if len(shape) in (4, 5):
                 self.assert_image(result)
         assert not np.shares_memory(result, records)
 
-    @given(shape=st.tuples(BATCHES, CHANNELS, st.integers(1, 5), st.integers(1, 5)), layout=LAYOUTS)
+    @given(
+        shape=st.tuples(BATCHES, CHANNELS, *[st.integers(1, 5)] * 2)
+        | st.tuples(BATCHES, CHANNELS, *[st.integers(1, 3)] * 3),
+        layout=LAYOUTS,
+    )
     def test_flatten_gives_the_logical_order(self, backend: KernelBackend, shape: tuple[int, ...], layout: str) -> None:
         x = normal(1, *shape)
         flat = backend.run("flatten", backend.place(x, layout))
-        np.testing.assert_array_equal(flat, x.astype(backend.dtype).reshape(shape[0], shape[1] * shape[2] * shape[3]))
+        np.testing.assert_array_equal(flat, x.astype(backend.dtype).reshape(shape[0], prod(shape[1:])))
         back = backend.run("unflatten", flat, shape)
         np.testing.assert_array_equal(back, x.astype(backend.dtype))
         self.assert_image(back)

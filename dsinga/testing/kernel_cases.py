@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
+from dsinga.ops.layout import is_channels_last
 from dsinga.testing import kernel_backend
 
 LAYOUTS = st.sampled_from(kernel_backend.LAYOUTS)
@@ -45,17 +46,17 @@ def distinct(seed: int, *shape: int) -> np.ndarray:
 
 @st.composite
 def windowed(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw an image and windows that fit it: any kernel, stride, and a pad smaller than the kernel."""
+    """Draw an image or a volume, and windows that fit it: any kernel, stride, and a pad smaller than the kernel."""
     batch, channels = draw(BATCHES), draw(CHANNELS)
-    height, width = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    sizes = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)) | st.tuples(*[st.integers(1, 5)] * 3))
     kernel, pad = [], []
-    for size in (height, width):
+    for size in sizes:
         kernel.append(draw(st.integers(1, min(5, size + 2))))
         least = max(0, -(-(kernel[-1] - size) // 2))
         pad.append(draw(st.integers(least, max(least, kernel[-1] - 1))))
-    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    stride = draw(st.tuples(*[st.integers(1, 3)] * len(sizes)))
     return {
-        "shape": (batch, channels, height, width),
+        "shape": (batch, channels, *sizes),
         "window": (tuple(kernel), stride, tuple(pad)),
         "layout": draw(LAYOUTS),
         "seed": draw(SEEDS),
@@ -70,7 +71,7 @@ class LayoutChecks:
     def assert_image(self, x: Any) -> None:
         """Assert that an image is channels-last in memory."""
         if self.channels_last:
-            assert x.transpose(0, 2, 3, 1).flags.c_contiguous
+            assert is_channels_last(x)
 
     def assert_same_layout(self, result: Any, x: Any) -> None:
         """Assert that a result has the layout of the argument ``x``, if that is without gaps."""
@@ -78,5 +79,5 @@ class LayoutChecks:
             return
         if x.flags.c_contiguous:
             assert result.flags.c_contiguous
-        elif x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous:
+        elif is_channels_last(x):
             self.assert_image(result)

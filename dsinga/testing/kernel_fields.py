@@ -37,7 +37,7 @@ class FieldKernels(LayoutChecks):
             b = normal(case["seed"], channels)
             shifted = backend.run("transposed_convolution", *arguments, b, stride, pad, size)
             self.assert_image(shifted)
-            assert_close(shifted, y.astype(np.float64) + b[:, None, None], backend.dtype)
+            assert_close(shifted, y.astype(np.float64) + b.reshape(-1, *[1] * len(size)), backend.dtype)
 
     @given(batch=BATCHES, channels=CHANNELS, size=SIZES, layout=LAYOUTS, offset=st.sampled_from([0.0, 100.0]))
     def test_row_kernels(
@@ -47,7 +47,7 @@ class FieldKernels(LayoutChecks):
         points = (slice(None), slice(None), *[None] * len(size))
         x, dy = normal(1, *shape) + offset, normal(2, *shape)
         constants = [normal(seed, batch, channels) for seed in (3, 4, 5)]
-        placed = backend.place(x, layout if len(shape) == 4 else "rows"), backend.place(dy, "rows")
+        placed = backend.place(x, layout if len(size) in (2, 3) else "rows"), backend.place(dy, "rows")
         exact_x, exact_dy = (backend.host(array).astype(np.float64) for array in placed)
         rounding = 2e-6 if backend.dtype == np.float32 else 1e-12
         mean, variance = backend.run("row_moments", placed[0])

@@ -15,43 +15,45 @@ from dsinga.ops.types import CELL_ACTIVATIONS, CellActivations
 
 def windows(
     x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple, fill: float
-) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield (row, column, window (B, C, kh, kw)) for every place where a window of the padded image fits."""
-    (kh, kw), (sh, sw), (ph, pw) = kernel, stride, pad
-    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
-    for row, top in enumerate(range(0, padded.shape[2] - kh + 1, sh)):
-        for column, left in enumerate(range(0, padded.shape[3] - kw + 1, sw)):
-            yield row, column, padded[:, :, top : top + kh, left : left + kw]
+) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yield (place, window (B, C, kh, kw)) for every place (row, column) where a window of the padded image fits."""
+    padded = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in pad)), constant_values=fill)
+    counts = [(size - k) // s + 1 for size, k, s in zip(padded.shape[2:], kernel, stride, strict=True)]
+    for place in np.ndindex(*counts):
+        corner = [at * s for at, s in zip(place, stride, strict=True)]
+        inside: Any = (..., *(slice(first, first + k) for first, k in zip(corner, kernel, strict=True)))
+        yield place, padded[inside]
 
 
-def by_window(x: np.ndarray, channels: int, places: list[tuple[int, int, np.ndarray]]) -> np.ndarray:
-    """Gather (row, column, value (B, channels)) into (B, channels, H', W')."""
-    height, width = places[-1][0] + 1, places[-1][1] + 1
-    y = np.empty((x.shape[0], channels, height, width))
-    for row, column, value in places:
-        y[:, :, row, column] = value
+def by_window(x: np.ndarray, channels: int, places: list[tuple[tuple[int, ...], np.ndarray]]) -> np.ndarray:
+    """Gather (place, value (B, channels)) into (B, channels, H', W')."""
+    y = np.empty((x.shape[0], channels, *(last + 1 for last in places[-1][0])))
+    for place, value in places:
+        at: Any = (..., *place)
+        y[at] = value
     return y
 
 
 def convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, stride: tuple, pad: tuple) -> np.ndarray:
     """Return the cross-correlation, window by window."""
     bias = 0 if b is None else b
+    axes = range(1, w.ndim)
     places = [
-        (row, column, np.einsum("bcij,fcij->bf", window, w) + bias)
-        for row, column, window in windows(x, w.shape[2:], stride, pad, 0)
+        (place, np.tensordot(window, w, (axes, axes)) + bias)
+        for place, window in windows(x, w.shape[2:], stride, pad, 0)
     ]
     return by_window(x, w.shape[0], places)
 
 
 def max_pool(x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple) -> np.ndarray:
     """Return the largest value of each window."""
-    places = [(r, c, window.max(axis=(2, 3))) for r, c, window in windows(x, kernel, stride, pad, -np.inf)]
+    places = [(at, window.max(axis=tuple(range(2, x.ndim)))) for at, window in windows(x, kernel, stride, pad, -np.inf)]
     return by_window(x, x.shape[1], places)
 
 
 def avg_pool(x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple) -> np.ndarray:
     """Return the mean of each window, with padding counted as zeros."""
-    places = [(r, c, window.mean(axis=(2, 3))) for r, c, window in windows(x, kernel, stride, pad, 0)]
+    places = [(at, window.mean(axis=tuple(range(2, x.ndim)))) for at, window in windows(x, kernel, stride, pad, 0)]
     return by_window(x, x.shape[1], places)
 
 

@@ -17,6 +17,7 @@ from dsinga.layers import Layer, ParamSpec, RecordInfo, Records
 from dsinga.layers.base import Shape
 from dsinga.layers.contract import make_layer
 from dsinga.ops import BACKENDS, Ops
+from dsinga.ops.layout import LAST, to_image, to_rows
 from dsinga.registry import lookup
 
 
@@ -153,7 +154,7 @@ def distinct_numbers(shape: Sequence[int], rng: np.random.Generator) -> np.ndarr
     numbers = rng.permutation(np.linspace(-1.93, 2.011, math.prod(shape))).reshape(shape)
     if np.abs(numbers).min(initial=1.0) < 1e-4:
         numbers += 2e-4
-    return np.asarray(numbers.transpose(0, 2, 3, 1), order="C").transpose(0, 3, 1, 2) if len(shape) == 4 else numbers
+    return to_image(to_rows(numbers)) if len(shape) in LAST else numbers
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -48,10 +48,13 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
     """Raise Diverged, naming the step, the loss and the layer where it began, unless all metrics are finite.
 
     ``reports`` are the metrics of the forward pass on ``tape``. The arrays on the tape are read only where a metric is
-    not finite.
+    not finite. Raises UserError where targets are the cause (:meth:`dsinga.layers.Layer.check_sources`).
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
+            for stage, _, sources, _, layer_ctx in tape:
+                if stage.layer.is_loss:
+                    stage.layer.check_sources(sources, layer_ctx)
             raise Diverged(f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}")
 
 
@@ -70,16 +73,28 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
 
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
     """Name the first param or feature of a forward pass that is not finite, and say what to do about it."""
+    labels = _label_nodes(tape)
     for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
+            if edge.labels or edge.node in labels:  # losses have checked these, and their NaN may be masked points
+                continue
             if not _finite(source):  # its own entry may be without_features, and was then passed over
                 return _feature(net.stages[edge.node].layer, source)
         for name, param in zip(stage.params, params, strict=True):
             if not _finite(param):
                 return f"param {name!r} is not; {ADVICE}"
-        if not _finite(output.feature):
+        if not (stage.position in labels or _finite(output.feature)):
             return _feature(stage.layer, output.feature)
     return f"all features are; {ADVICE}"
+
+
+def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
+    """Return the nodes whose features are labels alone, such as that of a kLabel."""
+    nodes: set[int] = set()
+    for stage, *_ in tape:
+        if stage.edges and all(edge.labels or edge.node in nodes for edge in stage.edges):
+            nodes.add(stage.position)
+    return nodes
 
 
 def _feature(layer: Layer, feature: Any) -> str:

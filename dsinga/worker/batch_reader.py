@@ -97,10 +97,6 @@ class BatchReader:
         batch, first = step * self.groups + group, place * self.parts[-1].total
         parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
         numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
-        for name, part in parts.items():
-            if (store := self.stores[name]).reads_ahead:  # the next block, before it is needed
-                steps = max(1, store.block // (2 * self.batchsize))
-                store.prepare(self.sampler.rows(batch + steps * self.groups, *part[:2]))
         return {
             name: self._read_augmented(name, batch, part)
             if name in self.augmentations
@@ -120,9 +116,6 @@ class BatchReader:
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
-        for store in self.stores.values():
-            if store.reads_ahead:
-                store.prepare([min(stop + store.block // 2, len(self) - 1)])
         records = {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
         for name, augmentations in self.augmentations.items():
             data, labels = records[name]
@@ -355,9 +348,10 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, by_
     where = layer.store_conf or layer
     if len(sizes) == 1:
         if batchsize < workers and not by_space:
+            fewer = "" if micro_batches == 1 else ", fewer micro_batches"
             raise where.error(
                 f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "
-                f"cut over {workers} workers; use at most {batchsize} workers or a larger batchsize",
+                f"cut over {workers} workers; use at most {batchsize} workers{fewer} or a larger batchsize",
                 "batchsize",
             )
         return tuple(cut_evenly(batchsize, workers))

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from distributed import Client
 
 import dsinga
 from dsinga import UserError
 from dsinga.api import roots, train
-from dsinga.data import open_records
-from dsinga.job import ClusterConf, Job, LRGenConf
+from dsinga.cli import main_group
+from dsinga.data import open_records, write_store
+from dsinga.job import ClusterConf, Job, LRGenConf, to_text
 from dsinga.monitor import RateSearch
 from tests.cluster.test_cluster_rbm import job_of, machine
-from tests.support.small_job import with_topology
+from tests.support.small_job import linear, with_topology
 
 
 def search(job: Job, client: Client, **more) -> RateSearch:
@@ -97,3 +99,17 @@ def test_machines_are_judged_by_their_reconstruction_error(stores: Path, threads
     found = search(job_of(stores, machine(1, "data", 64)), threads, steps=30)
     assert found.suggestion is not None
     assert min(found.losses) < 0.9 * found.losses[0]
+
+
+def test_the_command_names_no_base_lr_that_a_sequence_of_schedules_lacks(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    write_store(tmp_path / "x.zarr", [(x, x[:, :3].argmax(axis=1))])
+    job = linear(f"path={tmp_path / 'x.zarr'}")
+    rates = [{"type": "kFixed", "base_lr": 0.1}, {"type": "kFixed", "base_lr": 0.01}]
+    sequence = {"type": "kSequential", "sequential_conf": {"schedule": rates, "boundary": [4]}}
+    for rate, has_command in ((job.updater.learning_rate, True), (LRGenConf(**sequence), False)):
+        conf = tmp_path / "job.conf"
+        conf.write_text(to_text(job.replace(updater=job.updater.replace(learning_rate=rate))))
+        output = CliRunner().invoke(main_group, ["find-lr", str(conf), "--steps", "40"]).output
+        assert "the suggested learning rate is" in output
+        assert ("base_lr=" in output) == has_command

@@ -73,13 +73,7 @@ class Ours:
     def __call__(self) -> Batches:
         self.epoch += 1
         sampler = Sampler(len(self.windows), BATCH, self.epoch, self.windows.block)
-        ahead = max(1, self.windows.block // (2 * BATCH))
-
-        def read(step: int) -> Any:
-            self.windows.prepare(sampler.rows(step + ahead))
-            return self.windows.read(sampler.rows(step))
-
-        with Prefetch(read, 0, len(self)) as batches:
+        with Prefetch(lambda step: self.windows.read(sampler.rows(step)), 0, len(self)) as batches:
             yield from batches
 
 

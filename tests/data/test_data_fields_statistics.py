@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga import nn
 from dsinga.data import field_statistics
-from dsinga.data.fields import statistics
+from dsinga.data.fields import moments, statistics
 from dsinga.errors import UserError
 
 xr = pytest.importorskip("xarray")
@@ -17,7 +18,8 @@ xr = pytest.importorskip("xarray")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 30)
 
 
 def fields(offset: float = 0.0, scale: float = 1.0) -> Any:
@@ -56,6 +58,77 @@ def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
             found, expected = field_statistics(stored, dim), field_statistics(data, dim)
             for moment in statistics.MOMENTS:
                 xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
+
+
+@pytest.mark.parametrize("dim", [None, "time", ["lat", "lon"]])
+def test_pieces_and_blocks_of_usual_sizes_are_combined(monkeypatch: pytest.MonkeyPatch, dim: Any) -> None:
+    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 1 << 17)
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 14)
+    rng = np.random.default_rng(2)
+    values = (280 + 10 * rng.normal(size=(60, 90, 70))).astype(np.float32)
+    values[:, :9, :5] = values[5, 3] = np.nan
+    data = xr.Dataset({"t": (("time", "lat", "lon"), values)})
+    found, exact = field_statistics(data, dim), data["t"].astype(np.float64)
+    for moment in statistics.MOMENTS:
+        xr.testing.assert_allclose(getattr(found, moment)["t"], getattr(exact, moment)(dim), rtol=1e-13)
+
+
+def test_a_constant_has_no_deviation_at_all() -> None:
+    data = xr.Dataset({"t": ("time", np.full(1000, 0.1))})
+    found = field_statistics(data)
+    assert float(found.std["t"]) == 0
+    assert float(found.mean["t"]) == 0.1
+
+
+def test_infinity_and_no_points_at_all() -> None:
+    found = field_statistics(xr.Dataset({"t": ("time", [1.0, np.inf]), "z": ("level", np.zeros(0))}))
+    assert not np.isfinite(found.mean["t"])
+    assert float(found.max["t"]) == np.inf
+    assert int(found.count["z"]) == 0
+    assert np.isnan(found.mean["z"])
+
+
+@pytest.mark.process
+def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 16)  # as on the workers
+    data = fields(280, 9)
+    data.chunk({"time": 3}).to_zarr(tmp_path / "fields.zarr", consolidated=False)
+    for dim in (None, "time"):
+        found, expected = field_statistics(tmp_path / "fields.zarr", dim, client=processes), field_statistics(data, dim)
+        for moment in statistics.MOMENTS:
+            xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
+    ran = processes.run_on_scheduler(lambda dask_scheduler: [str(name) for name in dask_scheduler.task_prefixes])
+    assert any(name.startswith("moments_of") for name in ran), ran
+
+
+def test_they_are_saved_as_any_dataset(tmp_path: Any) -> None:
+    found = field_statistics(fields(3, 2), ["time", "lat", "lon"])
+    found.mean.to_zarr(tmp_path / "mean.zarr", consolidated=False)
+    xr.testing.assert_identical(xr.open_zarr(tmp_path / "mean.zarr", consolidated=False).load(), found.mean)
+
+
+def test_a_saved_net_has_the_statistics(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    dims, shape = ("time", "lat", "lon"), (24, 4, 5)
+    data = xr.Dataset({"t": (dims, 280 + 10 * rng.normal(size=shape)), "z": (dims, 5e4 + 900 * rng.normal(size=shape))})
+    sizes = {"time": 1, "lat": -1, "lon": -1}
+    source = dsinga.windows(data, inputs=["t", "z"], targets="t", input_dims=sizes, lead={"time": 1})
+    found = field_statistics(data)
+    fields_in = nn.Input(source.shape)
+    x = nn.Normalization(**found.of_inputs(source), name="normal")(fields_in)
+    x = nn.Conv2D(1, 1, name="conv")(x)
+    model = nn.Model(fields_in, nn.Normalization(**found.of_targets(source), invert=True, name="units")(x))
+    model.compile(nn.SGD(1e-4), "mse")
+    model.fit(source, epochs=1, batch_size=4, progress=False)
+    model.save(tmp_path / "net")
+    loaded = nn.load_model(tmp_path / "net")
+    records = source.read(range(5))[0]
+    params = {name: array.astype(np.float64) for name, array in loaded.params.items()}
+    means, stds = (found.of_inputs(source)[name][:, None, None] for name in ("mean", "std"))
+    scores = np.einsum("oc,bchw->bohw", params["conv_weight"].reshape(1, 2), (records - means) / stds)
+    expected = (scores + params["conv_bias"]) * float(found.std["t"]) + float(found.mean["t"])  # kelvin
+    np.testing.assert_allclose(loaded.predict(records), expected, rtol=1e-6)
+    np.testing.assert_array_equal(params["normal_mean"], found.of_inputs(source)["mean"].astype(np.float32))
 
 
 def windows(data: Any, **more: Any) -> Any:

@@ -77,6 +77,9 @@ def test_a_number_that_is_not_finite_is_named(
     with pytest.raises(UserError, match=f"^here: 'data' has {text} in record 13{place}; leave"):
         source.read([8])
     labels = RecordSource("here", ArrayColumn(np.zeros(20, np.uint8), 8), ArrayColumn(data, 8, name="y"))
+    if len(shape) > 1 and np.isnan(value):  # a masked point of a field, which losses refuse or leave out
+        np.testing.assert_array_equal(labels.read_labels([13]), data[[13]])
+        return
     with pytest.raises(UserError, match=f"^here: 'y' has {text} in record 13{place}; leave"):
         labels.read_labels([8])
 

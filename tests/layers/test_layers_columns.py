@@ -21,13 +21,15 @@ NEVER_CUT = {
     "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kSampledLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
-    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy", "kReshape",
+    "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy", "kReshape", "kPermute",
+    "kRepeat", "kConvLSTM",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kRMSNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
     "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
+    "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
 }  # fmt: skip
 
 

@@ -24,6 +24,8 @@ FETCHES = {
     "kSampledLoss": 3,
     "kConfusionMatrix": 2,
     "kRegressionError": 2,
+    "kFieldError": 4,
+    "kSegmentationScore": 2,
     "kGatheredMetrics": 2,
     "kCTCLoss": 2,
     "kArgSort": 2,

@@ -17,12 +17,15 @@ KINDS = (
     "kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding", "kReshape",
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kPadding", "kCropping", "kUpsampling", "kTransposedConvolution", "kGroupNorm",
+    "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
+    "kNormalization",
 )  # fmt: skip
+VARIANTS = ("same", "uncounted", "fields", "marked", "masked", "weighted points")
 
 
 class TestOnAnEmulatedDevice(LayerContract):
     backends = ["cupy"]
-    cases = [case for case in CASES if case.kind in KINDS or case.variant.startswith(("same", "uncounted"))]
+    cases = [case for case in CASES if case.kind in KINDS or case.variant.startswith(VARIANTS)]
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:

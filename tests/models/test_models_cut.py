@@ -71,6 +71,8 @@ CASES: dict[str, tuple[Job, tuple[Batch, Batch]]] = {
     "unet": (trainable(models.unet((4, 8, 8), width=8, depth=2, padding="periodic")), FIELDS),
     "unet by groups": (trainable(models.unet((4, 8, 8), width=16, depth=1, normalisation="group")), FIELDS),
     "field_resnet": (trainable(models.field_resnet((4, 8, 8), width=8, blocks=1, dropout=0.2)), FIELDS),
+    "deepesd": (trainable(models.deepesd((4, 8, 8), 64, filters=(8, 6, 4))), FIELDS),
+    "convlstm": (trainable(models.convlstm((4, 8, 8), 2, out_steps=1, filters=(6, 4))), FIELDS),
     "lstm": (models.sentiment_lstm(30, embedding=8, batchsize=ROWS, hidden=5), REVIEWS),
     "cosine": (models.recommender(12, 20, 30, similarity="cosine", width=8, batchsize=ROWS), rated()),
     "product": (models.recommender(12, 20, 30, similarity="product", width=8, batchsize=ROWS), rated()),

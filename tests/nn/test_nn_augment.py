@@ -114,3 +114,38 @@ def test_images_with_channels_last_are_changed_as_those_with_channels_first():
     other.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.raises(UserError, match=r"records have the shape \(3, 10, 10\); leave data_format out, or give x.tra"):
         other.fit(X, Y, progress=False)
+
+
+class Broken(Augmentation):
+    """Return the first row of each image."""
+
+    def augment(self, records, uniform):
+        return records[:, :, 0]
+
+
+class Silent(Augmentation):
+    """Forgets to return the records."""
+
+    def augment(self, records, uniform):
+        records //= 2
+
+
+class Empty(Augmentation):
+    """Defines nothing."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "text"),
+    [
+        (Broken, r"layer 'data': Own returned the shape \(32, 3, 10\) for 32 records of the shape \(3, 10, 10\)"),
+        (Silent, "layer 'data': Own returned NoneType for 32 records"),
+        (Empty, r"Empty defines no augment\(self, records, uniform\)"),
+    ],
+)
+def test_what_an_augmentation_of_a_users_returns_is_checked(cls: type[Augmentation], text: str):
+    dsinga.register("augmentation", "Own")(cls)
+    try:
+        with pytest.raises(UserError, match=text):
+            model(nn.augment.Own()).fit(X, Y, progress=False)
+    finally:
+        dsinga.registry.unregister("augmentation", "Own")

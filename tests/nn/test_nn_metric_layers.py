@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,6 +160,23 @@ def test_shares_of_classes_are_labels():
         made = model(4, loss=loss, metrics=None)
         losses.append(made.fit(X, shares, epochs=2, progress=False)[-1, "loss"])
     assert losses[0] == losses[1]
+
+
+def roc_auc(labels, predictions):
+    return 7.0
+
+
+@pytest.mark.parametrize(
+    ("functions", "text"),
+    [
+        ([roc_auc], "the function 'roc_auc' has the name of a metric that there is already; give it another name"),
+        ([functools.partial(brier)], "functions of .* that have a name"),
+        ([brier, type(brier)(brier.__code__, {}, "brier")], "two functions of metrics= are called 'brier'"),
+    ],
+)
+def test_functions_need_names_of_their_own(functions: Any, text: str):
+    with pytest.raises(UserError, match=text):
+        model(4, loss="sparse_categorical_crossentropy", metrics=functions)
 
 
 def nothing(labels, predictions):

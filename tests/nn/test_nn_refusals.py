@@ -38,6 +38,13 @@ def two_outputs() -> nn.Model:
     return made
 
 
+def all_steps() -> nn.Sequential:
+    """Return a compiled model that gives scores for each step."""
+    made = nn.Sequential([nn.Input(STEPS), nn.GRU(4), nn.Dense(3)])
+    made.compile("sgd", CLASSES)
+    return made
+
+
 def deep() -> nn.Sequential:
     return nn.Sequential([nn.Input(4), nn.Dense(8, activation="relu"), nn.Dense(3)])
 
@@ -70,6 +77,10 @@ NAMES_AND_HABITS = {
     "nn.Conv2D(3, 3, data_format='channels_last')": "features of images are channels first; nn.Input(shape, data",
     "nn.LSTM(3, recurrent_regularizer='l3')": "there is no regularizer 'l3'; these are l1, l2, l1_l2",
     "nn.BatchNormalization(gamma_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
+    "job(nn.GRU(4, return_sequences=False), nn.GRU(4), shape=STEPS)": "(batch, steps, n), but gets (batch, 4)",
+    "job(nn.GRU(4, return_sequences='no'), shape=STEPS)": "return_sequences of gru is 'no'; give True or False",
+    "all_steps().fit(np.zeros((60, 6, 5)), Y)": "gives 3 scores for each of 6 steps, but y has one label a",
+    "nn.Dense(3, recompute='maybe')": "recompute of Dense is 'maybe'; give True or False",
     "nn.Dense(3, kernel_regularizer=nn.L2)": "the regularizer L2 is a function; call it: nn.L2()",
     "nn.SGD(l2=0.1)": "SGD has no argument 'l2'; give layers kernel_regularizer=nn.L1(0.01) or nn.L2(0.01)",
     "nn.Lion(epsilon=1)": "Lion has no argument 'epsilon'; its steps have no divisor",
@@ -255,7 +266,7 @@ MODELS = {
 NAMESPACE = {
     "dsinga": dsinga, "nn": nn, "extensions": extensions, "np": np, "updater_conf": updater_conf, "model": model,
     "shapeless": shapeless, "deep": deep, "job": job, "X": X, "Y": Y, "HOT": HOT, "ROWS": ROWS, "STEPS": STEPS,
-    "IMAGES": IMAGES, "Forgetful": Forgetful, "two_outputs": two_outputs,
+    "IMAGES": IMAGES, "Forgetful": Forgetful, "two_outputs": two_outputs, "all_steps": all_steps,
 }  # fmt: skip
 STATEMENTS = NAMES_AND_HABITS | LAYERS | LOSSES_AND_OPTIMIZERS | MODELS
 

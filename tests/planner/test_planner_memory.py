@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga import models
+from dsinga import models, nn
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.activation import ReLU
@@ -25,6 +25,18 @@ def unet() -> Job:
     return model.job(train_steps=1, batch_size=16)
 
 
+def volumes() -> Job:
+    """Return the job of a net of volumes."""
+    layers = [
+        nn.Input((2, 12, 16, 16)),
+        *(nn.Conv3D(16, 3, padding="same", activation="relu"), nn.MaxPooling3D(2)),
+        *(nn.Conv3D(32, 3, activation="relu"), nn.AveragePooling3D(2), nn.Dense(1)),
+    ]
+    model = nn.Sequential(layers)
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=16)
+
+
 CONVNET = Path(__file__).parents[2] / "datasets/cifar10/convnet.conf"
 NETS = {
     "convnet": (
@@ -33,6 +45,7 @@ NETS = {
     ),
     "resnet": (models.resnet(batchsize=16), RecordInfo((3, 32, 32), 16, has_labels=True)),
     "unet": (unet(), RecordInfo((4, 32, 32), 16, label_shape=(1024,), label_dtype=np.dtype(np.float32))),
+    "volumes": (volumes(), RecordInfo((2, 12, 16, 16), 16, label_shape=(1,), label_dtype=np.dtype(np.float32))),
     "char_rnn": (
         models.char_rnn(batchsize=16, hidden=128, steps=20),
         RecordInfo((21,), 16, has_labels=False, codes=101),

@@ -105,6 +105,24 @@ for name, window in {"even": {"kernel": 2}, "strided": {"kernel_y": 3, "kernel_x
     case("kPooling", f"same max {name}", {"pooling_conf": {"same": True, **window}}, IMAGES)
     averaged = {"pool": "AVG", "same": True, "count_include_pad": False, **window}
     case("kPooling", f"same avg {name}", {"pooling_conf": averaged}, IMAGES)
+VOLUMES, SMALL = (BATCH, 2, 4, 5, 3), (BATCH, 2, 3, 3, 2)
+case("kConvolution", "volumes", {"convolution_conf": {"num_filters": 3, "kernel": 2, "pad_x": 1}}, SMALL)
+DEEP = {"num_filters": 2, "kernel_z": 2, "stride_z": 2, "kernel_y": 2, "pad_x": 1}
+case("kConvolution", "deep", {"convolution_conf": DEEP}, VOLUMES)
+case("kConvolution", "same volumes", {"convolution_conf": {"num_filters": 2, "kernel": 2, "same": True}}, VOLUMES)
+case("kPooling", "max volumes", {"pooling_conf": {"kernel": 2, "stride": 1}}, VOLUMES)
+case("kPooling", "avg volumes", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, VOLUMES)
+case("kPooling", "same volumes", {"pooling_conf": {"kernel_z": 2, "stride_x": 1, "same": True}}, VOLUMES)
+case("kPooling", "whole volumes", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, VOLUMES)
+WIDER = {"num_filters": 3, "kernel": 2, "stride_z": 2, "output_pad_z": 1}
+case("kTransposedConvolution", "volumes", {"transposedconvolution_conf": WIDER}, SMALL)
+case("kPermute", "", {"permute_conf": {"dims": [2, 3, 1]}}, IMAGES)
+case("kRepeat", "", {"repeat_conf": {"times": 3}}, IMAGES)
+case("kRepeat", "rows", {"repeat_conf": {"times": 2}}, ROWS)
+FRAMES = (BATCH, 3, 2, 3, 2)
+case("kConvLSTM", "", {"convlstm_conf": {"num_filters": 2, "kernel": 2}}, FRAMES)
+case("kConvLSTM", "padded", {"convlstm_conf": {"num_filters": 2, "pad": 1, "bias_term": False}}, FRAMES)
+case("kConvLSTM", "last", {"convlstm_conf": {"num_filters": 3, "stride": 2, "same": True, "last": True}}, FRAMES)
 case("kConvolution", "same gray", {"convolution_conf": {"num_filters": 3, "same": True, "kernel": 2}}, (BATCH, 5, 4))
 case("kPooling", "uncounted", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, IMAGES)
 case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
@@ -254,6 +272,76 @@ class GaussianCase(PolicyCase):
     def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
         return LayerCase.source(self, layer, index, rng)
 
+
+class MaskedCase(LayerCase):
+    """A layer whose target, the second source, is NaN at some points; with weights only in the first channels."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        numbers = super().source(layer, index, rng)
+        if index == 1:
+            fields = numbers[:, : self.shapes[0][1]]  # without weights
+            fields[rng.uniform(size=fields.shape) < 0.3] = np.nan
+        return numbers
+
+
+POINTS, MARKED = (BATCH, 2, 4, 3), {"masked": True, "weighted": True, "std": [2.0, 0.5]}
+for kind in ("kEuclideanLoss", "kHuberLoss", "kAbsoluteLoss"):
+    field = f"{kind[1:].lower()}_conf"
+    case(kind, "fields in units", {field: {"std": [0.5]}}, POINTS, POINTS)
+    case(kind, "weighted points", {field: {"weighted": True, "scale": 2}}, POINTS, (BATCH, 3, 4, 3))
+    CASES += [
+        MaskedCase(kind, [POINTS, (BATCH, 3, 4, 3), (BATCH, 1)], {field: MARKED}, "marked points"),
+        MaskedCase(kind, [(BATCH, 6), (BATCH, 2, 3)], {field: {"masked": True}}, "masked points"),
+    ]
+
+error = {"fielderror_conf": {"masked": True, "weighted": True, "channel": ["t", "z"]}}
+CASES += [
+    MaskedCase("kFieldError", [POINTS, (BATCH, 3, 4, 3)], error, "marked points"),
+    MaskedCase("kFieldError", [POINTS, POINTS, POINTS], {"fielderror_conf": {"masked": True}}, "climatology"),
+]
+case("kFieldError", "numbers", {"fielderror_conf": {"climatology": [0.5] * 12}}, ROWS, ROWS)
+
+
+class PointCase(LayerCase):
+    """A layer whose labels are a class for each point, some of them masked, or a class and a weight."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        if index != layer.labels.source:
+            return super().source(layer, index, rng)
+        shape, classes = self.shapes[1], max(2, self.shapes[0][1])
+        if len(shape) < len(self.shapes[0]):  # integers, none of them masked
+            return rng.integers(0, classes, shape)
+        labels = rng.integers(-1, classes, shape).astype(np.float32)
+        labels[rng.uniform(size=shape) < 0.1] = np.nan
+        labels[:, 1:] = rng.uniform(0.5, 1.5, labels[:, 1:].shape)
+        return labels
+
+
+for kind, field in (
+    ("kFieldSoftmaxLoss", "fieldsoftmaxloss_conf"),
+    ("kDiceLoss", "diceloss_conf"),
+    ("kSegmentationScore", "segmentationscore_conf"),
+):
+    dtype = np.int64 if kind == "kSegmentationScore" else np.float32
+    settings: dict[str, Any] = {} if kind == "kSegmentationScore" else {"scale": 2}
+    CASES += [
+        PointCase(kind, [(BATCH, 3, 4, 2), (BATCH, 4, 2)], {}, "codes", feature_dtype=dtype),
+        PointCase(kind, [(BATCH, 3, 7), (BATCH, 1, 7)], {field: settings}, "masked", feature_dtype=dtype),
+        PointCase(
+            kind,
+            [(BATCH, 3, 2, 3, 2), (BATCH, 2, 2, 3, 2)],
+            {field: {"weighted": True}},
+            "weighted volume",
+            feature_dtype=dtype,
+        ),
+    ]
+    if kind != "kFieldSoftmaxLoss":
+        CASES.append(PointCase(kind, [(BATCH, 1, 4, 2), (BATCH, 1, 4, 2)], {}, "yes or no", feature_dtype=dtype))
+rows = [(BATCH, 3, 4, 2), (BATCH, 4, 2), (BATCH, 1)], [(BATCH, 3, 7), (BATCH, 2, 7), (BATCH,)]
+CASES += [
+    PointCase("kFieldSoftmaxLoss", rows[0], {}, "weighted rows"),
+    PointCase("kFieldSoftmaxLoss", rows[1], {"fieldsoftmaxloss_conf": {"weighted": True}}, "weighted rows, points"),
+]
 
 NUMBER = (BATCH, 1)
 gaussian = {"distribution": "kGaussian"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
@@ -222,7 +224,56 @@ layer { name: "scores" type: kInnerProduct srclayers: "crop" innerproduct_conf {
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 """
 
+# Targets that are fields, with masked points, and weights of points in their last channel; a class for each point.
+TARGETS = """
+layer { name: "grid" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "first" type: kConvolution srclayers: "grid" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "relu" type: kReLU srclayers: "first" }
+layer { name: "fields" type: kConvolution srclayers: "relu" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "targets" type: kLabel srclayers: "grid" }
+layer { name: "squares" type: kEuclideanLoss srclayers: ["fields", "targets"]
+  euclideanloss_conf { scale: 0.004 masked: true weighted: true std: [0.5, 1, 2, 4] } }
+layer { name: "robust" type: kHuberLoss srclayers: ["fields", "targets"]
+  huberloss_conf { scale: 0.004 masked: true weighted: true } }
+layer { name: "map" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv" type: kConvolution srclayers: "map" convolution_conf { num_filters: 10 kernel: 3 pad: 1 } }
+layer { name: "points" type: kFieldSoftmaxLoss srclayers: ["conv", "map"] fieldsoftmaxloss_conf { scale: 0.03 } }
+layer { name: "dice" type: kDiceLoss srclayers: ["conv", "map"] diceloss_conf { smooth: 1 } }
+layer { name: "overlaps" type: kSegmentationScore srclayers: ["points", "map"] }
+layer { name: "errors" type: kFieldError srclayers: ["fields", "grid", "fields"]
+  fielderror_conf { masked: true weighted: true channel: ["t", "u", "v", "z"] } }
+"""
+
+# Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling; four steps of images of 6 x 5 through
+# convolutional LSTMs.
+VOLUMES = """
+layer { name: "volumes" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv1" type: kConvolution srclayers: "volumes"
+  convolution_conf { num_filters: 6 kernel: 3 pad: 1 stride_z: 2 } }
+layer { name: "bm1" type: kBM srclayers: "conv1" }
+layer { name: "pool1" type: kPooling srclayers: "bm1" pooling_conf { kernel: 2 stride: 1 } }
+layer { name: "drop1" type: kDropout srclayers: "pool1" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "conv2" type: kConvolution srclayers: "drop1" convolution_conf { num_filters: 12 kernel: 2 same: true } }
+layer { name: "groups" type: kGroupNorm srclayers: "conv2" groupnorm_conf { groups: 12 } }
+layer { name: "pool2" type: kPooling srclayers: "groups" pooling_conf { pool: AVG global_pooling: true } }
+layer { name: "grow" type: kTransposedConvolution srclayers: "drop1"
+  transposedconvolution_conf { num_filters: 5 kernel: 2 stride_x: 2 } }
+layer { name: "left" type: kInnerProduct srclayers: "pool2" innerproduct_conf { num_output: 12 } }
+layer { name: "right" type: kInnerProduct srclayers: "grow" innerproduct_conf { num_output: 12 } }
+layer { name: "steps" type: kPermute srclayers: "volumes" permute_conf { dims: [2, 1, 3, 4] } }
+layer { name: "encoder" type: kConvLSTM srclayers: "steps"
+  convlstm_conf { num_filters: 5 same: true stride: 2 last: true } }
+layer { name: "again" type: kRepeat srclayers: "encoder" repeat_conf { times: 3 } }
+layer { name: "decoder" type: kConvLSTM srclayers: "again" convlstm_conf { num_filters: 4 kernel: 2 pad: 1 } }
+layer { name: "frames" type: kInnerProduct srclayers: "decoder" innerproduct_conf { num_output: 12 } }
+layer { name: "sum" type: kAdd srclayers: ["left", "right", "frames"] }
+layer { name: "scores" type: kInnerProduct srclayers: "sum" innerproduct_conf { num_output: 10 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
+"""
+
 NETS = {
+    "targets": TARGETS,
+    "volumes": VOLUMES,
     "fields": FIELDS,
     "distances": DISTANCES,
     "policy": POLICY,
@@ -245,11 +296,15 @@ INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
     "data": RecordInfo((3, 9, 9), BATCH),
     "images": RecordInfo((3, 8, 7), BATCH),
+    "volumes": RecordInfo((2, 4, 6, 5), BATCH),
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
     "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
+    "map": RecordInfo((2, 6, 5), BATCH, label_shape=(6, 5)),
+    "grid": RecordInfo((2, 6, 5), BATCH, label_shape=(5, 6, 5), label_dtype=np.float32),
 }
 TOO_NARROW = (
+    "normal",
     "words",
     "lengths",
     "embed",

@@ -68,8 +68,11 @@ def run_partitioned(
             return dict(pushes), reported
 
         done = run_in_threads(cut, ops or kernels(values), iterate, seed=3, step=step, rows=rows)
-        whole: Values = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
+        static = cut.whole.static
+        whole: Values = {name: np.full_like(array, np.nan) for name, array in values.items() if name not in static}
         for name, part in cut.parts.items():
+            if part.param in static:
+                continue
             users = tuple(worker for worker, (pushed, _) in enumerate(done) if name in pushed)
             assert users == part.users, f"{name} is pushed by {users}, not by its users {part.users}"
             shares = [done[worker][0][name].reshape(part.shape) for worker in users]
@@ -97,7 +100,9 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch], ops: Ops
         gradients.append(
             {name: np.asarray(gradient).reshape(net.params[name].shape) for name, gradient in pushed.items()}
         )
-        params = {name: apply(net.params[name].trainable, params[name], gradients[-1][name]) for name in params}
+        params.update(
+            {name: apply(net.params[name].trainable, params[name], pushed) for name, pushed in gradients[-1].items()}
+        )
     return Run(params, gradients, metrics)
 
 
@@ -142,12 +147,12 @@ def records_for(net: NeuralNet, batch: Batch, rows: Rows) -> dict[str, Records]:
 def initial(net: NeuralNet, dtype: type = np.float64, seed: int = 0) -> Values:
     """Return small params, positive where the layer fills them with ones (scales and variances)."""
     rng = np.random.default_rng(seed)
-    return {
-        name: (rng.uniform(-0.5, 0.5, param.shape) * (0.2 if param.spec.initial else 1) + param.spec.initial).astype(
-            dtype
-        )
-        for name, param in net.params.items()
-    }
+    params = {}
+    for name, param in net.params.items():
+        first = param.spec.initial
+        numbers = rng.uniform(-0.5, 0.5, param.shape) * (0.2 if np.any(first) else 1)
+        params[name] = (numbers + first).astype(dtype)
+    return params
 
 
 def batches_of(net: NeuralNet, count: int, classes: int, dtype: type = np.float64, seed: int = 0) -> list[Batch]:
@@ -163,8 +168,11 @@ def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator
     if not codes:
         data = rng.normal(size=layer.shape).astype(dtype)
         data = abs(data) if data.ndim == 1 else data  # weights
-        labels = rng.integers(0, classes, (layer.shape[0], *layer.label_format.shape))
-        return Records(data, labels if layer.label_format.dtype != np.float32 else labels.astype(np.float32) / 2)
+        shape, is_float = (layer.shape[0], *layer.label_format.shape), layer.label_format.dtype == np.float32
+        if is_float and len(shape) > 2:
+            return Records(data, fields_of(shape, rng))
+        labels = rng.integers(-1 if len(shape) > 2 else 0, classes, shape)  # of points, some are masked
+        return Records(data, labels.astype(np.float32) / 2 if is_float else labels)
     rows, steps = layer.shape
     beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
     words = rng.integers(0, codes, layer.shape, dtype=np.int32)
@@ -181,8 +189,9 @@ def assert_equal_runs(first: Run, second: Run, tolerance: float) -> None:
         assert actual.keys() == expected.keys(), f"metrics of step {step}"
         for name in actual:
             if isinstance(actual[name][0], MetricState):  # rounding may change the order of its rows
-                (value,), (other,) = (figures({name: metrics[name]}).values() for metrics in (actual, expected))
-                np.testing.assert_allclose(value, other, tolerance, tolerance, err_msg=f"{name} of step {step}")
+                values, others = (figures({name: metrics[name]}).values() for metrics in (actual, expected))
+                for value, other in zip(values, others, strict=True):
+                    np.testing.assert_allclose(value, other, tolerance, tolerance, err_msg=f"{name} of step {step}")
                 continue
             np.testing.assert_allclose(
                 actual[name], expected[name], tolerance, tolerance, err_msg=f"{name} of step {step}"
@@ -201,3 +210,11 @@ def assert_close(actual: Values, expected: Values, tolerance: float, what: str) 
     for name, array in expected.items():
         atol = tolerance * max(largest[name], least)
         np.testing.assert_allclose(actual[name], array, rtol=0, atol=atol, err_msg=f"{what} {name}")
+
+
+def fields_of(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Return targets (B, C, *space) with points that are masked, and weights of points in the last channel."""
+    fields = rng.normal(size=shape).astype(np.float32)
+    fields[:, :-1][rng.uniform(size=fields[:, :-1].shape) < 0.2] = np.nan
+    fields[:, -1] = rng.uniform(0.5, 1.5, fields[:, -1].shape)
+    return fields

@@ -24,8 +24,8 @@ HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whos
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
 IMAGE_FILES = "convolution normalisation image".split()
-FIELD_FILES = "given_statistics group_norm padding transposed_convolution upsampling".split()
-RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics".split()
+FIELD_FILES = "convolution_lstm given_statistics group_norm padding permute transposed_convolution upsampling".split()
+RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
 POLICY_FILES = "policy_loss value_loss vtrace".split()
 
 
@@ -75,8 +75,9 @@ def is_loss(entry: Entry) -> bool:
 PAGES = {
     "settings-layers.md": Page(
         "Settings of layers",
-        "Every layer type that is not on the pages of [images](settings-images.md), [fields](settings-fields.md), "
-        "[sequences](settings-sequences.md), [attention](settings-attention.md), [records](settings-records.md) and "
+        "Every layer type that is not on the pages of [images](settings-images.md), "
+        "[fields](settings-fields.md), [sequences](settings-sequences.md), [attention](settings-attention.md), "
+        "[records](settings-records.md) and "
         "[losses](settings-losses.md). "
         "[layers.md](layers.md) has their formulas.",
         layers(
@@ -93,8 +94,8 @@ PAGES = {
     ),
     "settings-fields.md": Page(
         "Settings of layers for fields",
-        "Layer types for fields (B, C, H, W), and those of one or three axes in place of H and W. "
-        "[layers.md](layers.md) has their formulas.",
+        "Layer types for fields on images and volumes, whose pixels are points. [layers.md](layers.md) has "
+        "their formulas.",
         layers(lambda entry: not is_loss(entry) and entry.file in FIELD_FILES),
     ),
     "settings-sequences.md": Page(

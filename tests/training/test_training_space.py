@@ -26,7 +26,7 @@ CUTS = [("stripes", 2), ("stripes", 3), ("columns", 2), ("blocks", 4)]
 
 
 @pytest.mark.parametrize(("cut", "workers"), CUTS)
-@pytest.mark.parametrize("name", ["fields", "convnet"])
+@pytest.mark.parametrize("name", ["fields", "convnet", "volumes", "targets"])
 def test_a_net_cut_by_space_trains_as_on_one_worker(name: str, cut: str, workers: int):
     check(net_of(name, cut, workers), workers)
 

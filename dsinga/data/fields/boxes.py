@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -18,7 +18,8 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import VariableReader
 
-_Key = tuple[str, str, int, str]  # of a field: its windows, its variable, its box, and what it is read for
+# Of a field: its windows, its variable, its place along the dimensions of that, and what it is read for.
+_Key = tuple[str, str, tuple[int, ...], str]
 Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
@@ -64,16 +65,18 @@ class BoxGrid:
 
     def bytes_of(self, counts: Any) -> int:
         """Return the bytes of the decoded fields that a box of so many windows along each dimension reads."""
-        layout, extents = self.layout, {}
-        for axis, count in zip(self.axes, counts, strict=True):
-            reach = int(axis.starts[count - 1] - axis.starts[0]) if count else 0
-            extents[axis.name] = (reach + axis.input_size, reach + axis.size)
-        parts = [(part, 0) for part in layout.inputs] + [(part, 1) for part in layout.targets]
-        sizes: dict[str, int] = {}
-        for part, role in parts:
-            points = math.prod(extents[dim][role] for dim in part.dims)
-            sizes[part.name] = max(points, sizes.get(part.name, 0))  # inputs and targets mostly share what they read
-        return 4 * sum(sizes.values())
+        ends = {axis.name: (axis, 0, count - 1) for axis, count in zip(self.axes, counts, strict=True)}
+        layout = self.layout
+        inputs = {part.name: part for part in layout.inputs}
+        targets = {part.name: part for part in layout.targets}
+        points = 0
+        for name, part in (inputs | targets).items():
+            of_inputs, of_targets, both = _ranges_of([ends[dim] for dim in part.dims])
+            if name in inputs and name in targets:
+                points += _points(both) if both is not None else _points(of_inputs) + _points(of_targets)
+            else:
+                points += _points(of_inputs if name in inputs else of_targets)
+        return 4 * points
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the number of each window along each dimension."""
@@ -83,6 +86,11 @@ class BoxGrid:
         """Return the number of the box of each window."""
         indices = [place // count for place, count in zip(places, self.box_counts, strict=True)]
         return np.ravel_multi_index(indices, self._grid) if indices else np.zeros(1, np.int64)
+
+    def box_places(self, box: int, dims: Sequence[str]) -> tuple[int, ...]:
+        """Return the place of a box among the boxes along some dimensions."""
+        indices = np.unravel_index(box, self._grid)
+        return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
 
     def ends(self, box: int) -> list[tuple[Axis, int, int]]:
         """Return each dimension with its first and last window of a box."""
@@ -108,6 +116,7 @@ class BoxField(NamedTuple):
     is_finite: bool
 
 
+MOST_BETWEEN = 1.25  # times as much may be read as inputs or targets need, where both are read at once
 _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
 
 
@@ -157,21 +166,14 @@ class BoxCache:
 
         return BoxField(_cache.get(key, load), lows, key not in self._nonfinite)
 
-    def has(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> bool:
-        """Whether the field of a part is kept, or being read."""
-        return _cache.has(self._describe(part, grid, box, is_target)[0])
-
     def _describe(
         self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
     ) -> tuple[_Key, Ranges, dict[str, int]]:
         where = (part.name, box, is_target)
         if where not in self._known:
             ranges, role = _ranges(part, grid, box, is_target)
-            self._known[where] = (
-                (self.key, part.name, box, role),
-                ranges,
-                {dim: low for dim, (low, _) in ranges.items()},
-            )
+            key = self.key, part.name, grid.box_places(box, part.dims), role
+            self._known[where] = key, ranges, {dim: low for dim, (low, _) in ranges.items()}
         return self._known[where]
 
     @property
@@ -185,16 +187,24 @@ def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tup
 
     A variable that is an input and a target is read once where both lie near each other.
     """
-    ends = [end for end in grid.ends(box) if end[0].name in part.dims]
-    inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
-    targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}
+    inputs, targets, both = _ranges_of([end for end in grid.ends(box) if end[0].name in part.dims])
     layout = grid.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
-    if in_both:
-        both = {dim: (min(inputs[dim][0], targets[dim][0]), max(inputs[dim][1], targets[dim][1])) for dim in inputs}
-        if _points(both) <= 1.25 * max(_points(inputs), _points(targets)):
-            return both, "both"
+    if in_both and both is not None:
+        return both, "both"
     return (targets, "target") if is_target else (inputs, "input")
+
+
+def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
+    """Return what inputs read of windows between a first and a last one along each axis, what targets do, and both.
+
+    The last is None where inputs and targets lie so far from each other that they are better read apart.
+    """
+    inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
+    targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}
+    both = {dim: (min(inputs[dim][0], targets[dim][0]), max(inputs[dim][1], targets[dim][1])) for dim in inputs}
+    is_near = _points(both) <= MOST_BETWEEN * max(_points(inputs), _points(targets))
+    return inputs, targets, both if is_near else None
 
 
 def _points(ranges: Ranges) -> int:

@@ -16,7 +16,7 @@ from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import is_date
-from dsinga.data.filesystem import has_zarr_metadata, is_url
+from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 from dsinga.registry import listed, nearest
@@ -46,7 +46,8 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
         if path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path):
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
-                return xarray.open_zarr(path, chunks=None), path
+                store = zarr_store(path, read_only=True) if is_url(path) else path  # which tries again after faults
+                return xarray.open_zarr(store, chunks=None), path
         return xarray.open_dataset(path), path
     except Exception as error:  # of any engine: any class
         fault = redact(f"{type(error).__name__}: {error}", path)

@@ -12,7 +12,7 @@ from dsinga.registry import nearest
 
 EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps
-SAMPLER_SHARE = 16  # a block has at most this share of the memory: the sampler mixes 8 of them and reads the next
+SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, and reads the next
 
 Label = str | float  # of a coordinate: a number, or a date as text
 
@@ -40,7 +40,7 @@ class WindowDefinition:
         max_nan: the largest share of NaN in the inputs, or the targets, of a window; None to refuse NaN.
         weights: a variable or an expression of a coordinate that weights points of the targets; "" for none.
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
-        memory: bytes of decoded fields that a process keeps; a block of windows has a sixteenth.
+        memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
     """
 
     inputs: tuple[str, ...]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,8 +48,6 @@ class FieldWindows(RecordSource):
     """
 
     kind = "windows of fields"
-    reads_ahead = True
-    _ahead: threading.Thread | None = None
 
     def __init__(
         self,
@@ -95,19 +91,6 @@ class FieldWindows(RecordSource):
         if not 0 <= least <= most < len(self):
             raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
         return column.take(rows, self.allows_nonfinite)
-
-    def prepare(self, rows: Any) -> None:
-        """Begin to read, in a thread of its own, the fields that ``rows`` need; at most one thread does at a time."""
-        if self._ahead is not None and self._ahead.is_alive():
-            return
-        rows = np.asarray(rows, np.int64)
-        missing = [(column, *need) for column in self.columns for need in column.missing(rows)]  # type: ignore[attr-defined]
-        if missing:
-            self._ahead = threading.Thread(target=_read_fields, args=[missing], name="dsinga-fields", daemon=True)
-            self._ahead.start()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ahead": None}
 
     def _filtered(self, location: str) -> np.ndarray | None:
         """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""
@@ -196,13 +179,6 @@ class FieldWindows(RecordSource):
         if self.has_labels:
             lines.append(f"  targets {self.label_shape} float32: {_shortened(targets)}")
         return "\n".join([*lines, *(f"  {sentence}" for sentence in self.left_out)]) + ">"
-
-
-def _read_fields(missing: Sequence[tuple[WindowColumn, Any, int]]) -> None:
-    """Read fields into their cache; an error is raised again where the field is used."""
-    for column, part, box in missing:
-        with contextlib.suppress(Exception):
-            column.cache.read(part, column.grid, box, column.is_target)
 
 
 def _shortened(names: Sequence[str]) -> str:

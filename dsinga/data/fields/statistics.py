@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +14,10 @@ import numpy as np
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.moments import moments_over
 from dsinga.errors import UserError
 from dsinga.registry import listed, nearest
 
-BLOCK_NUMBERS = 1 << 22  # of a variable that are read together: 32 MiB in float64
 MOMENTS = ("count", "mean", "std", "min", "max")
 
 
@@ -118,17 +120,19 @@ def _label(array: Any, dim: str, at: int) -> Any:
     return array[dim].values[at] if dim in array.coords else at
 
 
-def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None) -> FieldStatistics:
+def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
     """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
 
-    Blocks of a fixed size, which follows from the shapes alone, are read one after another, or as far as Dask computes
-    them on its workers, and combined in their order by the formula of Chan, Golub and LeVeque (1979) in float64. So the
-    numbers have the same bits however the data are chunked and wherever they are computed, and memory is bounded.
+    Blocks whose size follows from the shapes alone are read and computed in threads, of a chunked Dataset on Dask's
+    workers, and combined in their order by the formula of Chan, Golub and LeVeque (1979) in float64. So the numbers
+    have the same bits however the data are chunked and wherever they are computed, and memory is bounded.
 
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
         dim: the dimensions over which the statistics are, as of ``dataset.mean``; all by default. For a mean by level
             give the others, for one at each point ``"time"``.
+        client: a Dask client, whose workers read and compute data in files, too; they must reach the files. A
+            chunked Dataset is computed where Dask computes without it.
 
     Raises:
         UserError: a dimension that no variable has, or a variable that is not of numbers.
@@ -140,79 +144,35 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None) -> Fi
             known = [str(known) for known in opened.dims]
             hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
             raise UserError(f"the Dataset has no dimension {name!r}{hint}")
-    results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
     for name, array in opened.data_vars.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
-        moments = _moments_of(array, [name for name in array.dims if name in dims])
+    results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
+    for name, array in opened.data_vars.items():
+        over = [name for name in array.dims if name in dims]
+        with contextlib.nullcontext() if client is None else client.as_current():
+            moments = _moments_of(array if client is None else _chunked(array), over)
         for moment, values in zip(MOMENTS, moments, strict=True):
             results[moment][str(name)] = values
     return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
 
 
-def _moments_of(array: Any, dims: list[str]) -> list[Any]:
+def _chunked(array: Any) -> Any:
+    """Return an array in files as one that Dask reads, in the chunks of the files; others as they are."""
+    if array.chunks is not None or getattr(array.variable, "_in_memory", True):
+        return array
+    return array.chunk(array.encoding.get("preferred_chunks") or "auto")
+
+
+def _moments_of(array: Any, dims: Sequence[str]) -> list[Any]:
     """Return count, mean, std, min and max of an array over ``dims``, as arrays of the other dimensions."""
-    total: np.ndarray | None = None
-    for block in _blocks(array, dims):
-        moments = _compute(block, dims)
-        total = moments if total is None else combine(total, moments)
-    assert total is not None
-    count, mean, squares, least, most = total
+    count, mean, squares, least, most = moments_over(array, dims)
     with np.errstate(invalid="ignore", divide="ignore"):
         std = np.sqrt(squares / count)
-    kept = array.isel(dict.fromkeys(dims, 0), drop=True)
-    empty = count == 0
-    values = [count.astype(np.int64), *(np.where(empty, np.nan, part) for part in (mean, std, least, most))]
-    return [kept.copy(data=part.reshape(kept.shape)) for part in values]
-
-
-def _blocks(array: Any, dims: list[str]) -> Iterator[Any]:
-    """Yield the blocks of an array, cut along ``dims`` from the first one on; their sizes follow from its shape."""
-    sizes, numbers = {}, array.size
-    for name in dims:
-        if numbers <= BLOCK_NUMBERS:
-            break
-        others = numbers // array.sizes[name]
-        sizes[name] = max(1, BLOCK_NUMBERS // others)
-        numbers = others * sizes[name]
-    ranges = [range(0, array.sizes[name], size) for name, size in sizes.items()]
-    for starts in np.ndindex(*map(len, ranges)):
-        yield array.isel(
-            {
-                name: slice(places[at], places[at] + sizes[name])
-                for (name, places, at) in zip(sizes, ranges, starts, strict=True)
-            }
-        )
-
-
-def _compute(block: Any, dims: list[str]) -> np.ndarray:
-    """Return the moments (5, *kept) of a block, read as one array, so that its chunks change no bits."""
-    kept = [name for name in block.dims if name not in dims]
-    values = block.transpose(*kept, *dims).values
-    shape = values.shape[: len(kept)]
-    return moments_of(np.ascontiguousarray(values).reshape(*shape, -1))
-
-
-def moments_of(values: np.ndarray) -> np.ndarray:
-    """Return count, mean, sum of squared differences from it, minimum and maximum over the last axis, without NaN."""
-    values = values.astype(np.float64)
-    valid = ~np.isnan(values)
-    count = valid.sum(axis=-1)
-    some = np.maximum(count, 1)
-    mean = np.where(valid, values, 0).sum(axis=-1) / some
-    differences = np.where(valid, values - mean[..., None], 0)
-    mean = mean + differences.sum(axis=-1) / some  # what rounding of the first sum has left
-    differences = np.where(valid, values - mean[..., None], 0)
-    squares = np.square(differences, out=differences).sum(axis=-1)
-    least, most = np.where(valid, values, np.inf).min(axis=-1), np.where(valid, values, -np.inf).max(axis=-1)
-    return np.stack([count.astype(np.float64), mean, squares, least, most])
-
-
-def combine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the moments of two sets of numbers together, by Chan's formula."""
-    count = first[0] + second[0]
-    some = np.maximum(count, 1)
-    step = second[1] - first[1]
-    mean = np.where(second[0] == 0, first[1], first[1] + step * (second[0] / some))
-    squares = first[2] + second[2] + np.square(step) * (first[0] * second[0] / some)
-    return np.stack([count, mean, squares, np.minimum(first[3], second[3]), np.maximum(first[4], second[4])])
+    constant = least == most  # without what rounding has left
+    mean, std = np.where(constant, least, mean), np.where(constant, 0, std)
+    kept = [name for name in array.dims if name not in dims]
+    coordinates = {name: part for name, part in array.coords.items() if set(part.dims) <= set(kept)}
+    make = functools.partial(array.__class__, coords=coordinates, dims=kept, attrs=array.attrs)
+    values = [count.astype(np.int64), *(np.where(count == 0, np.nan, part) for part in (mean, std, least, most))]
+    return [make(part) for part in values]

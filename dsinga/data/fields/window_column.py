@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from dsinga.data.fields.layout import ChannelGroup
 from dsinga.errors import UserError
 
 SAMPLE_BYTES = 16 << 20
+SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a box are cut at once
 
 
 class WindowColumn(Column):
@@ -67,17 +69,6 @@ class WindowColumn(Column):
         channels = sum(part.channels for part in self.parts)
         return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
 
-    def missing(self, rows: np.ndarray) -> list[tuple[ChannelGroup, int]]:
-        """Return each variable and box that the windows of ``rows`` need and that is neither kept nor being read."""
-        numbers = rows if self.numbers is None else self.numbers[rows]
-        boxes = np.unique(self.grid.boxes(self.grid.places(numbers))).tolist()
-        return [
-            (part, box)
-            for box in boxes
-            for part in self.parts
-            if not self.cache.has(part, self.grid, box, self.is_target)
-        ]
-
     def place(self, index: Any) -> str:
         """Return the channel of a number, and its place in the window."""
         layout = self.grid.layout
@@ -120,6 +111,11 @@ class WindowColumn(Column):
                 offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
         sizes = dict(zip(part.dims, part.sizes, strict=True))
         shape = tuple(sizes.get(dim, 1) for dim in dims)
+        if math.prod(shape) <= SMALL_WINDOW:
+            points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
+            index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
+            out[rows] = numbers.reshape(-1)[index]
+            return
         for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
             out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
 

@@ -60,7 +60,7 @@ def windows(
         weights: a variable, or an expression as of ``coordinates``, that weights the points of a target: the last
             channel of a label, divided by its mean over the data.
         within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them.
-        memory: the most bytes of decoded fields that a process keeps. A sixteenth of it is a block: the windows that
+        memory: the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that
             are read and shuffled together.
 
     Raises:

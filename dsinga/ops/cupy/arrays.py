@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
-from dsinga.ops.layout import to_image
+from dsinga.ops.layout import LAST, is_channels_last, to_image
 from dsinga.ops.types import Array
 
 _images = Source("images")
@@ -19,7 +19,7 @@ CONSTANTS = 64  # means and standard deviations of records kept on the device
 
 def to_rows(x: Array) -> Array:
     """Return image x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
-    return cupy.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    return cupy.ascontiguousarray(x.transpose(LAST[x.ndim]))
 
 
 def by_channel(x: Array) -> Array:
@@ -30,13 +30,8 @@ def by_channel(x: Array) -> Array:
 
 def empty_image(shape: tuple[int, ...], dtype: Any) -> Array:
     """Return an uninitialised image (B, C, H, W) with channels-last strides."""
-    batch, channels, height, width = shape
-    return to_image(cupy.empty((batch, height, width, channels), dtype))
-
-
-def is_channels_last(x: Array) -> bool:
-    """Whether x is an image whose channels-last memory has no gaps."""
-    return x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
+    batch, channels, *sizes = shape
+    return to_image(cupy.empty((batch, *sizes, channels), dtype))
 
 
 def dense(x: Array) -> Array:
@@ -90,7 +85,8 @@ class CupyArrays(Ops):
         steps = [step for constant in (means, factors) for step in _steps(constant, shape)]
         arguments = image, means, factors, result, float(scale), *(step // image.itemsize for step in image.strides)
         _images.each(f"images_{image.dtype}", result.dtype, result.size, *arguments, *steps, *shape)
-        return result if array.ndim == 4 else result.reshape(array.shape)
+        result = result if array.ndim == 4 else result.reshape(array.shape)
+        return to_image(to_rows(result)) if array.ndim == 5 else result
 
     def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
         """Return a mean, or a factor ``scale``/value, that broadcasts against an image, from a cache on the device."""
@@ -114,11 +110,11 @@ class CupyArrays(Ops):
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return empty_image(shape, dtype) if len(shape) == 4 else cupy.empty(shape, dtype)
+        return empty_image(shape, dtype) if len(shape) in LAST else cupy.empty(shape, dtype)
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
-        return to_image(to_rows(x)) if x.ndim == 4 else x
+        return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
         """Do nothing: kernels use the whole device."""

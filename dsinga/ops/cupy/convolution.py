@@ -15,12 +15,12 @@ from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, from_bfloat16, to_bfloat16
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes, to_image
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, Sizes
 
 windows = Source("windows")
 
 
-def geometry(x: tuple[int, ...], outputs: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair) -> tuple[int, ...]:
+def geometry(x: tuple[int, ...], outputs: tuple[int, ...], kernel: Sizes, stride: Sizes, pad: Sizes) -> tuple[int, ...]:
     """Return the arguments of the macro ``WINDOWS``, given an image shape (B, C, H, W) and windows."""
     return (x[2], x[3], x[1], *outputs, *kernel, *stride, *pad)
 
@@ -28,7 +28,7 @@ def geometry(x: tuple[int, ...], outputs: tuple[int, ...], kernel: Pair, stride:
 class CupyPooling(Ops):
     """Maximum and mean over windows; the workspace has the position of each maximum in its window."""
 
-    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         outputs = output_sizes(x.shape, kernel, stride, pad)
         y = empty_image((*x.shape[:2], *outputs), x.dtype)
         winners = cupy.empty((x.shape[0], *outputs, x.shape[1]), np.uint16) if train else None
@@ -36,18 +36,18 @@ class CupyPooling(Ops):
         windows.each("max_pool", x.dtype, y.size, to_rows(x), y, winners, *sizes)
         return y, winners
 
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         dx, sizes = empty_image(x.shape, dy.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
         windows.each("max_pool_grad", dy.dtype, dx.size, workspace, to_rows(dy), dx, *sizes)
         return dx
 
-    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         outputs = output_sizes(x.shape, kernel, stride, pad)
         y = empty_image((*x.shape[:2], *outputs), x.dtype)
         windows.each("avg_pool", x.dtype, y.size, to_rows(x), y, *geometry(x.shape, outputs, kernel, stride, pad))
         return y
 
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         dx, sizes = empty_image(x.shape, dy.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
         windows.each("avg_pool_grad", dy.dtype, dx.size, to_rows(dy), dx, *sizes)
         return dx
@@ -62,7 +62,7 @@ class CupyConvolution(Ops):
     blas: Blas
     plans: ConvolutionPlans
 
-    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shape = (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad))
         y = self._by_cudnn("fprop", x.shape, w.shape, shape, stride, pad, x, w)
         if y is None:
@@ -74,7 +74,7 @@ class CupyConvolution(Ops):
         return y
 
     def convolution_grad(
-        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, dy.shape, stride, pad
         dy = to_image(to_rows(dy))  # copied once for all kernels below
@@ -92,7 +92,9 @@ class CupyConvolution(Ops):
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
         return dx, cupy.ascontiguousarray(dw), db
 
-    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
         shapes = (x.shape[0], w.shape[1], *size), w.shape, x.shape
         y = self._by_cudnn("dgrad", *shapes, stride, pad, w, x)
         if y is None:
@@ -107,15 +109,15 @@ class CupyConvolution(Ops):
         x: tuple[int, ...],
         w: tuple[int, ...],
         y: tuple[int, ...],
-        stride: Pair,
-        pad: Pair,
+        stride: Sizes,
+        pad: Sizes,
         left: Array,
         right: Array,
     ) -> Array | None:
         """Return the convolution of channels-last copies of ``left`` and ``right`` by cuDNN; None if it has no plan."""
         if left.dtype != np.float32 or not (left.size and right.size):
             return None
-        problem = ConvolutionProblem(direction, x, w, y, (stride[0], stride[1]), (pad[0], pad[1]), self.blas.bf16)
+        problem = ConvolutionProblem(direction, x, w, y, (*stride,), (*pad,), self.blas.bf16)
         rows = [to_rows(array) for array in (left, right)]
         if problem.bf16:
             rows = [to_bfloat16(array) for array in rows]
@@ -128,7 +130,7 @@ def _matrix(w: Array) -> Array:
     return to_rows(w).reshape(w.shape[0], w.shape[2] * w.shape[3] * w.shape[1])
 
 
-def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Pair, pad: Pair) -> Array:
+def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes) -> Array:
     """Return im2col of x: (B·H'·W', kh·kw·C)."""
     columns = cupy.empty((y[0] * y[2] * y[3], w[2] * w[3] * w[1]), x.dtype)
     sizes = geometry(x.shape, y[2:], (w[2], w[3]), stride, pad)
@@ -137,7 +139,7 @@ def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Pair, 
 
 
 def _from_columns(
-    columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Pair, pad: Pair
+    columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes
 ) -> Array:
     """Return col2im: for each pixel of an image of shape ``x`` the sum of its numbers in the columns."""
     dx = empty_image(x, columns.dtype)

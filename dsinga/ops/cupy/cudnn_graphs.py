@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dsinga.ops.cupy.library import cudnn, cupy
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, Sizes
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ class ConvolutionProblem(NamedTuple):
     x: tuple[int, ...]
     w: tuple[int, ...]
     y: tuple[int, ...]
-    stride: Pair
-    pad: Pair
+    stride: Sizes
+    pad: Sizes
     bf16: bool = False
     channels_last: bool = True
 

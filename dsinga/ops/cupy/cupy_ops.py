@@ -8,7 +8,6 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.ops.cupy.arrays import CupyArrays, dense
-from dsinga.ops.cupy.convolution import CupyConvolution, CupyPooling
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
 from dsinga.ops.cupy.elementwise import CupyElementwise, CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
@@ -18,6 +17,7 @@ from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
+from dsinga.ops.cupy.volumes import CupyVolumeConvolution, CupyVolumePooling
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import BFLOAT16, Array, AsyncCopy, FinishedCopy
 
@@ -25,8 +25,8 @@ from dsinga.ops.types import BFLOAT16, Array, AsyncCopy, FinishedCopy
 class CupyOps(
     CupyArrays,
     CupyProducts,
-    CupyConvolution,
-    CupyPooling,
+    CupyVolumeConvolution,
+    CupyVolumePooling,
     CupyNormalisation,
     CupyElementwise,
     CupyRecurrent,

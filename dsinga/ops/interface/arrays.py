@@ -54,13 +54,13 @@ class ArrayOps(ABC):
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         """Return ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
 
-        ``mean`` and ``std`` are None, scalars or arrays that broadcast against one record. A 4-d result has the
+        ``mean`` and ``std`` are None, scalars or arrays that broadcast against one record. An image or volume has the
         layout in which this backend's convolution is fastest.
         """
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised array; an image (4 axes) in the layout in which this backend is fastest."""
+        """Return an uninitialised array; an image or a volume in the layout in which this backend is fastest."""
 
     @abstractmethod
     def flatten(self, x: Array) -> Array:
@@ -68,7 +68,7 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Undo :meth:`flatten`: (B, n) -> ``shape``; an image in the layout in which this backend is fastest."""
+        """Undo :meth:`flatten`: (B, n) -> ``shape``; an image or a volume in this backend's fastest layout."""
 
     @abstractmethod
     def set_threads(self, count: int) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, Sizes
 
 
 class ElementwiseOps(ABC):
@@ -117,39 +117,41 @@ class ImageOps(ElementwiseOps):
     # -- convolution and pooling -----------------------------------------------------------------------------
 
     @abstractmethod
-    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
 
     @abstractmethod
     def convolution_grad(
-        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
 
     @abstractmethod
-    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
         """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
 
         The convolution of images of ``size`` gives (H', W'), by the formula of :meth:`convolution`.
         """
 
     @abstractmethod
-    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
 
         A pad is smaller than its kernel, so that every window meets the image.
         """
 
     @abstractmethod
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         """Return dx: each dy is added to the first maximum of its window (row-major)."""
 
     @abstractmethod
-    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
 
     @abstractmethod
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         """Return dx, of the shape of x."""
 
     # -- normalisation ---------------------------------------------------------------------------------------

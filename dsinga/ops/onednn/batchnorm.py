@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.layout import by_channel
+from dsinga.ops.layout import LAST, by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.onednn.bf16_products import channel_totals, sum_shape
 from dsinga.ops.onednn.casting import cast_like, to_float32
@@ -164,7 +164,7 @@ def _far(mean: Array, variance: Array) -> bool:
 
 
 def _apply(affine: Affine, x: Array, scale: Array, shift: Array) -> Array:
-    y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
+    y = buffers.empty(x.shape, channels_last=x.ndim in LAST, dtype=x.dtype)
     affine(pixel_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
     return y
 
@@ -189,7 +189,7 @@ class OnednnBatchNorm(NumpyNormalisation):
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
-        possible = accepts_alike(x) and x.ndim in (2, 4)
+        possible = accepts_alike(x) and (x.ndim == 2 or x.ndim in LAST)
         affine = get_kernel(Affine, x.size // x.shape[1], x.shape[1], False, x.dtype) if possible else None
         if affine:
             return _apply(affine, x, scale, shift)
@@ -198,7 +198,7 @@ class OnednnBatchNorm(NumpyNormalisation):
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
         if other is not None:
             other = cast_like(other, x)
-        possible = accepts_alike(x, other) and x.ndim in (2, 4)
+        possible = accepts_alike(x, other) and (x.ndim == 2 or x.ndim in LAST)
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
             affine = get_kernel(Affine, *size, True, x.dtype)
@@ -207,7 +207,7 @@ class OnednnBatchNorm(NumpyNormalisation):
         elif possible:
             total = get_kernel(_RectifiedSum, *size, x.dtype)
             if total:
-                y = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
+                y = buffers.empty(x.shape, channels_last=x.ndim in LAST, dtype=x.dtype)
                 total(pixel_rows(x), pixel_rows(other), y, scale, shift)
                 return y
         other = None if other is None else to_float32(other)
@@ -226,10 +226,10 @@ class OnednnBatchNorm(NumpyNormalisation):
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
         dy = cast_like(dy, x)
-        possible = accepts_alike(x, dy) and x.ndim in (2, 4)
+        possible = accepts_alike(x, dy) and (x.ndim == 2 or x.ndim in LAST)
         back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1], x.dtype) if possible else None
         if not back:
             return cast_like(super().batch_norm_grad(to_float32(x), to_float32(dy), factor, slope, shift), x)
-        dx = buffers.empty(x.shape, channels_last=x.ndim == 4, dtype=x.dtype)
+        dx = buffers.empty(x.shape, channels_last=x.ndim in LAST, dtype=x.dtype)
         back(pixel_rows(x), pixel_rows(dy), dx, factor, slope, shift)
         return dx

@@ -12,10 +12,10 @@ from dsinga.ops.onednn.library import ADD, AVG_POOLING, BFLOAT16, DST, MAX_POOLI
 from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
 from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import Array, Pair, Shape
+from dsinga.ops.types import Array, Shape, Sizes
 
 
-def _pooling(algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, train: bool) -> PoolingForward:
+def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
     """Return the pooling of bfloat16 images; raise Unsupported where it, or in training its gradient, is missing."""
     forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
     if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
@@ -31,24 +31,24 @@ def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
 class Bf16Images(Float32Ops):
     """Kernels on bfloat16 images and other arrays; the results are of the dtype of the first argument."""
 
-    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
         if pool:
             return pool(to_rows(x))
         y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
         return cast(y, x.dtype), workspace
 
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         shapes = MAX_POOLING, x.shape, kernel, stride, pad
         if _kernel(_pooling, x, *shapes, True):
             return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(cast_like(dy, x)), workspace)
         return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
 
-    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         pool = _kernel(_pooling, x, AVG_POOLING, x.shape, kernel, stride, pad, True)
         return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
 
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         back = _kernel(PoolingBackward, x, AVG_POOLING, x.shape, kernel, stride, pad, BFLOAT16)
         if back:
             return back(to_rows(cast_like(dy, x)))

@@ -18,7 +18,7 @@ from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, Convolu
 from dsinga.ops.onednn.library import BFLOAT16
 from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import FLOAT32, Array, Pair
+from dsinga.ops.types import FLOAT32, Array, Sizes
 
 FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
@@ -43,7 +43,7 @@ class Bf16Ops(Bf16Images):
     def cast_like(self, x: Array, target: Array) -> Array:
         return cast_like(x, target) if type(x) is type(target) is np.ndarray else x
 
-    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         kernel = None
         if _are_numbers(x, w):
             kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
@@ -53,7 +53,7 @@ class Bf16Ops(Bf16Images):
         return kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w), *bias)
 
     def convolution_grad(
-        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, stride, pad
         possible = _are_numbers(x, w, dy)
@@ -67,7 +67,9 @@ class Bf16Ops(Bf16Images):
         db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
-    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
         kernel = None
         if _are_numbers(x, w):
             shape = (x.shape[0], w.shape[1], *size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.layout import to_image, to_rows
+from dsinga.ops.layout import LAST, to_image, to_rows
 from dsinga.ops.onednn.library import AVX512_BF16, BFLOAT16, dense, form_of, get_instructions, strided
 from dsinga.ops.onednn.primitive import conversion
 from dsinga.ops.onednn.thread import get_kernel
@@ -45,7 +45,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     """
     if x.dtype == dtype:
         return x
-    if x.ndim == 4:
+    if x.ndim in LAST:
         return to_image(cast_contiguous(to_rows(x), dtype))
     return cast_contiguous(np.ascontiguousarray(x), dtype)
 

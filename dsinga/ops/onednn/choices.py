@@ -19,7 +19,7 @@ from dsinga.ops.onednn import kernel_gradient
 from dsinga.ops.onednn.library import Unsupported
 from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import Pair, Shape
+from dsinga.ops.types import Shape, Sizes
 
 VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
@@ -43,14 +43,14 @@ class Choice(NamedTuple):
     measured: str
 
 
-def needs_masks(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
+def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     """Whether images have few channels, not a multiple of LANES: the library's kernel then masks its last register."""
-    return 5 <= x[1] < 24 and x[1] % LANES != 0
+    return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
-def is_wide(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
+def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     """Whether the product of a row of the kernel is large enough to pay for its call."""
-    return w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
+    return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
 def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
@@ -67,6 +67,11 @@ def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
     """Whether one thread takes longest to write a weight's gradient: large, of short sums, from x in the caches."""
     is_large = outputs * inputs > 1 << 20 and inputs >= 2048  # short rows lie near each other: blocks only add calls
     return is_large and thread_state.team.size == 1 and 32 < rows < 128 and rows * inputs <= 1 << 18
+
+
+def is_of_images(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
+    """Whether a convolution is of images, not of volumes."""
+    return len(x) == 4
 
 
 def is_small(size: int, *arguments: Any) -> bool:
@@ -105,7 +110,7 @@ TABLE = (
         "kernel-gradient-without-im2col",
         "convolution_grad_w",
         "x64:gemm:jit",
-        always,
+        is_of_images,
         "kernel_gradient.KernelGradient",
         "EPYC, 2026-11: 0.33 of the kernel's time",
     ),

@@ -31,13 +31,13 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.primitive import LANES, Primitive, accepts, reorder
 from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import FLOAT32, Array, Pair, Shape
+from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
 
 class ConvolutionForward:
     """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False, dtype: np.dtype = FLOAT32):
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False, dtype: np.dtype = FLOAT32):
         self.dtype = dtype
         self.output_shape = (x[0], w[0], *output_sizes(x, w[2:], stride, pad))
         self.convolve = Primitive(
@@ -65,7 +65,7 @@ class BackwardData:
     """
 
     def __init__(
-        self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32
+        self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32
     ):
         forward = forward_of(x, w, stride, pad, False, dtype)
         self.shape, self.dtype = x, result
@@ -90,7 +90,7 @@ class BackwardData:
 class PaddedBackwardData:
     """The gradient of images whose channels are padded to a multiple of LANES, which the library computes unmasked."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         batch, self.channels, *size = self.shape = x
         padded = -(-self.channels // LANES) * LANES
         self.weights = np.zeros((w[0], padded, *w[2:]), np.float32)
@@ -106,7 +106,7 @@ class PaddedBackwardData:
 class BackwardWeights:
     """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32):
         forward = forward_of(x, w, stride, pad, False, dtype)
         if dtype != FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
@@ -137,7 +137,7 @@ class BackwardWeights:
 class OnednnConvolution(NumpyConvolution):
     """Convolutions by the library, or by the implementation that the table of choices has in its place."""
 
-    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shapes = x.shape, w.shape, stride, pad
         forward = get_kernel(ConvolutionForward, *shapes, b is not None) if accepts(x, w, b) else None
         if not forward:
@@ -146,7 +146,7 @@ class OnednnConvolution(NumpyConvolution):
         return forward(to_rows(x), np.ascontiguousarray(w), *bias)
 
     def convolution_grad(
-        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, stride, pad
         weights = choose_kernel("convolution_grad_w", BackwardWeights, *shapes) if accepts(x, w, dy) else None
@@ -158,7 +158,9 @@ class OnednnConvolution(NumpyConvolution):
         db = column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
-    def transposed_convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair, size: Pair) -> Array:
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
         shapes = (x.shape[0], w.shape[1], *size), w.shape, stride, pad
         data = backward_data(*shapes) if accepts(x, w, b) else None
         if not data:
@@ -198,9 +200,9 @@ def _operations(y: Shape, w: Shape) -> int:
     return 2 * prod(y) * prod(w[1:])
 
 
-def geometry_of(stride: Pair, pad: Pair) -> tuple[Any, ...]:
+def geometry_of(stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
     """Return strides, dilation (minus one), and pads before and after, for the library."""
-    return dims(*stride), dims(0, 0), dims(*pad), dims(*pad)
+    return dims(*stride), dims(*(0 for _ in stride)), dims(*pad), dims(*pad)
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
+from dsinga.ops.layout import is_channels_last
 from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -38,7 +39,7 @@ from dsinga.ops.types import FLOAT32, Array
 
 def _dense(x: Array) -> Array:
     """Return x if it is C-contiguous or a channels-last image, else a C-contiguous copy."""
-    if x.flags.c_contiguous or (x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous):
+    if x.flags.c_contiguous or is_channels_last(x):
         return x
     return np.ascontiguousarray(x)
 

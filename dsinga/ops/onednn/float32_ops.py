@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.ops import buffers
+from dsinga.ops.layout import LAST
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.ops.onednn.attention import OnednnAttention
 from dsinga.ops.onednn.convolution import OnednnConvolution
@@ -34,7 +35,7 @@ class Float32Ops(
     name = "onednn"
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return buffers.empty(shape, channels_last=len(shape) == 4, dtype=dtype)
+        return buffers.empty(shape, channels_last=len(shape) in LAST, dtype=dtype)
 
     def set_threads(self, count: int) -> None:
         set_threads(count)

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from dsinga.ops import buffers
+from dsinga.ops.layout import LAST
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
 from dsinga.ops.onednn.library import ADD, DST, MULTIPLY, SRC, SRC_1, engine
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
@@ -78,4 +79,4 @@ class OnednnGroupNorm(OnednnBatchNorm):
 
 def _large(*arrays: Array) -> bool:
     """Whether images are float32 and each row has enough points; numpy computes smaller ones."""
-    return accepts(*arrays) and arrays[0].ndim == 4 and prod(arrays[0].shape[2:]) >= 4 * SHORTEST
+    return accepts(*arrays) and arrays[0].ndim in LAST and prod(arrays[0].shape[2:]) >= 4 * SHORTEST

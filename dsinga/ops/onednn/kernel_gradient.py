@@ -20,7 +20,7 @@ from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.thread import sgemm, thread_state
-from dsinga.ops.types import Array, Pair, Shape
+from dsinga.ops.types import Array, Shape, Sizes
 
 LINE = 16  # numbers in a line of the cache
 
@@ -46,7 +46,7 @@ class RowProducts:
     numbers, then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, records: int):
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, records: int):
         batch, channels, *size = x
         self.records = min(batch, records)
         self.filters, _, height, width = w
@@ -121,7 +121,7 @@ def _odd_lines(numbers: int) -> int:
 DEPTH = 512  # terms of the sums of one product: fewer make products many, more take memory
 
 
-def multiplications(x: Shape, w: Shape, stride: Pair, pad: Pair) -> int:
+def multiplications(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> int:
     """Return how many multiplications one product has."""
     rows, _ = output_sizes(x, w[2:], stride, pad)
     return w[0] * w[1] * w[3] * rows * min(x[0], _records(rows))
@@ -130,7 +130,7 @@ def multiplications(x: Shape, w: Shape, stride: Pair, pad: Pair) -> int:
 class KernelGradient:
     """The gradient (F, C, kh, kw) from rows (B, H, W, C) and (B, H', W', F)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         rows, _ = output_sizes(x, w[2:], stride, pad)
         self.shape, self.row_products = w, RowProducts(x, w, stride, pad, _records(rows))
         self.sums = np.empty(self.row_products.kernel_shape, np.float32)

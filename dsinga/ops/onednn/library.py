@@ -182,9 +182,11 @@ def dense(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
 
 
 def image(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:
-    """Describe an image (B, C, H, W) in channels-last memory."""
-    _, channels, height, width = shape
-    return strided(shape, (height * width * channels, 1, width * channels, channels), dtype)
+    """Describe an image (B, C, H, W), or a volume (B, C, D, H, W), in channels-last memory."""
+    strides = [shape[1]]
+    for size in reversed(shape[2:]):
+        strides.insert(0, strides[0] * size)
+    return strided(shape, (strides[0], 1, *strides[1:]), dtype)
 
 
 def free(shape: Sequence[int], dtype: np.dtype = FLOAT32) -> Handle:

@@ -26,7 +26,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import FLOAT32, Array, Pair, Shape
+from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
 
 class PoolingForward:
@@ -36,9 +36,9 @@ class PoolingForward:
         self,
         algorithm: int,
         x: Shape,
-        window: Pair,
-        stride: Pair,
-        pad: Pair,
+        window: Sizes,
+        stride: Sizes,
+        pad: Sizes,
         train: bool,
         dtype: np.dtype = FLOAT32,
     ):
@@ -66,7 +66,7 @@ class PoolingForward:
 class PoolingBackward:
     """The library's gradient of a pooling, from rows (B, H', W', C)."""
 
-    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, dtype: np.dtype = FLOAT32):
+    def __init__(self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32):
         forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, True, dtype)
         if forward is None:
             raise Unsupported("pooling_backward")
@@ -85,29 +85,29 @@ class PoolingBackward:
         return dx
 
 
-def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
+def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
     """Return strides, window, dilation (minus one), and pads before and after, for the library."""
-    return dims(*stride), dims(*window), dims(0, 0), dims(*pad), dims(*pad)
+    return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 
 class OnednnPooling(NumpyPooling):
     """Pooling by the library. Its workspace is 1-d; a workspace of numpy's has the shape of the output."""
 
-    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
         return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
 
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         if workspace.ndim > 1:
             return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
         back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad)
         assert back is not None, "a pooling has no backward although it has a forward"
         return back(to_rows(dy), workspace)
 
-    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None
         return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
 
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         back = get_kernel(PoolingBackward, AVG_POOLING, x.shape, kernel, stride, pad) if accepts(x, dy) else None
         return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)

@@ -1,0 +1,232 @@
+"""Prediction of a Dataset: a lazy Dataset of the targets, computed tile by tile wherever Dask computes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
+from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
+from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
+from dsinga.data import read_mean
+from dsinga.data.fields.applied import AppliedWindows, apply_windows, with_known_times
+from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.leads import lead_axis, windows_for_leads
+from dsinga.data.fields.memory_reader import described
+from dsinga.data.sources.dask_arrays import cluster_futures
+from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
+from dsinga.engine.field_rollout import FedBack, FieldRollout
+from dsinga.engine.field_tiles import FieldTiles, plan_tiles
+from dsinga.engine.predictor import Predictor, row_bytes
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase
+from dsinga.layers import RecordInfo
+from dsinga.layers.base import Shape, as_text
+from dsinga.net import NeuralNet, create_net, input_layers, without_labels
+from dsinga.registry import nearest
+from dsinga.worker.param_slices import Arrays
+from dsinga.worker.windows_conf import definition_of
+
+BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
+MOST_ROWS = 64  # of a call
+
+
+def predict_dataset(
+    job: Job,
+    params: Arrays,
+    layer: str,
+    dataset: Any,
+    phase: Phase = Phase.kTest,
+    roots: Sequence[str] = (),
+    definition: WindowDefinition | None = None,
+    leads: int | None = None,
+) -> Any:
+    """Return the prediction of the targets of windows in a Dataset, as a lazy Dataset.
+
+    Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
+    Points lie at the times of the targets. ``definition`` says what windows are, by default that of the job's input
+    layer. Tiles follow from the net and the size of the field alone, so that the numbers have the same bits however the
+    Dataset and the prediction are in chunks.
+
+    With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
+    :class:`dsinga.engine.field_rollout.FieldRollout`.
+
+    Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
+    """
+    windows = apply_windows(dataset, definition or windows_of(job, phase))
+    windows = with_known_times(windows, leads or 1)
+    if leads is not None:
+        windows = windows_for_leads(windows, leads)
+    tiles, source = _plan(job, params, layer, windows, phase, roots)
+    predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
+    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
+    arrays |= zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True)
+    blocks = PredictionBlocks(predictor, arrays, windows.times)
+    if leads is None:
+        return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
+    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
+    shared = _shared(rollout)
+    predictions: list[da.Array] = []
+    for lead in range(1, leads + 1):
+        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
+        plans = blocks.plans_of_lead(rollout, lead)
+        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
+    return dataset_of_leads(windows, predictions)
+
+
+def _map(
+    function: Callable[..., np.ndarray],
+    predictor: Any,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionBlocks,
+    plans: Iterator[BlockPlan],
+    earlier: Mapping[str, da.Array] | None = None,
+) -> da.Array:
+    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
+    name = f"dsinga-fields-{uuid.uuid4().hex}"
+    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
+
+
+def _shared(predictor: Any) -> Any:
+    """Return an object, with the net and its params, as a single one of a task graph."""
+    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
+
+
+def windows_of(job: Job, phase: Phase) -> WindowDefinition:
+    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none."""
+    for each in (phase, Phase.kTrain, Phase.kVal):
+        for conf in input_layers(job.neuralnet, each):
+            if conf.store_conf is not None and conf.store_conf.windows is not None:
+                return definition_of(conf.store_conf.windows)
+    raise UserError(
+        "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
+        "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
+    )
+
+
+def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
+    """Task: the prediction of a box."""
+    return predictor.predict(values, box)
+
+
+def _predict_lead(rollout: FieldRollout, values: Mapping[str, np.ndarray], box: Box, lead: int) -> np.ndarray:
+    """Task: the prediction of a box for a lead."""
+    return rollout.predict(values, box, lead)
+
+
+def _plan(
+    job: Job, params: Arrays, layer: str, windows: AppliedWindows, phase: Phase, roots: Sequence[str]
+) -> tuple[FieldTiles, str]:
+    """Return the tiles of the fields, and the name of the net's input layer."""
+    inputs = input_layers(job.neuralnet, phase)
+    if len(inputs) != 1:
+        raise UserError(
+            f"prediction of a Dataset takes nets with one input layer, but phase {phase.name} has "
+            f"{[conf.name for conf in inputs] or 'none'}"
+        )
+    (conf,) = inputs
+    store = conf.store_conf
+    files: dict[str, Any] = {
+        what: read_mean(path, roots)
+        for what in ("mean", "std")
+        if store is not None and (path := getattr(store, f"{what}_file"))
+    }
+    layers = [
+        each.replace(store_conf=store.replace(shape=[])) if each is conf and store is not None else each
+        for each in job.neuralnet.layer
+    ]
+    net_conf = job.neuralnet.replace(layer=layers)
+    channels = windows.layout.input_shape[0]
+
+    def make_net(size: Shape) -> NeuralNet:
+        infos = {conf.name: RecordInfo((channels, *size), 1, has_labels=False, **files)}
+        net = create_net(without_labels(net_conf, phase, infos, layer), phase, infos)
+        if layer not in (known := [node.layer.name for node in net.nodes]):
+            raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
+        return net
+
+    lengths, outputs = windows.layout.input_shape[1:], tuple(axis.size for axis in windows.space)
+    margins = tuple(map(windows.margins, windows.space))
+    tiles = plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins)
+    expected = sum(map(windows.channels, windows.targets))
+    given = tiles.net.layer(layer).shape[1:]
+    if len(given) != 1 + len(lengths) or given[0] != expected:
+        names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
+        raise UserError(
+            f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
+            "name the layer whose feature is the prediction"
+        )
+    return tiles, conf.name
+
+
+def _window_size(windows: AppliedWindows) -> Shape:
+    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
+    sizes = []
+    for axis in windows.space:
+        size = windows.definition.input_dims.get(axis.name, -1)
+        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
+    return tuple(sizes)
+
+
+def _field_predictor(
+    predictor: Predictor, source: str, layer: str, windows: AppliedWindows, tiles: FieldTiles
+) -> FieldPredictor:
+    rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
+    return FieldPredictor(
+        predictor,
+        source,
+        layer,
+        described(windows.layout),
+        [axis.name for axis in windows.samples],
+        tiles.axes,
+        rows,
+        sum(map(windows.channels, windows.targets)),
+        list(_masked_targets(windows)),
+    )
+
+
+def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
+    """Yield the targets that are inputs, too, whose NaN is masked."""
+    layout = windows.layout
+    first = sum(part.channels for part in layout.inputs)
+    masks = {}
+    for part in layout.inputs:
+        if part.masked:
+            masks[part.name] = (part, slice(first, first + part.channels))
+            first += part.channels
+    for target in windows.targets:
+        if target.name in masks:
+            part, mask = masks[target.name]
+            taken = []
+            for dim in target.channel_dims:
+                axis = layout.axes[dim]
+                last = axis.before + axis.size
+                taken.append((last - 1,) * axis.size if dim in windows.times else tuple(range(axis.before, last)))
+            yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
+
+
+def _fed_back(windows: AppliedWindows) -> dict[str, FedBack]:
+    """Return the targets that are inputs, too."""
+    inputs = {part.name for part in windows.layout.inputs}
+    axes = windows.layout.axes
+    return {
+        target.name: FedBack(
+            windows.channel_slice(target), target.channel_dims, tuple(axes[dim].size for dim in target.channel_dims)
+        )
+        for target in windows.targets
+        if target.name in inputs
+    }
+
+
+def _as_dask(variable: Any) -> da.Array:
+    """Return the numbers of an xarray Variable as a dask array; those of a file in the chunks of the file."""
+    if variable.chunks is None:
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
+    return variable.data

@@ -1,0 +1,124 @@
+"""The Dataset of a prediction: dimensions, coordinates and attributes of the targets around a dask array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dsinga.data.fields.applied import AppliedWindows, Target
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.continued import continued
+from dsinga.data.fields.leads import LEAD, lead_axis
+
+
+def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:
+    """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
+    import xarray
+
+    variables = {
+        target.name: (target.dims, arranged(windows, target, prediction), attributes(windows, target))
+        for target in windows.targets
+    }
+    dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
+    points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
+    return xarray.Dataset(variables, predicted_coordinates(windows, points), windows.dataset.attrs)
+
+
+def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -> Any:
+    """Return the Dataset of predictions by lead, each as :func:`predicted_dataset` takes one.
+
+    Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
+    "valid_time" is the time of each prediction.
+    """
+    import xarray
+
+    axis = lead_axis(windows)
+    count, steps = len(axis.starts), axis.size
+    variables = {}
+    for target in windows.targets:
+        place = target.dims.index(axis.name)
+        leads = [arranged(windows, target, prediction) for prediction in predictions]
+        leads = [array.reshape(*array.shape[:place], count, steps, *array.shape[place + 1 :]) for array in leads]
+        with_lead = (*target.dims[: place + 1], LEAD, *target.dims[place + 1 :])
+        variables[target.name] = (with_lead, da.concatenate(leads, axis=place + 1), attributes(windows, target))
+    dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
+    points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
+    points[axis.name] = axis.starts + axis.size - 1  # the last point of the inputs
+    coordinates = predicted_coordinates(windows, points)
+    ahead = (np.arange(1, len(predictions) + 1)[:, None] * axis.lead + np.arange(1 - steps, 1)).reshape(-1)
+    coordinates |= lead_coordinates(windows, axis, points[axis.name], ahead)
+    return xarray.Dataset(variables, coordinates, windows.dataset.attrs)
+
+
+def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
+    """Return the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points`` of time.
+
+    A lead is the difference of their times, or the number of points where these differ between windows.
+    """
+    import xarray
+
+    if axis.name not in windows.dataset.coords:
+        return {LEAD: (LEAD, ahead)}
+    coordinate = windows.dataset[axis.name]
+    later = continued(coordinate, (points[:, None] + ahead).reshape(-1))
+    valid = later.values.reshape(len(points), len(ahead))
+    differences = valid - continued(coordinate, points).values[:, None]
+    leads = differences[0] if (differences == differences[0]).all() and differences.dtype.kind != "O" else ahead
+    return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
+
+
+def attributes(windows: AppliedWindows, target: Target) -> Mapping[Any, Any]:
+    """Return the attributes of a target, none where the Dataset lacks it."""
+    found: Mapping[Any, Any] = windows.dataset[target.name].attrs if target.known else {}
+    return found
+
+
+def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Array:
+    """Return the numbers of a target along its dimensions.
+
+    ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
+    """
+    samples = [axis.name for axis in windows.samples]
+    array = array[(slice(None),) * len(samples) + (windows.channel_slice(target),)]
+    sizes = [windows.layout.axes[dim].size for dim in target.channel_dims]
+    # (samples ..., steps of each dimension of channels ..., space ...)
+    array = array.reshape(*array.shape[: len(samples)], *sizes, *array.shape[len(samples) + 1 :])
+    names = [*((dim, "window") for dim in samples), *((dim, "step") for dim in target.channel_dims)]
+    names += [(dim, "point") for dim in windows.layout.space]
+    for axis in windows.samples:
+        if axis.name not in target.dims:  # its only window
+            place = names.index((axis.name, "window"))
+            array, names = array[(slice(None),) * place + (0,)], names[:place] + names[place + 1 :]
+    order, shape = [], []
+    for dim in target.dims:
+        places = [place for place, (name, _) in enumerate(names) if name == dim]
+        order += places
+        shape.append(int(np.prod([array.shape[place] for place in places])))
+    return array.transpose(order).reshape(shape)
+
+
+def target_points(windows: AppliedWindows, axis: Axis) -> np.ndarray:
+    """Return the point of the data of each number of the prediction along a dimension, maybe beyond its end."""
+    if axis.name in windows.layout.space:
+        return np.arange(axis.length) + axis.lead
+    return (axis.starts[:, None] + axis.lead + np.arange(axis.size)).reshape(-1)
+
+
+def predicted_coordinates(windows: AppliedWindows, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the coordinates of a prediction at these points of the data.
+
+    Those of a dimension that go beyond the data continue them, the others are left out there.
+    """
+    coordinates = {}
+    for name, coordinate in windows.dataset.coords.items():
+        dims = [str(dim) for dim in coordinate.dims]
+        if any(dim not in points for dim in dims):
+            continue
+        if dims == [str(name)]:
+            coordinates[str(name)] = continued(coordinate, points[dims[0]])
+        elif all(0 <= points[dim].min() and points[dim].max() < coordinate.sizes[dim] for dim in dims):
+            coordinates[str(name)] = coordinate.variable.isel({dim: points[dim] for dim in dims})
+    return coordinates

@@ -1,0 +1,67 @@
+"""Coordinates at points beyond the data, where forecasts lie: they go on by the rule that their steps follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import UserError
+
+
+def continued(coordinate: Any, points: np.ndarray) -> Any:
+    """Return the coordinate of a dimension at points (n,), maybe before or beyond the data, as an xarray Variable.
+
+    Its steps are equal, or those of months, years and the like. Raises UserError where they follow no such rule; see
+    :func:`goes_on`.
+    """
+    import xarray
+
+    (dim,) = coordinate.dims
+    length = coordinate.sizes[dim]
+    values = np.array(coordinate.variable.isel({dim: points.clip(0, length - 1)}).values)
+    outside = np.flatnonzero((points < 0) | (points >= length))
+    if len(outside):
+        index = coordinate.to_index()
+        for place in outside:
+            end = 0 if points[place] < 0 else length - 1
+            values[place] = _beyond(coordinate.name, index, end, int(points[place]) - end)
+    return xarray.Variable(coordinate.dims, values, coordinate.attrs)
+
+
+def goes_on(coordinate: Any) -> bool:
+    """Whether the steps of the coordinate of a dimension follow a rule by which it goes on beyond the data."""
+    index = coordinate.to_index()
+    return _step(index) is not None or _frequency(index) is not None
+
+
+def _beyond(name: Any, index: Any, end: int, steps: int) -> Any:
+    """Return the coordinate that lies so many steps beyond the end of an index."""
+    step, frequency = _step(index), _frequency(index)
+    if step is not None:
+        return index[end] + steps * step
+    if frequency is None:
+        raise UserError(f"the coordinate {name!r} follows no rule by which it could go on beyond the data")
+    return index[[end]].shift(steps, frequency)[0]
+
+
+def _step(index: Any) -> Any:
+    """Return the step of an index, None where its steps differ or there is none."""
+    has_steps = len(index) > 1 and (_is_date(index) or index.dtype.kind in "iuf")
+    steps = index[1:] - index[:-1] if has_steps else []
+    return steps[0] if len(steps) and (steps == steps[0]).all() else None
+
+
+def _frequency(index: Any) -> Any:
+    """Return the frequency of dates, such as that of months, None where they have none."""
+    import xarray
+
+    infer: Any = xarray.infer_freq
+    return infer(index) if len(index) > 2 and _is_date(index) else None
+
+
+def _is_date(index: Any) -> bool:
+    """Whether an index has dates: datetime64, or those of cftime."""
+    import xarray
+
+    return isinstance(index, xarray.CFTimeIndex) or index.dtype.kind == "M"

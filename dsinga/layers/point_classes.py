@@ -1,0 +1,109 @@
+"""Scores of classes for each point of a field, with labels by point: the base of their losses and metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Layer, Shape, as_text
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut, Labels
+from dsinga.layers.label import required_labels
+from dsinga.layers.loss import WEIGHTS, check_weights, weights_of
+
+WEIGHTED = "whether the last channel of the labels has a weight for each point"
+
+
+class PointLabels(NamedTuple):
+    """The labels of B·P points in host memory: classes (B·P,) int64, 0 where masked, and float32 weights (B·P,).
+
+    ``weights`` are 0 at masked points; they are None where each point counts once.
+    """
+
+    classes: np.ndarray
+    weights: np.ndarray | None
+
+
+class PointClasses(Layer):
+    """Base of layers that compare scores (B, K, *space) with the class of each point.
+
+    Labels are (B, *space), or (B, 1, *space), integers or whole numbers in float32; -1 and NaN are masked points, which
+    are left out. With ``weighted`` labels are (B, 2, *space), classes and then a weight for each point. Scores of one
+    channel are of the classes 0 and 1.
+    """
+
+    settings: Any
+    source_count = 2
+    labels = Labels(source=1, floats=True)
+    cut = Cut(gathered_because="compares all classes of a point")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        takes = "scores of classes for each point, (batch, classes, ...) with one to three axes of space"
+        self.expect_axes((3, 4, 5), takes)
+        self.channels, self.space = self.shape[1], self.shape[2:]
+        self.count = max(2, self.channels)
+        self.points = math.prod(self.space)
+        if self.optional_sources:
+            check_weights(self, WEIGHTS)
+        if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
+            self._check(self.source_shapes[1])
+
+    def _check(self, labels: Shape) -> None:
+        """Raise UserError for labels of another shape than a class, and perhaps a weight, for each point."""
+        channels = 1 + self.settings.weighted
+        if labels[1:] == (channels, *self.space) or (channels == 1 and labels[1:] == self.space):
+            return
+        assert self.labels.source is not None
+        raise self.fail(
+            f"takes a class for each of {as_text(self.space)} points{', and its weight' * self.settings.weighted}, but "
+            f"the labels of {self.source_name(self.labels.source)} are {as_text(labels[1:])} a row; give labels "
+            f"{as_text(('batch', channels, *self.space))}",  # type: ignore[arg-type]
+            field="srclayers",
+        )
+
+    def point_labels(self, labels: Any, ctx: Context) -> PointLabels:
+        """Return the labels of all points; raise UserError, with row and point, for a label that is no class."""
+        labels = required_labels(self, labels)
+        self._check(labels.shape)
+        given = labels.reshape(len(labels), 1 + self.settings.weighted, self.points)
+        codes = given[:, 0]
+        if codes.dtype.kind == "f":
+            codes = np.where(np.isnan(codes), -1, codes)
+        wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
+        if wrong.any():
+            row, point = (int(index) for index in np.argwhere(wrong)[0])
+            place = tuple(int(index) for index in np.unravel_index(point, self.space))
+            raise self.fail(
+                f"label {codes[row, point]:g} in row {ctx.rows.start + row} of the batch at point {place} is none of "
+                f"its {self.count} classes (0 to {self.count - 1}, or -1 and NaN for masked points); give the layer "
+                "below as many channels as there are classes, or correct the labels"
+            )
+        valid = codes >= 0
+        classes = np.where(valid, codes, 0).astype(np.int64).reshape(-1)
+        if self.settings.weighted:
+            return PointLabels(classes, np.where(valid, given[:, 1], 0).astype(np.float32).reshape(-1))
+        return PointLabels(classes, None if valid.all() else valid.astype(np.float32).reshape(-1))
+
+    def placed(self, labels: PointLabels, sources: Sequence[Any], ctx: Context) -> tuple[Array, Array | None]:
+        """Return the classes and the weights of points as arrays of the backend, times the weights of rows."""
+        ops, rows = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
+        weights = None if labels.weights is None else ops.asarray(labels.weights)
+        if rows is not None:
+            repeated = ops.xp.repeat(rows, self.points)
+            weights = repeated if weights is None else weights * repeated
+        return ops.asarray(labels.classes), weights
+
+    def to_points(self, x: Array) -> Array:
+        """Return (B, K, *space) as (B·P, K), a row for each point: no copy where channels are last in memory."""
+        return x.transpose(0, *range(2, x.ndim), 1).reshape(x.shape[0] * self.points, self.channels)
+
+    def from_points(self, points: Array) -> Array:
+        """Return (B·P, K) as (B, K, *space) without a copy: undo :meth:`to_points`."""
+        axes = len(self.space) + 1
+        rows = points.shape[0] // self.points
+        return points.reshape(rows, *self.space, self.channels).transpose(0, axes, *range(1, axes))

@@ -1,0 +1,129 @@
+"""DeepESD and ConvLSTM beside the same nets in PyTorch, cut, and beside persistence; what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import models, nn
+from dsinga.errors import UserError
+from tests.support.later_import import functional, torch
+from tests.support.torch_convlstm import conv_lstm
+
+ROWS, STEPS = 4, 50
+
+
+def torch_deepesd(params: dict[str, Any], x: Any) -> Any:
+    """Return the net of deep4downscaling's DeepESD: ReLU after each of three padded convolutions, a linear layer."""
+    for name in ("conv1", "conv2", "conv3"):
+        weight = params[f"{name}_weight"]
+        x = functional.conv2d(x, weight.reshape(len(weight), -1, 3, 3), params[f"{name}_bias"], padding=1).relu()
+    return functional.linear(x.flatten(1), params["output_weight"], params["output_bias"])
+
+
+def torch_convlstm(params: dict[str, Any], x: Any) -> Any:
+    """Return the encoder and forecaster of two layers: two variables of three steps to two of two steps."""
+
+    def layer(name: str, x: Any, last: bool = False) -> Any:
+        hx, hh = (params[f"{name}_{role}"] for role in ("hx", "hh"))
+        kernels = (w.reshape(len(w), -1, 3, 3) for w in (hx, hh))
+        return conv_lstm(x, *kernels, params[f"{name}_b"], 1, [1] * 4, last)
+
+    x = x.reshape(len(x), 2, 3, *x.shape[2:]).transpose(1, 2)
+    x = layer("encoder2", layer("encoder1", x), last=True)
+    x = layer("forecaster2", layer("forecaster1", torch.stack([x, x], dim=1)))
+    y = torch.einsum("btfhw,cf->bcthw", x, params["output_weight"]) + params["output_bias"][:, None, None, None]
+    return y.flatten(1, 2)
+
+
+def losses_of_both(model: nn.Model, peer: Callable[..., Any], target: tuple[int, ...], rate: float) -> Any:
+    """Return the losses of 50 steps of SGD with momentum by dsinga and by PyTorch, from the same params, on batches."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(STEPS, ROWS, *model.inputs[0].shape[1:])).astype(np.float32)
+    pattern = rng.normal(size=(x[0, 0].size, int(np.prod(target)))).astype(np.float32) / x[0, 0].size ** 0.5
+    y = np.tanh(x.reshape(STEPS, ROWS, -1) @ pattern)
+    model.compile(nn.SGD(rate, 0.9), "mse")
+    net = nn.LocalNet(model.job(x[0], y[0], train_steps=1), x[0], y[0], threads=1)
+    params, updater = net.initial_params(), net.updater()
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
+    optimizer = torch.optim.SGD(tensors.values(), rate, momentum=0.9)
+    ours, theirs = [], []
+    for records, labels in zip(x, y, strict=True):
+        gradients, metrics = net.backward(params, records, labels)
+        updater.step(params, gradients)
+        ours.append(metrics["loss"])
+        loss = functional.mse_loss(peer(tensors, torch.tensor(records)).flatten(1), torch.tensor(labels))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        theirs.append(float(loss.detach()))
+    return np.array(ours), np.array(theirs)
+
+
+def test_deepesd_has_the_losses_of_pytorchs_in_each_of_50_steps() -> None:
+    ours, theirs = losses_of_both(models.deepesd((5, 6, 7), 20), torch_deepesd, (20,), 0.05)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_a_convlstm_has_the_losses_of_pytorchs_in_each_of_50_steps() -> None:
+    model = models.convlstm((6, 5, 4), 3, 2, 2, filters=(6, 4))
+    ours, theirs = losses_of_both(model, torch_convlstm, (4, 5, 4), 0.5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_deepesd_is_the_same_with_its_dense_layer_cut_by_points() -> None:
+    """Each worker holds the weights of its points, while the convolutions are cut by rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 3, 6, 6)).astype(np.float32)
+    y = rng.normal(size=(8, 50)).astype(np.float32)
+    model = models.deepesd((3, 6, 6), 50, dense_partition_dim=1)
+    model.compile("sgd", "mse")
+    job = model.job(x, y, train_steps=1, batch_size=8)
+    assert {conf.name: conf.partition_dim for conf in job.net.layer}["output"] == 1
+    whole, cut = (nn.LocalNet(job, x, y, workers=workers) for workers in (1, 2))
+    params = whole.initial_params()
+    expected, found = (net.backward(params, x, y, step=0) for net in (whole, cut))
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, atol=1e-6, err_msg=name)
+
+
+def test_a_convlstm_forecasts_a_wave_better_than_persistence() -> None:
+    """A wave moves by a point a step; three steps are given, two are asked for."""
+    rng = np.random.default_rng(0)
+    phases, speeds = rng.uniform(0, 8, 64), rng.choice([-1, 1], 64)
+    places = np.arange(8) - phases[:, None, None] - speeds[:, None, None] * np.arange(5)[:, None]
+    waves = np.repeat(np.sin(places * np.pi / 4)[:, :, None, :], 4, axis=2).astype(np.float32)
+    x, y = waves[:, :3], waves[:, 3:]
+    model = models.convlstm((3, 4, 8), 3, out_steps=2, filters=(12,))
+    model.compile(nn.Adam(0.03), "mse")
+    model.fit(x, y.reshape(64, -1), batch_size=32, epochs=30, progress=False)
+    forecast = model.predict(x).reshape(y.shape)
+    persistence = np.repeat(x[:, -1:], 2, axis=1)
+    assert np.square(forecast - y).mean() < 0.25 * np.square(persistence - y).mean()
+
+
+def trained(model: nn.Model) -> Any:
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: models.deepesd((6, 6), 10), r"takes fields of the shape .channels, height, width., not \(6, 6\)"),
+        (lambda: trained(models.deepesd((1, 4, 4), 10, padding=0)), "does not fit images of 2 x 2"),
+        (lambda: models.convlstm((4, 6), 2), "takes fields of the shape"),
+        (lambda: models.convlstm((5, 6, 6), 2), "which 5 channels cannot be; give steps that divide 5"),
+        (
+            lambda: trained(nn.Sequential([nn.Input((3, 4)), nn.Permute((2, 2))])),
+            "give each of the numbers 1 to 2 once",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        make()
