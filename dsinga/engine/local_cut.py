@@ -17,7 +17,7 @@ from dsinga.errors import UserError
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_params
-from dsinga.net.cut import FEATURES, WHOLE_LAYER
+from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.sparse import add_up
@@ -197,5 +197,16 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]
+    if cut.grid:
+        return _join_regions(net, name, outputs)
     axis = net.whole.layer(name).cut.axis if cut.dim == FEATURES else 0
     return np.concatenate([features[name] for features in outputs], axis=axis)
+
+
+def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Return the whole feature of a layer cut by space."""
+    shape, cut, first = net.whole.layer(name).shape, net.cuts[name], outputs[0][name]
+    joined = np.empty((len(first), *shape[1:]), first.dtype)
+    for region, features in zip(cut_regions(shape, cut.dim, cut.grid), outputs, strict=True):
+        region.of(joined)[...] = features[name]
+    return joined

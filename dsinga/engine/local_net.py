@@ -281,7 +281,8 @@ class LocalNet:
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
         """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.
 
-        A net is cut for one batch size. A batch of fewer records than workers is computed by one of them.
+        A net is cut for one batch size. A batch of fewer records than workers is computed by one of them, unless the
+        net is cut by space.
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
-        return rows if rows >= self.workers else 0
+        return rows if rows >= self.workers or self.job.neuralnet.by_space else 0

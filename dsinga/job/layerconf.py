@@ -158,8 +158,9 @@ class LayerConf(Component):
     is the time step of a copy made by unrolling, None in a job. ``per_step`` applies a layer for single steps to each
     step of whole sequences, without unrolling, so that phases may have sequences of different lengths. Beyond SINGA
     0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one worker of the
-    group; with ``recompute`` the layer's feature is freed after the forward pass and computed again in the backward
-    pass, to need less memory.
+    group; ``partition_grid`` has the numbers of workers along the axes of points from ``partition_dim`` on, one for
+    stripes, two for blocks; with ``recompute`` the layer's feature is freed after the forward pass and computed again
+    in the backward pass, to need less memory.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
@@ -178,6 +179,7 @@ class LayerConf(Component):
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
     shift: list[Natural] = field(default_factory=list)
     partition_dim: PartitionDim | None = None
+    partition_grid: list[Parts] = field(default_factory=list)
     partition_id: int = 0
     num_partitions: Parts = 1
     location: Natural | None = None

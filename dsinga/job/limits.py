@@ -63,7 +63,7 @@ Steps = Annotated[int, Range(1, 100_000)]  # time steps for which layers are cop
 Parts = Annotated[int, Range(1, 100_000)]  # that a layer hands out
 Pixels = Annotated[int, Range(1, 32_767)]
 Padding = Annotated[int, Range(0, 32_767)]
-PartitionDim = Annotated[int, Range(-1, 1)]  # rows, features, or -1: not partitioned
+PartitionDim = Annotated[int, Range(-1, 4)]  # rows, features, points along an axis, or -1: not partitioned
 
 
 def metadata(hint: Any) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from dsinga.job.enums import (
     UpdaterType,
 )
 from dsinga.job.layerconf import LayerConf
-from dsinga.job.limits import Count, Fraction, Members, Natural, NonNegative, PartitionDim, Range, Steps
+from dsinga.job.limits import Count, Fraction, Members, Natural, NonNegative, PartitionDim, Parts, Range, Steps
 from dsinga.job.message import Message
 from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.job.updaterconf import UpdaterConf
@@ -52,16 +52,25 @@ class NetConf(Message):
     """The neural net: its layers, and the dimension on which layers without a ``partition_dim`` are partitioned.
 
     Beyond SINGA: with ``partition: auto`` the cost model chooses, except for layers with a ``partition_dim``.
+    ``partition_grid`` has the numbers of workers along the axes of points from ``partition_dim`` (2 to 4) on; by
+    default all workers cut the first.
     ``recompute`` is the number of stretches of layers, about equal in memory, that keep only their last feature for the
     backward pass and compute the others again, but for the uppermost stretch; 0 or 1: none.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
     partition_dim: PartitionDim = 0
+    partition_grid: list[Parts] = field(default_factory=list)
     partition: PartitionMethod = PartitionMethod.manual
     layer_group: list[LayerGroupConf] = field(default_factory=list)
     unroll_len: Steps = 1
     recompute: Natural = 0
+
+    @property
+    def by_space(self) -> bool:
+        """Whether layers are cut by space, so that a batch may have fewer rows than there are workers."""
+        dims = (self.partition_dim if layer.partition_dim is None else layer.partition_dim for layer in self.layer)
+        return any(dim > 1 for dim in dims)
 
 
 class SyncEdgeConf(Message):

@@ -26,7 +26,7 @@ class ElementwiseFunction(Layer):
 
     source_kind = SourceKind.kAnyShape
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
@@ -82,7 +82,7 @@ class PReLU(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -248,7 +248,7 @@ class Dropout(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.job.component import Settings
@@ -14,6 +16,7 @@ from dsinga.job.limits import out_of_range
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.layers.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
 from dsinga.layers.reach import Reach
+from dsinga.layers.region import Region, row_numbers
 from dsinga.ops import Array, Ops
 
 FLOAT_BYTES = 4  # of a number in float32
@@ -21,6 +24,7 @@ Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
 
+DRAWN_WHOLE = 1 << 16  # random numbers of a row, from which on a part draws its own only
 COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # methods that take features
 
 
@@ -63,6 +67,8 @@ class Layer(ABC):
         metric_names: all metrics that it may report; a job may let its extensions monitor them.
         part_shapes: the shapes of the parts, where it gives each destination a part of its own.
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
+        region: the points of the whole layer's field that this part computes, None for all; set by the net.
+        source_fill: what the points of padding around a source are, where ``source_points`` has some.
         label_format: the labels that the layers after it get; set by the net.
         bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
         rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
@@ -83,6 +89,8 @@ class Layer(ABC):
     metric_names: tuple[str, ...] = ()
     part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None
+    region: Region | None = None
+    source_fill: float = 0.0
     label_format: LabelFormat = LabelFormat()
     bf16: Bfloat16 = Bfloat16.kNothing
     rounds_source: bool = False
@@ -203,6 +211,19 @@ class Layer(ABC):
         """Return a new layer of this kind with the configuration and the source shapes of a part of it."""
         return type(self)(conf, source_shapes)
 
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        """Return which points of each source, along an axis, the points ``start`` to ``stop`` - 1 of the feature need.
+
+        They are numbered from 0, and FILL (-1) for points of padding. A part of a layer cut by space gets sources of
+        just these points, those of :meth:`reach` by default.
+        """
+        reach = self.reach()
+        return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""
+        return self.part(self.conf, source_shapes)
+
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.
 
@@ -214,9 +235,15 @@ class Layer(ABC):
     def random(self, ctx: Context) -> Array:
         """Return (rows, n) uniform numbers by :meth:`Context.random`: one for each unit of a row of the feature.
 
-        A part of a layer that is cut by features gets those that the whole layer would draw for them.
+        A part of a layer that is cut by features, or by space, gets those that the whole layer would draw for them.
         """
-        return ctx.random(self.name, math.prod(self.shape[1:]), self.columns)
+        units = math.prod(self.shape[1:])
+        if self.region is None:
+            return ctx.random(self.name, units, self.columns)
+        whole = self.region.whole(self.shape)[1:]
+        if math.prod(whole) <= DRAWN_WHOLE:
+            return self.region.of(ctx.random(self.name, math.prod(whole)).reshape(-1, *whole)).reshape(-1, units)
+        return ctx.random_runs(self.name, math.prod(whole), row_numbers(whole, self.region))
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

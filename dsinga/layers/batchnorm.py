@@ -52,7 +52,7 @@ class BatchNorm(Layer):
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -93,9 +93,10 @@ class BatchNorm(Layer):
         return ctx.ops.channel_affine(sources[0], *affine)
 
     def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
-        """Return the statistics of the global batch, of which this worker has the rows x."""
+        """Return the statistics of the global batch, of which this worker has x: some rows, or a region of each."""
         numbers_per_row = math.prod(x.shape[2:])
-        size = (ctx.pass_rows.stop - ctx.pass_rows.start) * numbers_per_row
+        whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else numbers_per_row
+        size = (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
         mean, variance = ctx.ops.channel_moments(x)
         if ctx.all_reduce is single_worker:  # then nothing has to leave the device
             return BatchStatistics(mean, variance, size)

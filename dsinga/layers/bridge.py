@@ -22,7 +22,7 @@ class Bridge(Layer):
     """Pass on the source's feature, and the gradient for it, unchanged."""
 
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -20,7 +20,7 @@ class ElementwiseCombination(Layer):
     """Base of layers that combine any number of sources of one shape into a feature of that shape."""
 
     source_kind = SourceKind.kAnyShape
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

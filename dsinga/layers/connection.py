@@ -35,7 +35,7 @@ class Split(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -204,7 +204,7 @@ class Concate(Layer):
 def cut_beside(axis: int, does: str) -> Cut:
     """Return the cut of a layer along every axis but ``axis``; ``does`` is the reason on that axis, with {} for it."""
     if axis == 1:
-        return Cut(gathered_because=does.format("features"))
+        return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -96,6 +96,9 @@ class RecordInfo:
     fit: Any = None
 
 
+WORD = 8  # numbers that one counter of the generator gives, see :meth:`dsinga.ops.Ops.uniform`
+
+
 def single_worker(key: str, array: Array) -> Array:
     """Return ``array``: all-reduce and all-gather for a group of one worker."""
     return array
@@ -143,18 +146,19 @@ class Context:
         """The rows of the batch that all workers of the group compute together in this pass."""
         return self.micro_batch or Rows(0, self.rows.total, self.rows.total)
 
-    def of(self, rows: Rows | None) -> Context:
+    def of(self, rows: Rows | None, in_parts: bool = False) -> Context:
         """Return the context of a layer that computes ``rows``, None for the same rows as this context.
 
         ``rows`` are counted from the first row of the micro-batch, of whose rows ``rows.total`` is the number.
+        ``in_parts`` says that other workers compute other points of the same rows, so that sums are over all workers.
         """
         if rows is None:
             return self
         batch_rows = rows if self.micro_batch is None else rows_of_batch(rows, self.micro_batch)
+        if rows.stop - rows.start == rows.total and not in_parts and self.all_reduce is not single_worker:
+            return replace(self, rows=batch_rows, all_reduce=single_worker, all_gather=single_worker)
         if batch_rows == self.rows:
             return self
-        if rows.stop - rows.start == rows.total:
-            return replace(self, rows=batch_rows, all_reduce=single_worker, all_gather=single_worker)
         return replace(self, rows=batch_rows)
 
     def repeatable(self) -> Context:
@@ -183,6 +187,21 @@ class Context:
     def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
         """Return the numbers of :meth:`uniform` as an array of the backend, made where the backend computes."""
         return self._part_of(self.ops.uniform, layer, columns, part)
+
+    def random_runs(self, layer: str, columns: int, runs: Sequence[tuple[int, int]]) -> Array:
+        """Return the numbers of :meth:`random` in the columns of some ``runs``, (start, stop) each, one after another.
+
+        Other numbers are not drawn, but for up to seven before and after each run.
+        """
+        key, first, step, rows, _ = self._counter(layer, columns)
+        width = -(-columns // WORD)  # the numbers of a row begin at a multiple of it
+        parts = []
+        for row in range(first, first + rows):
+            for start, stop in runs:
+                low = start // WORD
+                numbers = self.ops.uniform(key, row * width + low, step, -(-stop // WORD) - low, WORD)
+                parts.append(numbers.reshape(-1)[start - low * WORD : stop - low * WORD])
+        return self.ops.xp.concatenate(parts).reshape(rows, -1)
 
     def _part_of(self, numbers: Callable[..., Array], layer: str, columns: int, part: Columns | None) -> Array:
         if part is None:

@@ -15,6 +15,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, RecordInfo
 from dsinga.layers.declarations import ParamSpec, fault_of
+from dsinga.layers.region import Region
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.ops.types import FLOAT32
@@ -84,6 +85,25 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
                 f"the part of param {spec.role!r}, {as_text(spec.shape)}, for {length} of {columns.total} columns must "
                 f"be {as_text(shape)}, not {as_text(part_spec.shape)}; correct its cut_axis"
             )
+    return part
+
+
+def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Region) -> Layer:
+    """Return the part of ``layer``, which can be cut by space, that computes the points of ``region``.
+
+    Raises JobError where the part has another shape than the region, or other params than the layer.
+    """
+    part = layer.region_part(region, source_shapes)
+    check_layer(part)
+    part.region = region
+    cls, expected = type(layer), region.part(layer.shape)
+    if part.shape != expected:
+        raise layer.fail(
+            f"{cls.__name__}.region_part must make {as_text(layer.shape)} into {as_text(expected)}, not "
+            f"{as_text(part.shape)}; define it, or leave by_space out of its cut"
+        )
+    if part.params != layer.params:
+        raise layer.fail(f"{cls.__name__} has other params in a region; leave by_space out of its cut")
     return part
 
 

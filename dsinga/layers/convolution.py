@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.reach import Reach
+from dsinga.layers.region import Region
 from dsinga.layers.windows import WindowConf, as_images, sliding_window, whole_image, window_shape
 from dsinga.ops.layout import LAST, to_image
 from dsinga.registry import register
@@ -36,7 +38,7 @@ class Convolution(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToAll, width="num_filters")
+    cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
     rounds_source = rounds_gradient = True
 
@@ -77,6 +79,17 @@ class Convolution(Layer):
         channels, *size = window_shape(self)
         return self.window.extended_sizes(rows * channels, tuple(size))
 
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return window_part(self, region, source_shapes)
+
+
+def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
+    """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
+    part = copy.copy(layer)
+    part.source_shapes, part.shape = tuple(source_shapes), region.part(layer.shape)
+    part.window = layer.window.in_region(region)
+    return part
+
 
 @register("layer", kPooling=207, kCPooling=208, kCudnnPool=251)
 class Pooling(Layer):
@@ -98,7 +111,7 @@ class Pooling(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -116,6 +129,8 @@ class Pooling(Layer):
                 "pad",
             )
         self.takes_maximum = settings.pool is PoolMethod.MAX
+        if self.takes_maximum:
+            self.source_fill = -math.inf
         channels, *size = window_shape(self)
         self.shape = (self.source_shapes[0][0], channels, *window.outputs)
         covered = window.pixels(tuple(size))
@@ -163,3 +178,9 @@ class Pooling(Layer):
     def backward_sizes(self, rows: int) -> list[int]:
         channels, *size = window_shape(self)
         return self.window.extended_sizes(rows * channels, tuple(size))
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = window_part(self, region, source_shapes)
+        if self.factor is not None:
+            part.factor = region.of(self.factor, missing=2)
+        return part

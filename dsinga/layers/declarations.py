@@ -129,6 +129,9 @@ class Cut:
     of kAttention; 0 for features that may be cut anywhere. ``width`` is the setting, if any, that has the number of
     features; in a part it has that of the part. ``whole_because``, where it is not empty, says why the layer cannot be
     cut by rows: one worker then computes it on all rows.
+
+    ``by_space`` says that the layer can also be cut along the axes after the channels: points of the feature need the
+    points of the sources that ``Layer.source_points`` names, the same points by default.
     """
 
     connection: Connection | None = None
@@ -137,6 +140,7 @@ class Cut:
     gathered_because: str = "does not say how it is cut along features"
     whole_because: str = ""
     width: str = ""
+    by_space: bool = False
 
 
 # How earlier names of attributes are written today.

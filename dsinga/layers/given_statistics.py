@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.declarations import Connection, Cut, ParamSpec
 from dsinga.layers.reach import Reach
+from dsinga.layers.region import Region
 from dsinga.registry import register
 
 
@@ -38,7 +40,7 @@ class Normalization(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -71,6 +73,11 @@ class Normalization(Layer):
                 kept[name] = np.reshape(numbers, shape)[columns.start : columns.stop].reshape(-1).tolist()
         return self.conf.replace(normalization_conf=self.settings.replace(**kept))
 
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        return part
+
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
 
@@ -92,7 +99,9 @@ class Normalization(Layer):
         return (dx,), (None, None)
 
     def _by_point(self, param: Array) -> Array:
-        """Return a param in a shape that broadcasts against rows."""
+        """Return a param in a shape that broadcasts against rows, or their regions."""
+        if self.region is not None and param.ndim > 1:
+            return self.region.of(param, missing=1)
         return param.reshape(*param.shape, *(1,) * (len(self.shape) - 1 - param.ndim))
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
@@ -33,7 +35,7 @@ class GroupNorm(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -47,7 +49,7 @@ class GroupNorm(Layer):
                 self.settings,
                 "groups",
             )
-        self.cut = Cut(Connection.kOneToOne, groups=self.groups)
+        self.cut = Cut(Connection.kOneToOne, groups=self.groups, by_space=True)
         self.params = (ParamSpec("scale", (channels,), initial=1.0), ParamSpec("bias", (channels,)))
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -56,7 +58,7 @@ class GroupNorm(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scale, bias = params
-        mean, variance = ctx.ops.row_moments(sources[0])
+        mean, variance = self._moments(sources[0], ctx)
         centre = self._means(mean)
         inverse = (self._means(variance + (mean - centre) ** 2) + EPSILON) ** -0.5
         factor = scale * inverse
@@ -72,12 +74,34 @@ class GroupNorm(Layer):
         dx = None
         if needs[0]:
             # scale·inverse·dy - inverse·(mean of scale·dy) - inverse·x̂·(mean of scale·dy·x̂), over a group
-            points = max(math.prod(x.shape[2:]), 1)
-            slope = inverse * inverse * self._means(scale * along) / -points
-            shift = inverse * self._means(scale * total) / -points - slope * mean
+            points = self._points
+            row_total, row_along = self._all_points("gradient", (total, along), ctx)
+            slope = inverse * inverse * self._means(scale * row_along) / -points
+            shift = inverse * self._means(scale * row_total) / -points - slope * mean
             dx = ctx.ops.row_affine_grad(x, grad, scale * inverse, slope, shift)
         dscale, dbias = (sums.sum(axis=0).astype(scale.dtype) for sums in (along, total))
         return (dx,), (dscale, dbias)
+
+    @property
+    def _points(self) -> int:
+        """The number of points of a row, those that other workers have included."""
+        return math.prod((self.region.whole(self.shape) if self.region else self.shape)[2:])
+
+    def _moments(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """Return mean and variance of each channel of each row, (B, C) float64, over all points of the row."""
+        mean, variance = ctx.ops.row_moments(x)
+        if self.region is None:
+            return mean, variance
+        share = math.prod(x.shape[2:]) / self._points
+        mean, square = self._all_points("feature", (share * mean, share * (variance + mean * mean)), ctx)
+        return mean, ctx.ops.xp.maximum(square - mean * mean, 0)
+
+    def _all_points(self, what: str, arrays: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
+        """Return the sums over all regions of two arrays (B, C)."""
+        if self.region is None:
+            return arrays
+        stacked = np.stack([ctx.ops.to_numpy(array) for array in arrays])
+        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.{what}", stacked)]
 
     def _means(self, values: Array) -> Array:
         """Return (B, C) values with the mean of its group in place of each."""

@@ -136,7 +136,7 @@ class Mnist(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo, Records
 from dsinga.layers.declarations import Connection, Cut, SourceKind
+from dsinga.layers.region import Region
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.ops.layout import LAST, to_image
 from dsinga.registry import register
@@ -34,7 +36,7 @@ class RecordInput(Layer):
 
     required_fields = ("store_conf",)
     source_count = 0
-    cut = Cut(gathered_because="reads whole records")
+    cut = Cut(gathered_because="reads whole records", by_space=True)
     is_input = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -69,11 +71,23 @@ class RecordInput(Layer):
             data = data.reshape(len(data), *self.record)
         if self.channels_last:
             data = to_image(data)  # a view, whose memory is as kernels take it
+        if self.region is not None:
+            data = self.region.of(data)
         if self._are_codes(data):
             return Output(data, labels=records.labels)
         unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim not in LAST
         feature = ctx.ops.asarray(data) if unchanged else ctx.ops.images(data, mean=self.mean, std=self.std)
         return Output(feature, labels=records.labels)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part that reads whole records and passes on a region of each."""
+        part = copy.copy(self)
+        part.shape = region.part(self.shape)
+        part.mean, part.std = (
+            region.of(np.broadcast_to(array, self.shape[1:]), missing=1) if np.ndim(array) else array
+            for array in (self.mean, self.std)
+        )
+        return part
 
     def _channels_first(self, store: StoreConf) -> Shape:
         """Return the shape of a row of the feature: that of a record, of images with the channels first."""
@@ -171,7 +185,7 @@ class Dummy(Layer):
         shape: list[Count] = setting([], "the shape of the random numbers, the batch first")
 
     settings: Conf
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, LabelFormat, Labels
+from dsinga.layers.region import Region
 from dsinga.registry import register
 
 
@@ -25,7 +27,7 @@ class Label(Layer):
     source_count = 1
     labels = Labels(source=0, floats=True)
     new_labels = LabelFormat()
-    cut = Cut(gathered_because="has the labels of whole rows")
+    cut = Cut(gathered_because="has the labels of whole rows", by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -38,12 +40,20 @@ class Label(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
-        if labels.shape[1:] != self.shape[1:]:
+        shape = self.source_shapes[0][1:]
+        if labels.shape[1:] != shape:
             raise self.fail(
                 f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
-                f"{(len(labels), *self.shape[1:])}; set new_labels in the layer that makes these labels"
+                f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
             )
-        return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
+        feature = labels if self.region is None else self.region.of(labels)
+        return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part that takes the labels of whole rows, and makes a feature of a region of each."""
+        part = copy.copy(self)
+        part.shape = region.part(self.shape)
+        return part
 
 
 class LabelsAsFeature(Layer):

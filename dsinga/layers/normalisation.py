@@ -51,7 +51,7 @@ class LRN(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(gathered_because="looks at neighbouring channels")
+    cut = Cut(gathered_because="looks at neighbouring channels", by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.job import LayerConf, PaddingMode
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding as Points
@@ -12,8 +14,20 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, a
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.points import along, by_axis, interior, points_shape
-from dsinga.layers.reach import Reach
+from dsinga.layers.reach import FILL, Reach
+from dsinga.layers.region import Region
 from dsinga.registry import register
+
+NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
+    PaddingMode.kEdge: "edge",
+    PaddingMode.kReflect: "reflect",
+    PaddingMode.kPeriodic: "wrap",
+}
+
+
+def without_axes(values: Sequence[int], region: Region) -> list[int]:
+    """Return the values of a setting by axis, after the channels, with 0 for the axes of a region."""
+    return [0 if axis in region.axes else value for axis, value in enumerate(values, 2)]
 
 
 @register("layer", kPadding=840)
@@ -35,7 +49,7 @@ class Padding(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -54,6 +68,17 @@ class Padding(Layer):
                 )
         padded = (b + n + a for b, n, a in zip(self.before, self.sizes, self.after, strict=True))
         self.shape = (*self.source_shapes[0][:2], *padded)
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        places, added = np.arange(self.sizes[axis - 2]), (self.before[axis - 2], self.after[axis - 2])
+        mode = NUMPY_MODES.get(self.modes[axis - 2])
+        padded = np.pad(places, added, constant_values=FILL) if mode is None else np.pad(places, added, mode)
+        return padded[start:stop]
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        before, after = without_axes(self.before, region), without_axes(self.after, region)
+        settings = self.settings.replace(before=before, after=after, mode=list(self.modes))
+        return type(self)(self.conf.replace(padding_conf=settings), source_shapes)
 
     def reach(self) -> tuple[Reach, ...]:
         kinds = {PaddingMode.kPeriodic: "periodic"}
@@ -131,12 +156,13 @@ class Cropping(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         sizes, self.before, after = points_shape(self), by_axis(self, "before", 0), by_axis(self, "after", 0)
+        self.after = after
         self.sizes = tuple(size - b - a for size, b, a in zip(sizes, self.before, after, strict=True))
         if min(self.sizes) < 1:
             raise self.fail(
@@ -162,3 +188,8 @@ class Cropping(Layer):
         dx[...] = 0
         dx[interior(self.before, self.sizes)] = ctx.ops.cast_like(grad, sources[0])
         return (dx,), ()
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        before, after = without_axes(self.before, region), without_axes(self.after, region)
+        settings = self.settings.replace(before=before, after=after)
+        return type(self)(self.conf.replace(cropping_conf=settings), source_shapes)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dsinga.layers.base import Layer, Shape
+from dsinga.layers.base import Array, Layer, Shape
+from dsinga.ops import Ops
 
 V = TypeVar("V")
 
@@ -41,3 +42,11 @@ def interior(before: Sequence[int], sizes: Sequence[int], first: int = 2) -> tup
     """Return the index of ``sizes`` points after those ``before``, along each axis from the axis ``first`` on."""
     parts = (slice(start, start + size) for start, size in zip(before, sizes, strict=True))
     return (*(slice(None),) * first, *parts)
+
+
+def embed(x: Array, index: tuple[slice, ...], shape: Shape, ops: Ops) -> Array:
+    """Return x as the part at ``index`` of an array whose rows have the shape of those of ``shape``, else 0."""
+    y = ops.empty((len(x), *shape[1:]), x.dtype)
+    y[...] = 0
+    y[index] = x
+    return y

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+FILL = -1  # in place of the number of a point: one outside the source
+
 
 class Reach(NamedTuple):
     """The points of a source that a layer needs along one axis.
@@ -27,3 +31,13 @@ class Reach(NamedTuple):
     def last(self, points: int) -> int:
         """Return the last point of the feature that needs no point of the source after ``points``."""
         return (points * self.factor + self.factor - 1 - self.after) // self.step
+
+    def points(self, start: int, stop: int, size: int) -> np.ndarray:
+        """Return the points of a source of ``size`` that the points ``start`` to ``stop`` - 1 of the feature need.
+
+        FILL stands for those outside the source, unless they are of its opposite edge.
+        """
+        first = (start * self.step - self.before) // self.factor
+        last = ((stop - 1) * self.step + self.after) // self.factor
+        points = np.arange(first, last + 1)
+        return points % size if self.padding == "periodic" else np.where((points < 0) | (points >= size), FILL, points)

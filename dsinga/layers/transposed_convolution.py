@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import required, setting
@@ -13,7 +16,9 @@ from dsinga.job.limits import Count, Padding
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.reach import Reach
+from dsinga.layers.points import embed
+from dsinga.layers.reach import FILL, Reach
+from dsinga.layers.region import Region
 from dsinga.layers.windows import Window, WindowConf, as_images, same_window, window_shape, window_sizes
 from dsinga.ops.types import Sizes
 from dsinga.registry import register
@@ -48,9 +53,10 @@ class TransposedConvolution(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToAll, width="num_filters")
+    cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
     rounds_source = rounds_gradient = True
+    cropped: tuple[slice, ...] | None = None  # the pixels of the result that a part of the layer computes
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -104,13 +110,17 @@ class TransposedConvolution(Layer):
         weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None
         _, stride, pad = self.window[:3]
         y = ctx.ops.transposed_convolution(as_images(sources[0]), weight, bias, stride, pad, self._extended)
-        return Output(self.window.crop(y))
+        y = self.window.crop(y)
+        return Output(y if self.cropped is None else y[self.cropped])
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         _, stride, pad = self.window[:3]
-        weight, dy = params[0].reshape(self.kernels), self.window.extend(grad, ctx.ops)
+        dy = grad
+        if self.cropped is not None:
+            dy = embed(grad, self.cropped, (len(grad), self.shape[1], *self.window.outputs), ctx.ops)
+        weight, dy = params[0].reshape(self.kernels), self.window.extend(dy, ctx.ops)
         dx = None
         if needs[0]:
             dx = ctx.ops.cast_like(ctx.ops.convolution(dy, weight, None, stride, pad), sources[0])
@@ -121,3 +131,33 @@ class TransposedConvolution(Layer):
 
     def backward_sizes(self, rows: int) -> list[int]:
         return self.window.extended_sizes(rows * self.shape[1], self.window.outputs)[:1]
+
+    def _sources(self, axis: int, start: int, stop: int) -> range:
+        """Return the pixels, along an axis, whose kernels cover the result's from ``start`` to ``stop`` - 1.
+
+        They may lie beyond the images.
+        """
+        kernel, stride, pad = (sizes[axis - 2] for sizes in self.window[:3])
+        first = min(-((kernel - 1 - start - pad) // stride), (start + pad) // stride)
+        last = max((stop - 1 + pad) // stride, -((kernel - stop - pad) // stride))
+        return range(first, last + 1)
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        points = np.array(self._sources(axis, start, stop))
+        return np.where((points < 0) | (points >= self.source_shapes[0][axis]), FILL, points)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return a part that adds up whole kernels of its sources, and crops the result to the region."""
+        window = self.window.in_region(region)
+        outputs, index = list(window.outputs), [slice(None)] * len(self.shape)
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            kernel, stride, pad = (sizes[axis - 2] for sizes in self.window[:3])
+            sources = self._sources(axis, start, stop)
+            outputs[axis - 2] = (len(sources) - 1) * stride + kernel
+            lead = start + pad - sources.start * stride
+            index[axis] = slice(lead, lead + stop - start)
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        part.window = window._replace(outputs=tuple(outputs))
+        part.cropped = None if part.shape[2:] == part.window.outputs else tuple(index)
+        return part

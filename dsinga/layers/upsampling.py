@@ -7,14 +7,17 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.job import LayerConf, UpsamplingMethod
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Pixels
 from dsinga.layers.base import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.points import along, by_axis, points_shape
-from dsinga.layers.reach import Reach
+from dsinga.layers.points import along, by_axis, embed, points_shape
+from dsinga.layers.reach import FILL, Reach
+from dsinga.layers.region import Region
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -35,15 +38,16 @@ class Upsampling(Layer):
 
     settings: Conf
     source_count = 1
-    cut = Cut(Connection.kOneToOne)
+    cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
+    cropped: tuple[slice, ...] | None = None  # the points of the result that a part of the layer computes
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         sizes, self.factors = points_shape(self), by_axis(self, "factor", 2)
         self.is_linear = self.settings.method is UpsamplingMethod.kLinear
         larger = (size * factor for size, factor in zip(sizes, self.factors, strict=True))
-        self.shape = (*self.source_shapes[0][:2], *larger)
+        self.shape = self.larger = (*self.source_shapes[0][:2], *larger)
 
     def reach(self) -> tuple[Reach, ...]:
         """Return the points that are repeated; linearly, both neighbours of (j + 1/2) / factor - 1/2."""
@@ -57,11 +61,14 @@ class Upsampling(Layer):
             y = ctx.ops.to_float32(x)
             for axis, factor in enumerate(self.factors):
                 y = interpolate(y, axis + 2, factor, ctx.ops)
-            return Output(ctx.ops.cast_like(y, x))
-        y = ctx.ops.empty((len(x), *self.shape[1:]), x.dtype)
+            return Output(self._crop(ctx.ops.cast_like(y, x)))
+        y = ctx.ops.empty((len(x), *self.larger[1:]), x.dtype)
         for copy in self._copies():
             y[copy] = x
-        return Output(y)
+        return Output(self._crop(y))
+
+    def _crop(self, y: Array) -> Array:
+        return y if self.cropped is None else y[self.cropped]
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -69,6 +76,8 @@ class Upsampling(Layer):
         if not needs[0]:
             return (None,), ()
         dx = ctx.ops.to_float32(grad)
+        if self.cropped is not None:
+            dx = embed(dx, self.cropped, self.larger, ctx.ops)
         if self.is_linear:
             for axis in reversed(range(len(self.factors))):
                 dx = interpolate_grad(dx, axis + 2, self.factors[axis], ctx.ops)
@@ -79,6 +88,20 @@ class Upsampling(Layer):
             for copy in copies:
                 dx += grad[copy]
         return (ctx.ops.cast_like(dx, sources[0]),), ()
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        points = super().source_points(axis, start, stop)
+        return points[points != FILL]  # at the edges of the field a part does what the whole layer does
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = type(self)(self.conf, source_shapes)
+        index = [slice(None)] * len(self.shape)
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            lead = self.source_points(axis, start, stop)[0] * self.factors[axis - 2]
+            index[axis] = slice(start - lead, stop - lead)
+        part.shape = region.part(self.shape)
+        part.cropped = None if part.shape == part.larger else tuple(index)
+        return part
 
     def _copies(self) -> Iterator[tuple[slice, ...]]:
         """Yield the index of each copy of a field in the larger one."""

@@ -12,6 +12,7 @@ from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.base import FLOAT_BYTES, Array, Layer, Shape, as_text
 from dsinga.layers.reach import Reach
+from dsinga.layers.region import Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, output_sizes, padded_sizes, to_image
 from dsinga.ops.types import Sizes
@@ -90,6 +91,14 @@ class Window(NamedTuple):
             Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
             for kernel, stride, pad, extra in zip(self.kernel, self.stride, self.pad, extras, strict=True)
         )
+
+    def in_region(self, region: Region) -> Window:
+        """Return the window of a part whose sources have the padding along the axes of the region."""
+        pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            pad[axis - 2], outputs[axis - 2] = 0, stop - start
+            extra[axis - 2 : axis - 1] = [0] if extra else []
+        return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
 
     def pixels(self, size: Sizes) -> np.ndarray:
         """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""

@@ -9,12 +9,13 @@ from dsinga.layers.base import Layer
 from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.region_connection import RegionJoin, RegionSlice
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.node import Node
 from dsinga.ops.layout import LAST
 from dsinga.ops.types import Shape
 
-PASSING = (Split, SliceLayer, Concate, Bridge, BridgeEnd)  # layers that compute nothing
+PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEnd)  # layers that compute nothing
 
 
 def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:

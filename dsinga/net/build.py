@@ -88,8 +88,10 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
-    """Return the layer's configuration with its own partition_dim, or else the net's."""
-    return layer if layer.partition_dim is not None else layer.replace(partition_dim=conf.partition_dim)
+    """Return the layer's configuration with its own partition_dim and partition_grid, or else the net's."""
+    if layer.partition_dim is not None:
+        return layer
+    return layer.replace(partition_dim=conf.partition_dim, partition_grid=list(conf.partition_grid))
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:

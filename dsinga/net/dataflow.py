@@ -106,6 +106,16 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
     return [mark and need for mark, need in zip(marked, needed, strict=True)]
 
 
+def row_share(layer: Layer, rows: Rows) -> float:
+    """Return the share of a layer's lasting state that a worker with ``rows`` sends; those of all workers are 1.
+
+    Where workers have other points of the same rows, the first one sends all of it.
+    """
+    if layer.region is not None and not layer.region.is_first:
+        return 0.0
+    return (rows.stop - rows.start) / rows.total
+
+
 def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
     """Return all rows of a layer whose batch size is not the net's, as after a kSlice of rows; else None."""
     rows = layer.shape[0]
@@ -206,6 +216,7 @@ def split_layer(layer: Layer, count: int) -> Layer:
         type=LayerType.kSplit,
         srclayers=[layer.name],
         partition_dim=layer.conf.partition_dim,
+        partition_grid=layer.conf.partition_grid,
         location=layer.conf.location,
         split_conf={"num_splits": count},
     )

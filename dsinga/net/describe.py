@@ -113,7 +113,7 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
     """Return a line for each layer that is not cut as the job asks: how it is cut instead, and why."""
     lines = []
     for name, cut in net.cuts.items():
-        how = "whole" if cut.dim == WHOLE_LAYER else ("by rows", "by features")[cut.dim]
+        how = "whole" if cut.dim == WHOLE_LAYER else "by space" if cut.grid else ("by rows", "by features")[cut.dim]
         if cut.reason:
             lines.append(f"{name} is computed {how}: {cut.reason}")
     return lines
@@ -121,6 +121,8 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
 
 def part_text(node: Node) -> str:
     """Return the part of its layer that a node of a partitioned net computes, as "rows 0-31"."""
+    if node.layer.region is not None:
+        return str(node.layer.region)
     if node.layer.columns is not None:
         return f"features {node.layer.columns.start}-{node.layer.columns.stop - 1}"
     if node.rows is not None and node.rows.stop - node.rows.start < node.rows.total:

@@ -15,8 +15,8 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
     Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else
     can run. The backward pass runs in reverse order, which keeps all three rules. The parts of a layer that is cut by
-    rows follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker follows
-    this order, so no two workers can wait for each other.
+    rows or space follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker
+    follows this order, so no two workers can wait for each other.
     """
     groups = _groups(nodes)
     group_of = {position: group for group in groups for position in group}
@@ -49,10 +49,11 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return groups of positions that must follow each other: the parts of a layer cut by rows; others are alone."""
+    """Return groups of positions that must follow each other: the parts of a layer cut by rows or space."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
-        alone = rows is None or rows.stop - rows.start == rows.total or isinstance(layer, BridgeEnd)
+        whole = rows is None or (rows.stop - rows.start == rows.total and layer.region is None)
+        alone = whole or isinstance(layer, BridgeEnd)
         parts.setdefault(position if alone else layer.name, []).append(position)
     return [tuple(group) for group in parts.values()]
 

@@ -14,7 +14,8 @@ from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.labels import makes_labels
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import Place
-from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
+from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
+from dsinga.net.region_redistribution import redistribute_any
 
 
 class LabelRedistribution:
@@ -43,7 +44,7 @@ class LabelRedistribution:
         if target.dim >= FEATURES:
             target = Sharding(WHOLE_LAYER, target.locations)
         if not moves_rows(layer):
-            feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]
+            feature = as_labels(self._features.get(producer) or self._features[Edge(producer.node, 0)])
             if feature.satisfies(target):
                 return {location: NodeOutput(output.node) for location, output in feature.outputs.items()}
         if (producer, target) not in self._as_labels:
@@ -70,12 +71,13 @@ class LabelRedistribution:
                 self._slice_or_join(producer, layer) if moves_rows(layer) else self._extract(producer, layer)
             )
         if (producer, target) not in self._moved:
-            self._moved[producer, target] = redistribute(self._graph, self._as_feature[producer], target)
+            feature = self._as_feature[producer]
+            self._moved[producer, target] = redistribute_any(self._graph, feature, target, str(target))
         return self._moved[producer, target]
 
     def _extract(self, producer: Edge, layer: Layer) -> ShardedFeature:
         """Add layers that turn the labels of ``layer`` into a feature."""
-        feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]
+        feature = as_labels(self._features.get(producer) or self._features[Edge(producer.node, 0)])
         conf = label_conf(f"labels({layer.name})", layer.name)
         labels_layer = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_format.shape)])
         outputs = self._add(labels_layer, layer, feature.outputs)
@@ -113,6 +115,11 @@ class LabelRedistribution:
             node = self._graph.add(connection, Place(location, layer.name), [source], rows=rows)
             added[location] = NodeOutput(node)
         return added
+
+
+def as_labels(feature: ShardedFeature) -> ShardedFeature:
+    """Return how labels are distributed with a feature: where it is cut by space, each worker has those of all rows."""
+    return feature._replace(dim=WHOLE_LAYER, grid=()) if feature.grid else feature
 
 
 def moves_rows(layer: Layer) -> bool:

@@ -11,18 +11,19 @@ from dsinga.job import LayerType
 from dsinga.layers.base import Layer
 from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.context import Columns, Rows
-from dsinga.layers.contract import make_part
+from dsinga.layers.contract import make_part, make_region_part
 from dsinga.layers.declarations import Connection
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net.bridges import mark_bridges
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.execution_order import communication_order
 from dsinga.net.label_redistribution import LabelRedistribution
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node, Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet, Place
-from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
+from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
+from dsinga.net.region_redistribution import needed_shape, redistribute_any, space_sharding
 from dsinga.net.strategy import choose_cuts
 
 
@@ -100,15 +101,14 @@ class _Partitioner:
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
         axis = layer.cut.axis if cut.dim == FEATURES else cut.dim
-        whole_sources = cut.dim == FEATURES and layer.cut.connection is Connection.kOneToAll
-        target = Sharding(WHOLE_LAYER if whole_sources else axis, locations)
+        targets = [self._target(node, cut, locations, k) for k in range(len(edges))]
         sources = [
-            self._labels.redistribute(edge, target) if edge.labels else self._redistribute(edge, target)
-            for edge in edges
+            self._labels.redistribute(edge, target) if edge.labels else self._redistribute(edge, target, layer.name)
+            for edge, target in zip(edges, targets, strict=True)
         ]
         positions = {}
         for part, location in enumerate(locations):
-            part_layer = self._part_layer(node, cut, part)
+            part_layer = self._part_layer(node, cut, part, targets)
             names = self._name_params(node, part_layer, part)
             total = layer.shape[0]
             rows = self.graph.rows(total)[part] if cut.dim == ROWS else Rows(0, total, total)
@@ -119,25 +119,43 @@ class _Partitioner:
             while part != WHOLE_FEATURE and name in self.net.positions:  # keys of bridges must be unique
                 name += "'"
             part_outputs = {location: NodeOutput(number, part) for location, number in positions.items()}
-            self._features[Edge(position, part)] = ShardedFeature(name, shape, axis, part_outputs)
+            self._features[Edge(position, part)] = ShardedFeature(name, shape, axis, part_outputs, cut.grid)
 
-    def _redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
+    def _target(self, node: Node, cut: LayerCut, locations: tuple[int, ...], source: int) -> Sharding:
+        """Return the sharding that the parts of a layer need of the source of this index."""
+        layer = node.layer
+        if cut.grid and source == layer.labels.source:
+            return Sharding(WHOLE_LAYER, locations)
+        if cut.grid:
+            return space_sharding(layer, cut, layer.source_shapes[source])
+        whole_sources = cut.dim == FEATURES and layer.cut.connection is Connection.kOneToAll
+        axis = layer.cut.axis if cut.dim == FEATURES else cut.dim
+        return Sharding(WHOLE_LAYER if whole_sources else axis, locations)
+
+    def _redistribute(self, edge: Edge, target: Sharding, purpose: str) -> Mapping[int, NodeOutput]:
         """Return the node output that gives each worker the feature of ``edge``; layers with one target share it."""
         if self._features[edge].satisfies(target):
             return self._features[edge].outputs
         if self.net.nodes[edge.node].layer.conf.type is LayerType.kSplit:
             edge = Edge(edge.node, 0)  # its parts are all the same feature
         if (edge, target) not in self._redistributed:
-            self._redistributed[edge, target] = redistribute(self.graph, self._features[edge], target)
+            feature = self._features[edge]
+            self._redistributed[edge, target] = redistribute_any(self.graph, feature, target, purpose)
         return self._redistributed[edge, target]
 
-    def _part_layer(self, node: Node, cut: LayerCut, part: int) -> Layer:
+    def _part_layer(self, node: Node, cut: LayerCut, part: int, targets: Sequence[Sharding]) -> Layer:
         """Return the layer that computes this part of the layer of ``node``."""
         layer = node.layer
         if cut.dim == ROWS and self.gather and type(layer) is InnerProduct and self._gather_sends_less(node):
             layer = copy.copy(layer)
             layer.gathers = True
             self.gathered.update(node.params)
+        if cut.grid:
+            shapes = [
+                shape if k == layer.labels.source else needed_shape(shape, target, part)
+                for k, (shape, target) in enumerate(zip(layer.source_shapes, targets, strict=True))
+            ]
+            return make_region_part(layer, shapes, cut_regions(layer.shape, cut.dim, cut.grid)[part])
         if cut.dim != FEATURES:
             return layer
         columns = self._columns(layer, part)

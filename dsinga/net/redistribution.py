@@ -16,6 +16,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Rows
+from dsinga.layers.region import PointRun
 from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node
@@ -32,15 +33,22 @@ class NodeOutput(NamedTuple):
 class Sharding(NamedTuple):
     """The distribution of a feature over workers: cut along the axis ``dim``, or (WHOLE_LAYER) whole at each.
 
-    Axis 0 has the rows; those of features are 1, and 2 of layers that compute sequences.
+    Axis 0 has the rows; those of features are 1, and 2 of layers that compute sequences. With a ``grid`` the feature is
+    cut by space, into as many parts as it says along each of the axes from ``dim`` on. ``needs`` then has the points
+    that each part needs, by axis, where these are not its own; points of padding are ``fill``.
     """
 
     dim: int
     locations: tuple[int, ...]
+    grid: tuple[int, ...] = ()
+    needs: tuple[tuple[tuple[PointRun, ...], ...], ...] = ()
+    fill: float = 0.0
 
     def __str__(self) -> str:
         if self.dim == WHOLE_LAYER:
             return "all" if len(self.locations) > 1 else f"all@{self.locations[0]}"
+        if self.grid:
+            return "points"
         return ("rows", "features", "features of steps")[self.dim]
 
 
@@ -51,10 +59,13 @@ class ShardedFeature(NamedTuple):
     shape: Shape
     dim: int
     outputs: Mapping[int, NodeOutput]
+    grid: tuple[int, ...] = ()
 
     def satisfies(self, target: Sharding) -> bool:
         """Whether every worker of ``target`` already has what it needs of the feature."""
-        return self.dim == target.dim and (self.dim != WHOLE_LAYER or set(target.locations) <= self.outputs.keys())
+        if (self.dim, self.grid) != (target.dim, target.grid) or target.needs:
+            return False
+        return self.dim != WHOLE_LAYER or set(target.locations) <= self.outputs.keys()
 
 
 class GraphBuilder:
@@ -99,7 +110,8 @@ def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding)
         for destination, (sent_output, sent_shape) in sent.items():
             arrived = sent_output
             if destination != location:
-                arrived = _bridge(graph, feature, target, sent_output, sent_shape, location, destination)
+                key = f"{feature.name}:{target}@{location}-{destination}"
+                arrived = add_bridge(graph, feature, key, sent_output, sent_shape, location, destination)
             arriving[destination].append((arrived, sent_shape))
     return {destination: _join(graph, feature, target, destination, parts) for destination, parts in arriving.items()}
 
@@ -114,28 +126,29 @@ def _cut_for_destinations(
     layer: Layer
     if target.dim == WHOLE_LAYER:
         settings = Split.Conf(num_splits=len(destinations))
-        layer = Split(_conf(LayerType.kSplit, feature, target, split_conf=settings), [shape])
+        layer = Split(connection_conf(LayerType.kSplit, feature, target, split_conf=settings), [shape])
     else:
         slice_conf = SliceLayer.Conf(slice_dim=target.dim, num_slices=len(destinations))
-        conf = _conf(LayerType.kSlice, feature, target, slice_conf=slice_conf)
+        conf = connection_conf(LayerType.kSlice, feature, target, slice_conf=slice_conf)
         layer = SliceLayer.of(conf, shape, target.dim, graph.bounds(feature.shape, target.dim))
-    node = graph.add(layer, Place(location, feature.name), [output], rows=_rows(graph, feature, feature.dim, location))
+    node = graph.add(
+        layer, Place(location, feature.name), [output], rows=rows_at(graph, feature, feature.dim, location)
+    )
     return {destination: (NodeOutput(node, k), layer.part_shapes[k]) for k, destination in enumerate(destinations)}
 
 
-def _bridge(
+def add_bridge(
     graph: GraphBuilder,
     feature: ShardedFeature,
-    target: Sharding,
+    key: str,
     output: NodeOutput,
     shape: Shape,
     location: int,
     destination: int,
 ) -> NodeOutput:
     """Add a pair of bridge layers between two workers; whether a gradient comes back is decided later."""
-    key = f"{feature.name}:{target}@{location}-{destination}"
-    src = BridgeSrc(_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key)
-    dst = BridgeDst(_conf(LayerType.kBridgeDst, feature, key), shape, location, key)
+    src = BridgeSrc(connection_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key)
+    dst = BridgeDst(connection_conf(LayerType.kBridgeDst, feature, key), shape, location, key)
     rows = Rows(0, feature.shape[0], feature.shape[0])
     sent = graph.add(src, Place(location, feature.name), [output], rows=rows)
     return NodeOutput(graph.add(dst, Place(destination, feature.name), [NodeOutput(sent)], rows=rows))
@@ -152,20 +165,20 @@ def _join(
     if len(parts) == 1:
         return parts[0][0]
     settings = Concate.Conf(concate_dim=feature.dim, num_concates=len(parts))
-    conf = _conf(LayerType.kConcate, feature, target, concate_conf=settings)
+    conf = connection_conf(LayerType.kConcate, feature, target, concate_conf=settings)
     layer = Concate(conf, [shape for _, shape in parts])
-    rows = _rows(graph, feature, target.dim, destination)
+    rows = rows_at(graph, feature, target.dim, destination)
     outputs = [output for output, _ in parts]
     return NodeOutput(graph.add(layer, Place(destination, feature.name), outputs, rows=rows))
 
 
-def _rows(graph: GraphBuilder, feature: ShardedFeature, dim: int, location: int) -> Rows:
+def rows_at(graph: GraphBuilder, feature: ShardedFeature, dim: int, location: int) -> Rows:
     """Return the rows of the feature that a worker has if it is cut along ``dim``."""
     total = feature.shape[0]
     return graph.rows(total)[location] if dim == ROWS else Rows(0, total, total)
 
 
-def _conf(type: LayerType, feature: ShardedFeature, purpose: Sharding | str, **settings: Any) -> LayerConf:
+def connection_conf(type: LayerType, feature: ShardedFeature, purpose: Sharding | str, **settings: Any) -> LayerConf:
     """Return the configuration of a connection layer, named after its kind, the feature and its purpose."""
     kind = {"kSplit": "split", "kSlice": "slice", "kConcate": "concate", "kBridgeSrc": "send", "kBridgeDst": "receive"}
     name = purpose if isinstance(purpose, str) else f"{feature.name}:{purpose}"

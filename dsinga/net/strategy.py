@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from dsinga.layers.base import Layer
 from dsinga.layers.declarations import Connection
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 
@@ -74,11 +75,11 @@ def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> Lay
 
 def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut:
     """Return the cut of a layer on its own, without regard to the layers that share its params."""
-    location, dim = layer.conf.location, layer.conf.partition_dim or ROWS
+    location, dim, grid = layer.conf.location, layer.conf.partition_dim or ROWS, tuple(layer.conf.partition_grid)
     if isinstance(requested, LayerCut):
         if requested.dim == WHOLE_LAYER:
             return LayerCut(WHOLE_LAYER, requested.location)
-        dim = requested.dim
+        dim, grid = requested.dim, requested.grid
     elif requested is not None:
         dim = requested
     elif location is not None:
@@ -87,6 +88,8 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
         return LayerCut(WHOLE_LAYER, location)
     if dim == WHOLE_LAYER:
         return LayerCut(WHOLE_LAYER)
+    if dim >= SPACE:
+        return _cut_by_space(layer, parts, dim, grid)
     reason = _gathered_because(layer) if dim == FEATURES else ""
     if dim == FEATURES and not reason:
         _check_length(layer, layer.shape[layer.cut.axis], parts, "features")
@@ -96,6 +99,40 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
         return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because)
     _check_length(layer, layer.shape[0], parts, "rows")
     return LayerCut(ROWS, reason=reason)
+
+
+def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> LayerCut:
+    """Return the cut by space of a layer, or, with the reason, by rows, or whole where there are too few rows."""
+    if parts == 1:
+        grid = (1,) * len(grid)
+    if grid and math.prod(grid) != parts:
+        raise layer.fail(
+            f"partition_grid {' x '.join(map(str, grid))} is for {math.prod(grid)} workers, but the group has {parts}",
+            field="partition_grid",
+        )
+    grid = grid or (parts,)
+    reason = space_fault(layer, dim, grid)
+    if not reason:
+        return LayerCut(dim, grid=grid)
+    if layer.cut.whole_because or layer.shape[0] < parts:
+        return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because or f"{reason}, and the batch has too few rows")
+    return LayerCut(ROWS, reason=reason)
+
+
+def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
+    """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim`` on, "" where it can."""
+    if not layer.cut.by_space:
+        return layer.cut.gathered_because if layer.cut.connection is None else "needs all points of a row"
+    axes = range(dim, dim + len(grid))
+    sources = [shape for k, shape in enumerate(layer.source_shapes) if k != layer.labels.source]
+    if len(layer.shape) <= axes[-1]:
+        return f"has no dimension {axes[-1]}"
+    if any(len(shape) != len(layer.shape) for shape in sources):
+        return "has other axes than its source"
+    for axis, parts in zip(axes, grid, strict=True):
+        if min(shape[axis] for shape in (layer.shape, *sources)) < parts:
+            return f"has fewer points along dimension {axis} than workers"
+    return ""
 
 
 def _gathered_because(layer: Layer) -> str:
@@ -164,8 +201,9 @@ def _agree_on_state(net: NeuralNet, cuts: dict[str, LayerCut]) -> bool:
                 users.setdefault(name, []).append(node.layer.name)
     changed = False
     for name, layers in users.items():
-        if len({(cuts[layer].dim, cuts[layer].location) for layer in layers}) > 1:
-            location = next(cuts[layer].location for layer in layers if cuts[layer].dim == WHOLE_LAYER)
+        if len({cuts[layer]._replace(reason="") for layer in layers}) > 1:
+            whole = (cuts[layer].location for layer in layers if cuts[layer].dim == WHOLE_LAYER)
+            location = next(whole, 0)
             reason = f"shares its state {name!r} with a layer that is not cut alike"
             for layer in layers:
                 if cuts[layer][:2] != (WHOLE_LAYER, location):

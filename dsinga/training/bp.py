@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.layers.base import Array
+from dsinga.layers.base import Array, Layer
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import add_layer_note, check_gradients
 from dsinga.layers.declarations import ParamSpec
 from dsinga.net import NeuralNet, Stage
-from dsinga.net.dataflow import WHOLE_FEATURE
+from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.registry import register
@@ -101,7 +101,8 @@ def back_propagate(
                 raise
         for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
-                sums[name] = new_state(output.state.get(role), params[k], stage.layer.params[k], layer_ctx)
+                spec = stage.layer.params[k]
+                sums[name] = new_state(output.state.get(role), params[k], spec, stage.layer, layer_ctx)
         for name in stage.completes:
             if name in net.static:
                 continue
@@ -151,7 +152,7 @@ def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]
     return add(first, second)
 
 
-def new_state(new: Array | None, old: Array, spec: ParamSpec, ctx: Context) -> Array:
+def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:
     """Return the array that a part of a batch pushes for a lasting state, so that the parts' arrays add up to it.
 
     That is the part's share of the new state, or of the old one where the layer returned none. For a state by rows it
@@ -159,7 +160,7 @@ def new_state(new: Array | None, old: Array, spec: ParamSpec, ctx: Context) -> A
     """
     if spec.by_rows:
         return with_zero_rows(old.copy() if new is None else new, spec, ctx)
-    share = (ctx.rows.stop - ctx.rows.start) / ctx.rows.total
+    share = row_share(layer, ctx.rows)
     if new is None:
         return old * share
     return new if share == 1.0 else new * share

@@ -72,7 +72,7 @@ def forward_pass(
                 params_by_name[name] = values[name]
         if has_bf16:
             sources = sources_of_layer(layer, sources, ctx)
-        layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows)
+        layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows, layer.region is not None)
         if stage.recompute:
             layer_ctx = layer_ctx.repeatable()
         params = [params_by_name[name] for name in stage.params]

@@ -37,7 +37,7 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
     batch has more rows than those of ``reader``, so that the net needs no more memory, except where one worker of the
     group would be left without rows. Raises UserError if there are fewer records than workers.
     """
-    records, workers = len(reader), len(reader.parts)
+    records, workers = len(reader), min(len(reader.parts), reader.batchsize)  # fewer rows where points are cut
     if records < workers:
         store = next(iter(reader.stores.values()))
         raise UserError(

@@ -181,7 +181,9 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     count = job.micro_batches if phase is Phase.kTrain else 1
     size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
-    return BatchReader(stores, infos, sampler, _cut(first, size, workers, count), groups, count, augmentations)
+    return BatchReader(
+        stores, infos, sampler, _cut(first, size, workers, count, job.neuralnet.by_space), groups, count, augmentations
+    )
 
 
 def _by_length(
@@ -336,15 +338,16 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
         )
 
 
-def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int) -> tuple[Rows, ...]:
+def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, by_space: bool) -> tuple[Rows, ...]:
     """Return the rows of each worker of a batch that is computed at once, or of the first of several micro-batches.
 
-    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker.
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. Of a net that is cut by space
+    some workers may have none: they compute points of the others' rows.
     """
     sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
     if len(sizes) == 1:
-        if batchsize < workers:
+        if batchsize < workers and not by_space:
             fewer = "" if micro_batches == 1 else ", fewer micro_batches"
             raise where.error(
                 f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "

@@ -17,6 +17,7 @@ from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.context import PassObserver, Peers
 from dsinga.net import NeuralNet
+from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
@@ -134,8 +135,8 @@ class GroupWorker:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
-            start, stop, total = node.rows or self._rows(Phase.kTrain)
-            shares.update((name, (stop - start) / total) for name in node.params if name in shares)
+            share = row_share(node.layer, node.rows or self._rows(Phase.kTrain))
+            shares.update((name, share) for name in node.params if name in shares)
         return shares
 
     def train(self, start: int, stop: int) -> RoundReport:

@@ -102,7 +102,7 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, expected):
         ("pooling_conf { pad: -1 }", "pad must be in [0, 32767], not -1"),
         ("dummy_conf { shape: [3, 0] }", "shape must be at least 1, not 0"),
         ("lrn_conf { local_size: 4 }", "local_size is 4; give an odd number, for as many channels on either side"),
-        ("partition_dim: 7", "partition_dim must be in [-1, 1], not 7"),
+        ("partition_dim: 7", "partition_dim must be in [-1, 4], not 7"),
         ("store_conf { batchsize: 3 }", 'store_conf needs a path: "..."'),
         ("param { init { } }", "ParamGenConf needs its type (kConstant, kGaussian, kUniform, ...) or a user_type"),
         ("param { init { type: kUniform low: 1 high: 0 } }", "low: 1.0 is above high: 0.0"),

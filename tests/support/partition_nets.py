@@ -304,6 +304,7 @@ INFOS = {
     "grid": RecordInfo((2, 6, 5), BATCH, label_shape=(5, 6, 5), label_dtype=np.float32),
 }
 TOO_NARROW = (
+    "normal",
     "words",
     "lengths",
     "embed",
@@ -354,6 +355,11 @@ def mixed(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
     return cut_by((0, 1, -1)[choice])(number, count, conf, parts)
 
 
+def blocks(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
+    """Cut fields by space along both axes."""
+    return conf.replace(partition_dim=2, partition_grid=[2, parts // 2] if parts % 2 == 0 else [1, parts])
+
+
 STRATEGIES: dict[str, Placing] = {
     "rows": cut_by(0),
     "features": cut_by(1),
@@ -362,6 +368,8 @@ STRATEGIES: dict[str, Placing] = {
     "hybrid": hybrid,
     "mixed": mixed,
 }
+
+SPACE: dict[str, Placing] = {"stripes": cut_by(2), "columns": cut_by(3), "blocks": blocks}
 
 
 def net_of(
@@ -373,7 +381,7 @@ def net_of(
     """
     conf = loads(f"neuralnet {{ {NETS[name]} }}", f"{name}.conf").neuralnet
     count = len(conf.layer)
-    layers = [STRATEGIES[strategy](number, count, layer, parts) for number, layer in enumerate(conf.layer)]
+    layers = [(STRATEGIES | SPACE)[strategy](number, count, layer, parts) for number, layer in enumerate(conf.layer)]
     infos = {layer.name: INFOS[layer.name] for layer in layers if layer.name in INFOS}
     if micro_batches:
         layers = [

@@ -68,8 +68,11 @@ def run_partitioned(
             return dict(pushes), reported
 
         done = run_in_threads(cut, ops or kernels(values), iterate, seed=3, step=step, rows=rows)
-        whole: Values = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
+        static = cut.whole.static
+        whole: Values = {name: np.full_like(array, np.nan) for name, array in values.items() if name not in static}
         for name, part in cut.parts.items():
+            if part.param in static:
+                continue
             users = tuple(worker for worker, (pushed, _) in enumerate(done) if name in pushed)
             assert users == part.users, f"{name} is pushed by {users}, not by its users {part.users}"
             shares = [done[worker][0][name].reshape(part.shape) for worker in users]
@@ -97,7 +100,9 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch], ops: Ops
         gradients.append(
             {name: np.asarray(gradient).reshape(net.params[name].shape) for name, gradient in pushed.items()}
         )
-        params = {name: apply(net.params[name].trainable, params[name], gradients[-1][name]) for name in params}
+        params.update(
+            {name: apply(net.params[name].trainable, params[name], pushed) for name, pushed in gradients[-1].items()}
+        )
     return Run(params, gradients, metrics)
 
 
@@ -142,12 +147,12 @@ def records_for(net: NeuralNet, batch: Batch, rows: Rows) -> dict[str, Records]:
 def initial(net: NeuralNet, dtype: type = np.float64, seed: int = 0) -> Values:
     """Return small params, positive where the layer fills them with ones (scales and variances)."""
     rng = np.random.default_rng(seed)
-    return {
-        name: (
-            rng.uniform(-0.5, 0.5, param.shape) * (0.2 if np.any(param.spec.initial) else 1) + param.spec.initial
-        ).astype(dtype)
-        for name, param in net.params.items()
-    }
+    params = {}
+    for name, param in net.params.items():
+        first = param.spec.initial
+        numbers = rng.uniform(-0.5, 0.5, param.shape) * (0.2 if np.any(first) else 1)
+        params[name] = (numbers + first).astype(dtype)
+    return params
 
 
 def batches_of(net: NeuralNet, count: int, classes: int, dtype: type = np.float64, seed: int = 0) -> list[Batch]:

@@ -9,7 +9,7 @@ from dsinga.job import Phase
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import register
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
@@ -58,7 +58,7 @@ def test_a_state_of_all_features_is_not_counted_once_for_each_part_of_them():
         layer("loss", "kSoftmaxLoss", "b", "data"),
     )  # fmt: skip
     cut = partition(net, 2)
-    assert cut.cuts["level"] == (ROWS, 0, "keeps a state of all features")
+    assert cut.cuts["level"] == LayerCut(ROWS, 0, "keeps a state of all features")
     check(net, cut)
 
 
@@ -89,7 +89,7 @@ def test_another_phase_does_not_cut_layers_that_training_does_not_cut():
     train = partition(build(a, rows), 2)
     axes = {part.param: part.axis for part in train.parts.values()}
     cut = partition(build(a, features, phase=Phase.kTest), 2, axes=axes)
-    assert cut.cuts["b"] == (ROWS, 0, "training leaves its param 'b_weight' whole")
+    assert cut.cuts["b"] == LayerCut(ROWS, 0, "training leaves its param 'b_weight' whole")
     assert cut.parts.keys() == train.parts.keys()
 
 
