@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsinga.cluster.inference.field_prediction import predict_dataset
-from dsinga.data.fields.definition import EDGES, WindowDefinition
+from dsinga.data.fields.definition import EDGES, WindowDefinition, define_windows
 from dsinga.engine import field_tiles
 from dsinga.errors import UserError
 from dsinga.models.blocks import layer
@@ -204,3 +204,20 @@ def test_a_layer_that_does_not_fit_the_targets_is_refused() -> None:
         predict_dataset(job, params, "ends", dataset, definition=definition)
     with pytest.raises(UserError, match="windows have no targets"):
         predict_dataset(job, params, "end", dataset, definition=definition.replace(targets=()))
+
+
+def test_volumes_of_three_axes_of_space(small_tiles: None) -> None:
+    dataset = make_dataset(time=3, latitude=19, longitude=20)
+    volumes = dataset.z.rename(level="depth").drop_vars("depth").pad(depth=(0, 11), mode="wrap").to_dataset()
+    sizes = {"time": 1, "depth": 8, "latitude": 8, "longitude": 8}
+    context = {"depth": 1, "latitude": 2, "longitude": (2, 1)}
+    definition = define_windows(
+        inputs="z", targets="z", input_dims=sizes, context=context, edges=dict.fromkeys(context, "reflect")
+    )
+    kernel = {"kernel_x": 4, "kernel_y": 5, "kernel_z": 3}
+    end = layer("end", "kConvolution", "data", convolution_conf={"num_filters": 1, **kernel})
+    job = make_job([end])
+    params = make_params(job, definition, volumes)
+    predicted = predict_dataset(job, params, "end", volumes.chunk(latitude=7), definition=definition)
+    assert [len(sizes) for sizes in predicted.z.chunks] == [1, 1, 3, 1]
+    np.testing.assert_array_equal(predicted.z, whole_fields(job, params, definition, volumes)[:, 0])
