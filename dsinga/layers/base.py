@@ -132,6 +132,13 @@ class Layer(ABC):
         """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
         return conf.store_conf
 
+    def take_region(self, records: Records) -> Records:
+        """Return the records of an input layer that is cut by space without the points that this part does not need.
+
+        The thread that reads ahead calls this, so that batches that wait take no more memory than their part.
+        """
+        return records
+
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         """Start to copy the records of an input layer to the device, and return them.
 
