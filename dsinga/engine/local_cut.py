@@ -205,8 +205,10 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
 
 def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Return the whole feature of a layer cut by space."""
-    shape, cut, first = net.whole.layer(name).shape, net.cuts[name], outputs[0][name]
-    joined = np.empty((len(first), *shape[1:]), first.dtype)
+    layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
+    rows, shape = len(first), layer.field_shape
+    joined = np.empty((rows, *shape[1:]), first.dtype)
     for region, features in zip(cut_regions(shape, cut.dim, cut.grid), outputs, strict=True):
-        region.of(joined)[...] = features[name]
-    return joined
+        part = region.of(joined)
+        part[...] = features[name].reshape(part.shape)
+    return joined.reshape(rows, *layer.shape[1:])

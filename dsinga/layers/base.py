@@ -132,6 +132,13 @@ class Layer(ABC):
         """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
         return conf.store_conf
 
+    def take_region(self, records: Records) -> Records:
+        """Return the records of an input layer that is cut by space without the points that this part does not need.
+
+        The thread that reads ahead calls this, so that batches that wait take no more memory than their part.
+        """
+        return records
+
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         """Start to copy the records of an input layer to the device, and return them.
 
@@ -219,6 +226,15 @@ class Layer(ABC):
         """
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
+
+    @property
+    def field_shape(self) -> Shape:
+        """The shape (B, C, ...) whose points are cut by space: that of the feature, if this is no other view of it."""
+        return self.shape
+
+    def counted_rows(self, rows: int) -> int:
+        """Return how many of ``rows`` this layer counts in metrics: each once, whatever points of it others compute."""
+        return rows if self.region is None or self.region.is_first else 0
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""

@@ -96,11 +96,11 @@ def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Regio
     part = layer.region_part(region, source_shapes)
     check_layer(part)
     part.region = region
-    cls, expected = type(layer), region.part(layer.shape)
-    if part.shape != expected:
+    cls, expected = type(layer), region.part(layer.field_shape)
+    if part.field_shape != expected:
         raise layer.fail(
-            f"{cls.__name__}.region_part must make {as_text(layer.shape)} into {as_text(expected)}, not "
-            f"{as_text(part.shape)}; define it, or leave by_space out of its cut"
+            f"{cls.__name__}.region_part must make {as_text(layer.field_shape)} into {as_text(expected)}, not "
+            f"{as_text(part.field_shape)}; define it, or leave by_space out of its cut"
         )
     if part.params != layer.params:
         raise layer.fail(f"{cls.__name__} has other params in a region; leave by_space out of its cut")

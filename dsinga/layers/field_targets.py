@@ -103,11 +103,20 @@ class FieldTargets:
         row, channel, point = (int(index) for index in places[0])
         value = "NaN" if np.isnan(values[row, channel, point]) else "infinite"
         remedy = "" if self.masked else "set masked: true to leave out points that are NaN, or "
-        where = f" at point {tuple(int(index) for index in np.unravel_index(point, space))}" if space else ""
+        where = f" at point {place_of(self.layer, point, space)}" if space else ""
         raise self.layer.fail(
             f"the target by {self.layer.source_name(1)} is {value} in row {ctx.rows.start + row} of the batch, channel "
             f"{channel}{where}; {remedy}put a number in its place"
         )
+
+
+def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
+    """Return the place, in the whole field, of a point of the part of the shape ``space`` that a layer computes."""
+    place = [int(index) for index in np.unravel_index(point, space)]
+    if layer.region is not None:
+        for axis, (start, *_) in zip(layer.region.axes, layer.region.ranges, strict=True):
+            place[axis - 2] += start
+    return tuple(place)
 
 
 def field_targets(layer: Layer) -> FieldTargets | None:

@@ -57,6 +57,19 @@ class RecordInput(Layer):
                 for array in (self.mean, self.std)
             )
 
+    def take_region(self, records: Records) -> Records:
+        return records if self.region is None else records._replace(data=self._part(records.data).copy(order="K"))
+
+    def _part(self, data: Any) -> Any:
+        """Return records as fields (B, C, ...), as a view; of a layer cut by space the region of each."""
+        if self.region is not None and data.shape[1:] == self.shape[1:]:  # by take_region
+            return data
+        if data.shape[1:] != self.record:
+            data = data.reshape(len(data), *self.record)
+        if self.channels_last:
+            data = to_image(data)  # whose memory is as kernels take it
+        return data if self.region is None else self.region.of(data)
+
     def send_ahead(self, records: Records, ops: Ops) -> Records:
         return records if self._are_codes(records.data) else records._replace(data=ops.upload(records.data))
 
@@ -67,12 +80,7 @@ class RecordInput(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
         data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
-        if data.shape[1:] != self.record:
-            data = data.reshape(len(data), *self.record)
-        if self.channels_last:
-            data = to_image(data)  # a view, whose memory is as kernels take it
-        if self.region is not None:
-            data = self.region.of(data)
+        data = self._part(data)
         if self._are_codes(data):
             return Output(data, labels=records.labels)
         unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim not in LAST

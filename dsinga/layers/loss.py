@@ -115,9 +115,14 @@ class DifferenceLoss(PairLoss):
 
     settings: Any
     source_kind = SourceKind.kVectors
+    cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
     steepness: ClassVar[int] = 1
     """The derivative of the loss, as a multiple of ``_slopes``."""
     targets: FieldTargets | None = None
+
+    @property
+    def field_shape(self) -> Shape:
+        return self.source_shapes[0]
 
     def check_sizes(self) -> None:
         self.targets = field_targets(self)
@@ -149,7 +154,7 @@ class DifferenceLoss(PairLoss):
             loss = weighted_sum(self._losses(difference, ctx, points), weights, self.settings.scale)
         if not ctx.training and isinstance(loss, float) and not math.isfinite(loss):
             self.check_sources(sources, ctx)  # training does so itself
-        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
+        return Output(difference, metrics={"loss": (loss, self.counted_rows(difference.shape[0]))})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,8 +13,10 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Layer, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels
+from dsinga.layers.field_targets import place_of
 from dsinga.layers.label import required_labels
 from dsinga.layers.loss import WEIGHTS, check_weights, weights_of
+from dsinga.layers.region import Region
 
 WEIGHTED = "whether the last channel of the labels has a weight for each point"
 
@@ -39,7 +42,7 @@ class PointClasses(Layer):
     settings: Any
     source_count = 2
     labels = Labels(source=1, floats=True)
-    cut = Cut(gathered_because="compares all classes of a point")
+    cut = Cut(gathered_because="compares all classes of a point", by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -53,16 +56,29 @@ class PointClasses(Layer):
         if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
             self._check(self.source_shapes[1])
 
+    @property
+    def whole_space(self) -> Shape:
+        """The points of the labels, which are those of whole rows."""
+        return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part that takes labels of whole rows, and compares a region of them."""
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        part.space = part.shape[2:]
+        part.points = math.prod(part.space)
+        return part
+
     def _check(self, labels: Shape) -> None:
         """Raise UserError for labels of another shape than a class, and perhaps a weight, for each point."""
-        channels = 1 + self.settings.weighted
-        if labels[1:] == (channels, *self.space) or (channels == 1 and labels[1:] == self.space):
+        channels, space = 1 + self.settings.weighted, self.whole_space
+        if labels[1:] == (channels, *space) or (channels == 1 and labels[1:] == space):
             return
         assert self.labels.source is not None
         raise self.fail(
-            f"takes a class for each of {as_text(self.space)} points{', and its weight' * self.settings.weighted}, but "
+            f"takes a class for each of {as_text(space)} points{', and its weight' * self.settings.weighted}, but "
             f"the labels of {self.source_name(self.labels.source)} are {as_text(labels[1:])} a row; give labels "
-            f"{as_text(('batch', channels, *self.space))}",  # type: ignore[arg-type]
+            f"{as_text(('batch', channels, *space))}",  # type: ignore[arg-type]
             field="srclayers",
         )
 
@@ -70,14 +86,17 @@ class PointClasses(Layer):
         """Return the labels of all points; raise UserError, with row and point, for a label that is no class."""
         labels = required_labels(self, labels)
         self._check(labels.shape)
-        given = labels.reshape(len(labels), 1 + self.settings.weighted, self.points)
+        given = labels.reshape(len(labels), 1 + self.settings.weighted, *self.whole_space)
+        if self.region is not None:
+            given = self.region.of(given)
+        given = given.reshape(len(labels), 1 + self.settings.weighted, self.points)
         codes = given[:, 0]
         if codes.dtype.kind == "f":
             codes = np.where(np.isnan(codes), -1, codes)
         wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
         if wrong.any():
             row, point = (int(index) for index in np.argwhere(wrong)[0])
-            place = tuple(int(index) for index in np.unravel_index(point, self.space))
+            place = place_of(self, point, self.space)
             raise self.fail(
                 f"label {codes[row, point]:g} in row {ctx.rows.start + row} of the batch at point {place} is none of "
                 f"its {self.count} classes (0 to {self.count - 1}, or -1 and NaN for masked points); give the layer "

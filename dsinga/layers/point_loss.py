@@ -42,7 +42,7 @@ class FieldSoftmaxLoss(PointClasses):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = self.point_labels(sources[1], ctx)
         classes, weights = self.placed(labels, sources, ctx)
-        scores, rows = self.to_points(sources[0]), len(sources[0])
+        scores, rows = self.to_points(sources[0]), self.counted_rows(len(sources[0]))
         if weights is None:
             p, loss, hits = ctx.ops.softmax_loss(scores, classes, 1)
             metrics = {"loss": (loss * self.settings.scale, rows), "accuracy": (hits, len(classes))}
@@ -108,12 +108,20 @@ class DiceLoss(PointClasses):
         scores, rows = self.to_points(sources[0]), len(sources[0])
         p = ctx.ops.sigmoid(scores) if self.channels == 1 else ctx.ops.softmax(scores)
         target = self._target(classes, weights, p, ctx)
-        shared = 2 * self._sums(p * target, rows) + self.settings.smooth
-        both = self._sums(target, rows) + self.settings.smooth
-        both = both + self._sums(p if weights is None else p * weights[:, None].astype(p.dtype, copy=False), rows)
-        loss = (1 - shared / both).sum() * (self.settings.scale / self.channels)
+        overlap, labelled = self._sums(p * target, rows), self._sums(target, rows)
+        predicted = self._sums(p if weights is None else p * weights[:, None].astype(p.dtype, copy=False), rows)
+        if self.region is not None:
+            overlap, labelled, predicted = self._all_points((overlap, labelled, predicted), ctx)
+        shared, both = 2 * overlap + self.settings.smooth, labelled + self.settings.smooth + predicted
+        counted = self.counted_rows(rows)
+        loss = (1 - shared / both)[:counted].sum() * (self.settings.scale / self.channels)
         saved = (classes, weights, shared, both) if ctx.training else None
-        return Output(self.from_points(p), saved=saved, metrics={"loss": (loss, rows)})
+        return Output(self.from_points(p), saved=saved, metrics={"loss": (loss, counted)})
+
+    def _all_points(self, sums: Sequence[Array], ctx: Context) -> list[Array]:
+        """Return the sums over all points of rows, of which this worker has a region."""
+        stacked = np.stack([ctx.ops.to_numpy(array) for array in sums])
+        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.feature", stacked)]
 
     def _target(self, classes: Array, weights: Array | None, like: Array, ctx: Context) -> Array:
         """Return w·t as a new array (B·P, K) of the dtype of ``like``."""

@@ -30,6 +30,11 @@ class Region(NamedTuple):
         return self.number == 0
 
     @property
+    def share(self) -> float:
+        """The share of the points of the field."""
+        return math.prod((stop - start) / total for start, stop, total in self.ranges)
+
+    @property
     def axes(self) -> range:
         """The axes that are cut."""
         return range(self.axis, self.axis + len(self.ranges))

@@ -11,6 +11,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.layers.base import Arrays, Output, Shape
 from dsinga.layers.composed_metrics import Figures, Sums, composed_metric
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.declarations import Cut
 from dsinga.layers.metric_state import ArraySum
 from dsinga.layers.point_classes import WEIGHTED, PointClasses
 from dsinga.registry import register
@@ -36,6 +37,7 @@ class SegmentationScore(PointClasses):
 
     settings: Conf
     is_output = True
+    cut = Cut(gathered_because="chooses among all classes of a point")
     metric_names = ("mean_iou", "dice", "pixel_accuracy")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

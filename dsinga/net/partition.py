@@ -155,7 +155,7 @@ class _Partitioner:
                 shape if k == layer.labels.source else needed_shape(shape, target, part)
                 for k, (shape, target) in enumerate(zip(layer.source_shapes, targets, strict=True))
             ]
-            return make_region_part(layer, shapes, cut_regions(layer.shape, cut.dim, cut.grid)[part])
+            return make_region_part(layer, shapes, cut_regions(layer.field_shape, cut.dim, cut.grid)[part])
         if cut.dim != FEATURES:
             return layer
         columns = self._columns(layer, part)

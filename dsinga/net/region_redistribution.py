@@ -63,7 +63,7 @@ def space_sharding(layer: Layer, cut: LayerCut, source: Shape) -> Sharding:
             find_runs(layer.source_points(axis, start, stop))
             for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)
         ]
-        for region in cut_regions(layer.shape, cut.dim, cut.grid)
+        for region in cut_regions(layer.field_shape, cut.dim, cut.grid)
     ]
     locations = tuple(range(math.prod(cut.grid)))
     if needs == [[(run,) for run in runs] for runs in own]:

@@ -36,6 +36,7 @@ def choose_cuts(
         if not is_inserted_split(node.layer):
             dim = (requested or {}).get(node.layer.name)
             cuts[node.layer.name] = _match_params(node, parts, axes or {}) or _cut(node.layer, parts, dim)
+    _gather_other_views(net, parts, cuts)
     while _agree_on_params(net, parts, cuts, axes or {}):
         pass
     while _agree_on_state(net, cuts):
@@ -114,6 +115,11 @@ def _cut_by_space(layer: Layer, parts: int, dim: int, grid: tuple[int, ...]) -> 
     reason = space_fault(layer, dim, grid)
     if not reason:
         return LayerCut(dim, grid=grid)
+    return _gathered(layer, parts, reason)
+
+
+def _gathered(layer: Layer, parts: int, reason: str) -> LayerCut:
+    """Return the cut by rows of a layer that cannot be cut by space, whole where there are too few rows."""
     if layer.cut.whole_because or layer.shape[0] < parts:
         return LayerCut(WHOLE_LAYER, reason=layer.cut.whole_because or f"{reason}, and the batch has too few rows")
     return LayerCut(ROWS, reason=reason)
@@ -125,12 +131,13 @@ def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
         return layer.cut.gathered_because if layer.cut.connection is None else "needs all points of a row"
     axes = range(dim, dim + len(grid))
     sources = [shape for k, shape in enumerate(layer.source_shapes) if k != layer.labels.source]
-    if len(layer.shape) <= axes[-1]:
+    field = layer.field_shape
+    if len(field) <= axes[-1]:
         return f"has no dimension {axes[-1]}"
-    if any(len(shape) != len(layer.shape) for shape in sources):
+    if any(len(shape) != len(field) for shape in sources):
         return "has other axes than its source"
     for axis, parts in zip(axes, grid, strict=True):
-        if min(shape[axis] for shape in (layer.shape, *sources)) < parts:
+        if min(shape[axis] for shape in (field, *sources)) < parts:
             return f"has fewer points along dimension {axis} than workers"
     return ""
 
@@ -166,6 +173,15 @@ def _check_groups(layer: Layer, parts: int) -> None:
             f"{parts} divides, or partition_dim: 0",
             field="partition_dim",
         )
+
+
+def _gather_other_views(net: NeuralNet, parts: int, cuts: dict[str, LayerCut]) -> None:
+    """Do not cut by space layers whose feature has no points of its own, such as losses, where others take it."""
+    for node in net.nodes:
+        for source in node.sources:
+            layer = net.nodes[source].layer
+            if layer.field_shape != layer.shape and cuts[layer.name].grid:
+                cuts[layer.name] = _gathered(layer, parts, "gives its feature to other layers")
 
 
 def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes: Mapping[str, int | None]) -> bool:

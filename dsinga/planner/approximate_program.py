@@ -1,8 +1,8 @@
 """The programs of the workers without partitioning the net: quick enough for a search, and for hundreds of workers.
 
 A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
-number. Here a feature that all workers send to all is one operation; everything else is as in
-:mod:`dsinga.planner.exact_program`.
+number. Here a feature that all workers send to all is one operation, and halos of nets cut by space are left out;
+everything else is as in :mod:`dsinga.planner.exact_program`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Columns, Rows
-from dsinga.layers.contract import make_part
+from dsinga.layers.contract import make_part, make_region_part
 from dsinga.layers.declarations import Connection
+from dsinga.layers.region import Region
 from dsinga.net import NeuralNet, cut_evenly
-from dsinga.net.cut import FEATURES, ROWS, LayerCut
+from dsinga.net.cut import FEATURES, ROWS, LayerCut, cut_regions
 from dsinga.net.layer_cost import FLOAT_BYTES
+from dsinga.net.region_redistribution import needed_shape, space_sharding
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
@@ -71,7 +73,9 @@ class WorkerShare:
             if worker not in locations(cut, workers):
                 continue
             layer, rows, names = node.layer, node.layer.shape[0], node.params
-            if workers > 1 and cut.dim == FEATURES:
+            if workers > 1 and cut.grid:
+                layer = parts.region_part(position, worker, cut)
+            elif workers > 1 and cut.dim == FEATURES:
                 layer = parts.layer_part(position, worker)
                 names = tuple(
                     f"{name}@{worker}" if spec.cut_axis is not None else name
@@ -95,7 +99,7 @@ class NetParts:
     def __init__(self, net: NeuralNet, workers: int):
         self.net, self.workers = net, workers
         self._ranges: dict[int, list[Rows]] = {}
-        self._parts: dict[tuple[int, int], Layer] = {}
+        self._parts: dict[tuple[int, int | Region], Layer] = {}
 
     def width(self, total: int, worker: int) -> int:
         """Return how many of ``total`` rows or columns a worker has."""
@@ -117,6 +121,18 @@ class NetParts:
             ]
             self._parts[position, width] = make_part(layer, shapes, Columns(*range_))
         return self._parts[position, width]
+
+    def region_part(self, position: int, worker: int, cut: LayerCut) -> Layer:
+        """Return a worker's part of the layer at ``position``, cut by space."""
+        layer = self.net.nodes[position].layer
+        region = cut_regions(layer.field_shape, cut.dim, cut.grid)[worker]
+        if (position, region) not in self._parts:
+            shapes = [
+                shape if k == layer.labels.source else needed_shape(shape, space_sharding(layer, cut, shape), worker)
+                for k, shape in enumerate(layer.source_shapes)
+            ]
+            self._parts[position, region] = make_region_part(layer, shapes, region)
+        return self._parts[position, region]
 
     def _range(self, total: int, worker: int) -> Rows:
         if total not in self._ranges:
@@ -190,7 +206,8 @@ class _IterationWriter:
         """Compute, and ask for sums over the batch where a layer needs them and has only some of its rows."""
         self.builder.add(Compute(seconds))
         work = self.share.works[position]
-        for number in range(sums if work.rows < work.layer.shape[0] else 0):
+        in_parts = work.layer.region or work.rows < work.layer.shape[0]
+        for number in range(sums if in_parts else 0):
             key, size = f"{work.layer.name}.{what}.{number}", 16 * work.layer.shape[1]
             self.builder.all_reduce(key, size, len(self.group.worker_processes), self.group.server_work)
 

@@ -11,7 +11,7 @@ from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.simulate import Prediction
-from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_cuts, hybrid
+from dsinga.planner.strategies import by_features, by_layer, by_rows, by_space, describe_cuts, has_fields, hybrid
 
 Cuts = Mapping[str, LayerCut]
 
@@ -28,13 +28,17 @@ class PricedCuts(NamedTuple):
         return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
 
 
-STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers": by_layer}
+STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers": by_layer, "space": by_space}
 
 
 def named_strategies(
     net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
 ) -> dict[str, Cuts]:
-    """Return the paper's strategies of these names. Layers in ``fixed`` are cut as the job says."""
+    """Return the paper's strategies of these names, and "space" where the targets of a net are fields.
+
+    Layers in ``fixed`` are cut as the job says.
+    """
+    names = [name for name in names if name != "space" or has_fields(net, workers)]
     return {name: _keep(net, workers, STRATEGIES[name](net, workers), fixed) for name in names}
 
 

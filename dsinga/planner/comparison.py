@@ -15,7 +15,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job, SlicingMethod
 from dsinga.job.signature import job_signature
 from dsinga.monitor.timings_file import RunTimings, read_timings
-from dsinga.net.cut import LayerCut
+from dsinga.net.cut import SPACE, LayerCut
 from dsinga.planner.fitting import price_of, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, SHARED_MEMORY, Link, Links
 from dsinga.planner.pricing import CostModels, count_workers, describe_link, plan_net
@@ -129,10 +129,15 @@ def compare_run(
         where = f"{count} process{'es' if count > 1 else ''} of one host"
     model = models.create(processes.first, -(-workers // places.hosts), links, places.threads)
     names = {node.layer.name for node in net.nodes}
-    fits = all(dim < 2 and 0 <= location < workers for dim, location in run.cuts.values())
+    fits = all(dim <= 4 and 0 <= location < workers for dim, location in run.cuts.values())
     if workers > 1 and not (fits and run.cuts.keys() == names):
         raise UserError(f"the cuts in {workspace} are not those of this job's layers; train the job again")
-    cuts = {name: LayerCut(cut[0], cut[1]) for name, cut in run.cuts.items()} if workers > 1 else by_rows(net, 1)
+    grid = tuple(job.neuralnet.partition_grid) or (workers,)
+    cuts = {
+        name: LayerCut(dim, location, grid=grid if dim >= SPACE else ()) for name, (dim, location) in run.cuts.items()
+    }
+    if workers == 1:
+        cuts = by_rows(net, 1)
     prediction = model.predict(cuts, workers).computing(price_of(job, net.nodes[0].layer.shape[0], workers))
     models.store.save()
     return compare(prediction, run, f"{count_workers(workers)} in {where}", models.store.warning)

@@ -65,8 +65,8 @@ def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: Gro
 
 
 def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
-    """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows."""
-    if stage.rows and rows_of(stage) < stage.rows.total:
+    """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows or points."""
+    if stage.layer.region or (stage.rows and rows_of(stage) < stage.rows.total):
         for number in range(sums):
             size = 16 * stage.layer.shape[1]  # two float64 a channel
             key = f"{stage.layer.name}.{what}.{number}"

@@ -168,7 +168,8 @@ def takes_shares(layer: Layer, label: Shape) -> bool:
 def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
     """Return random records for an input layer: codes if it reads codes, else bytes."""
     codes = getattr(layer, "codes", 0)
-    data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)
+    shape = layer.shape if layer.region is None else layer.region.whole(layer.shape)  # each worker reads whole records
+    data = rng.integers(0, codes or 256, (rows, *shape[1:]), dtype=np.int32 if codes else np.uint8)
     labels = layer.label_format
     return Records(data, rng.integers(0, 2, (rows, *labels.shape)).astype(labels.dtype or np.int64))
 

@@ -143,10 +143,19 @@ def describe_work(work: LayerWork) -> str:
     """Return a line that identifies a layer's work, without the names of layers and params."""
     layer = work.layer
     nameless = layer.conf.replace(
-        name="", srclayers=[], include=[], exclude=[], param=[], partition_dim=None, location=None, store_conf=None
+        name="",
+        srclayers=[],
+        include=[],
+        exclude=[],
+        param=[],
+        partition_dim=None,
+        partition_grid=[],
+        location=None,
+        store_conf=None,
     )
     conf = "; ".join(lines(message_fields(nameless)))
     shapes = " ".join(map(_sizes, (*work.sources, (work.rows, *layer.shape[1:]))))
     gradients = "".join("d" if need else "-" for need in work.needs) if work.backward else "no gradient"
     part = f" columns {layer.columns.stop - layer.columns.start} of {layer.columns.total}" if layer.columns else ""
+    part += " of a region" if layer.region else ""
     return f"{type(layer).__name__} {shapes}{part} {gradients} {{ {conf} }}"

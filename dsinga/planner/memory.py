@@ -17,6 +17,7 @@ from dsinga.layers.connection import SliceLayer, Split
 from dsinga.layers.convolution import Convolution
 from dsinga.layers.declarations import Bfloat16
 from dsinga.layers.innerproduct import InnerProduct
+from dsinga.layers.region_connection import RegionSlice
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops.buffers import LARGEST
@@ -219,7 +220,7 @@ def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
 def feature_sizes(stage: Stage) -> list[int]:
     """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
     layer = stage.layer
-    if isinstance(layer, (Split, SliceLayer, BridgeSrc)) or layer.is_output:
+    if isinstance(layer, (Split, SliceLayer, RegionSlice, BridgeSrc)) or layer.is_output:
         return []
     rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
     return [float_bytes(rows, layer.shape)]

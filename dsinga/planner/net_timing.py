@@ -23,6 +23,7 @@ from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.layers.embedding import CodesLayer
 from dsinga.layers.label import FeatureAsLabels
+from dsinga.layers.region_connection import RegionJoin, RegionSlice
 from dsinga.layers.steps import SequenceLength
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import rows_of
@@ -211,7 +212,7 @@ def _holds_codes(net: NeuralNet, position: int) -> bool:
         if position in node.sources:
             if isinstance(node.layer, (FeatureAsLabels, CodesLayer)):
                 return True
-            passes_on = isinstance(node.layer, (Concate, SliceLayer, Split, SequenceLength))
+            passes_on = isinstance(node.layer, (Concate, SliceLayer, Split, RegionJoin, RegionSlice, SequenceLength))
             if passes_on and _holds_codes(net, later):
                 return True
     return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dsinga.net import NeuralNet
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.net import NeuralNet, choose_cuts
+from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.layer_cost import layer_cost
+from dsinga.net.strategy import space_fault
 from dsinga.planner.search import cuts_for_dims, layer_blocks
 
-WORDS = {ROWS: "rows", FEATURES: "features"}
+WORDS = {ROWS: "rows", FEATURES: "features"}  # from SPACE on: "space"
 
 
 def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
@@ -43,12 +44,23 @@ def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
     return cuts
 
 
+def by_space(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return the cuts of fields into stripes: every layer on dimension 2 that can be cut so."""
+    return choose_cuts(net, workers, dict.fromkeys(_names(net), LayerCut(SPACE, grid=(workers,))))
+
+
+def has_fields(net: NeuralNet, workers: int) -> bool:
+    """Whether a net can be cut by space from its input to a loss, because its targets are fields."""
+    losses = [node.layer for node in net.nodes if node.layer.is_loss]
+    return any(not space_fault(layer, SPACE, (workers,)) for layer in losses)
+
+
 def describe_cuts(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:
     """Return the cuts as text, in the order of the layers: "rows: data to pool5, features: fc6 to fc8"."""
     runs: list[list[str]] = []
     for name in _names(net):
         cut = cuts[name]
-        word = WORDS.get(cut.dim, f"worker {cut.location}")
+        word = "space" if cut.grid else WORDS.get(cut.dim, f"worker {cut.location}")
         if runs and runs[-1][0] == word:
             runs[-1].append(name)
         else:

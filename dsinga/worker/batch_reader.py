@@ -130,7 +130,8 @@ class BatchReader:
             if stage.layer.is_input and stage.layer.name in self.stores:
                 store = self.stores[stage.layer.name]
                 rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
-                batch += rows * store.record_bytes
+                region = stage.layer.region
+                batch += int(rows * store.record_bytes * (region.share if region else 1))
                 every += len(store) * store.record_bytes
         return batch, every
 

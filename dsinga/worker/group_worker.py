@@ -323,10 +323,11 @@ class GroupWorker:
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
         rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
-        read = functools.partial(reader.read, rows=rows, group=self._key.group)
-        if not self._on_device:
-            return read
-        return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
+        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
+        layers = {node.layer.name: node.layer for node in inputs}
+        if any(layer.region is not None for layer in layers.values()):
+            read = functools.partial(_take_regions, read, layers)
+        return functools.partial(_send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
         """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
@@ -366,6 +367,13 @@ class GroupWorker:
             self._prefetch.close()
         if isinstance(self.exchange, DeviceParams):
             self.exchange.close()
+
+
+def _take_regions(
+    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], step: int
+) -> dict[str, Records]:
+    """Read the records of a step, and keep the points that this worker needs."""
+    return {name: layers[name].take_region(records) for name, records in read(step).items()}
 
 
 def _send_ahead(

@@ -112,6 +112,8 @@ def check(
         ("mdnn", "locations", 2, ("processes", "round")),  # the paths apart
         ("residual", "features", 2, ("threads", "graph")),
         ("sequences", "mixed", 3, ("processes", "round")),
+        ("fields", "blocks", 4, ("processes", "round")),
+        ("convnet", "stripes", 2, ("threads", "graph")),
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(
