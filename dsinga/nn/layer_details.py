@@ -178,9 +178,11 @@ def compare(writer: LayerWriter, values: Values, activation: str | None = None) 
     if values.get("weighted"):  # the layer itself checks the channels of fields
         expected = None
     if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
+        has_weights = len(shape) > 1 and shape == (expected[0] + 1, *expected[1:])
+        or_weighted = ", or the loss weighted=True if its last channel has the weights of points" if has_weights else ""
         raise writer.fail(
             f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
-            f"{math.prod(shape)}; give the last layer as many outputs as the target has"
+            f"{math.prod(shape)}; give the last layer as many outputs as the target has{or_weighted}"
         )
     return {"sources": [outputs, target, *weights]}
 

@@ -185,3 +185,8 @@ def test_overlaps_need_a_loss_of_points():
     made.compile("sgd", "mse", metrics=["mean_iou"])
     with pytest.raises(UserError, match="the metric 'mean_iou' needs probabilities of the classes of each point"):
         made.fit(np.zeros((4, 1, 6, 5), np.float32), np.zeros((4, 1, 6, 5), np.float32), progress=False)
+
+
+def test_weights_that_the_loss_does_not_take_are_refused():
+    with pytest.raises(UserError, match="or the loss weighted=True if its last channel has the weights of points"):
+        model(nn.MeanSquaredError(masked=True)).fit(windows(), epochs=1, progress=False)

@@ -60,8 +60,8 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
         return candidates[0]
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
     raise UserError(
-        f"the {field} of the Dataset {which}; name the variable: open_records(..., {field}=...); its variables are "
-        f"{listed(map(repr, names))}"
+        f"the {field} of the Dataset {which}; name the variable: open_records(..., {field}=...), or cut windows of "
+        f"fields out of it: dsinga.windows(dataset, ...); its variables are {listed(map(repr, names))}"
     )
 
 
