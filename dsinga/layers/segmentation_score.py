@@ -37,7 +37,7 @@ class SegmentationScore(PointClasses):
 
     settings: Conf
     is_output = True
-    cut = Cut(gathered_because="chooses among all classes of a point")
+    cut = Cut(gathered_because="compares all classes of a point")
     metric_names = ("mean_iou", "dice", "pixel_accuracy")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
