@@ -53,7 +53,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "ReinforcementConf.stop_return",  # returns may be negative
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "AugmentConf.value",  # pixels may be negative
-    "FieldErrorConf.climatology",
+    "FieldErrorConf.climatology", "NormalizationConf.mean",
     "ExtensionConf.above", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "MeanLossConf.scale",  # -1: the mean is maximised

@@ -138,10 +138,10 @@ def test_defaults_are_not_shared():
 
 
 def test_window_gives_one_value_for_both_directions_or_one_each():
-    assert PoolingConf(kernel=3).pair("kernel", 9) == (3, 3)
-    assert PoolingConf(kernel_x=3, kernel_y=5).pair("kernel", 9) == (5, 3)
-    assert PoolingConf(kernel_x=3).pair("kernel", 9) == (9, 3)
-    assert PoolingConf().pair("stride", 2) == (2, 2)
+    assert PoolingConf(kernel=3).sizes("kernel", 9, 2) == (3, 3)
+    assert PoolingConf(kernel_x=3, kernel_y=5).sizes("kernel", 9, 2) == (5, 3)
+    assert PoolingConf(kernel_x=3).sizes("kernel", 9, 2) == (9, 3)
+    assert PoolingConf().sizes("stride", 2, 2) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,7 @@ layer { name: "said" type: kCTCLoss srclayers: ["sounds", "speech"] ctcloss_conf
 # Fields of 8 x 7 points through the layers of a U-Net.
 FIELDS = """
 layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
-layer { name: "normal" type: kNormalization srclayers: "images" normalization_conf { mean: 1 std: 2 } }
-layer { name: "conv0" type: kConvolution srclayers: "normal" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "conv0" type: kConvolution srclayers: "images" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
 layer { name: "pad" type: kPadding srclayers: "conv0"
   padding_conf { before: 1 after: [1, 2] mode: [kEdge, kPeriodic] } }
 layer { name: "conv1" type: kConvolution srclayers: "pad" convolution_conf { num_filters: 12 kernel: 3 } }
@@ -220,7 +219,8 @@ layer { name: "grow" type: kTransposedConvolution srclayers: "pool"
 layer { name: "larger" type: kUpsampling srclayers: "pool" upsampling_conf { method: kLinear } }
 layer { name: "join" type: kConcate srclayers: ["groups", "grow", "larger"] concate_conf { concate_dim: 1 } }
 layer { name: "crop" type: kCropping srclayers: "join" cropping_conf { before: [0, 1] after: 2 } }
-layer { name: "scores" type: kInnerProduct srclayers: "crop" innerproduct_conf { num_output: 10 } }
+layer { name: "normal" type: kNormalization srclayers: "crop" normalization_conf { mean: 1 std: 2 } }
+layer { name: "scores" type: kInnerProduct srclayers: "normal" innerproduct_conf { num_output: 10 } }
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 """
 
