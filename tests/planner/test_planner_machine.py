@@ -100,7 +100,8 @@ def test_times_the_net_of_each_worker_without_the_others(strategy) -> None:
         for stage, time in zip(local.stages, times, strict=True):
             assert time.forward > 0
             bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
-            assert time.sums_forward == int(stage.layer.name == "bn")
+            asks_for_sums = stage.layer.name == "bn" and strategy is by_rows  # other workers have other rows
+            assert time.sums_forward == int(asks_for_sums)
             assert bridge or (time.backward > 0) == stage.backward
 
 
