@@ -12,7 +12,7 @@ from dsinga.layers import Layer
 from dsinga.layers.composed_metrics import figures
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase
-from dsinga.testing.layer_parts import LayerParts, for_cases, gradient_for
+from dsinga.testing.layer_parts import for_cases, gradient_for
 from dsinga.testing.layer_passes import (
     Passes,
     feature_parts,
@@ -25,18 +25,20 @@ from dsinga.testing.layer_passes import (
     random_gradient,
     run_passes,
 )
+from dsinga.testing.layer_regions import LayerRegions
 
 with_gradient = for_cases(lambda case: case.has_gradient)
 without_gradient = for_cases(lambda case: not case.has_gradient)
 
 
-class LayerContract(LayerParts):
+class LayerContract(LayerRegions):
     """The checks that every layer must pass; a subclass, named ``Test...``, lists the ``cases`` of a layer.
 
     A layer must: have the declared shapes and dtypes; be a pure function of read-only arrays; give the derivative of
     its feature (or of its loss) as its gradient, compared with central differences in float64; agree over backends;
     compute for some rows of the batch what it computes for these rows of the whole; and, if it has a ``connection``,
-    compute for some features what the whole layer computes for these, with the whole layer's random numbers.
+    compute for some features what the whole layer computes for these, with the whole layer's random numbers; likewise
+    for some points, if it is cut ``by_space``.
 
     >>> from dsinga.testing import LayerCase, LayerContract
     >>> class TestMine(LayerContract):  # in a file test_mine.py that registers the layer "Mine", run by pytest
