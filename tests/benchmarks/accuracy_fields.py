@@ -18,8 +18,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +32,9 @@ from dsinga import models, nn
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.job import Phase
 from dsinga.worker.batch_reader import open_batch_reader
+from tests.benchmarks.turns import take_turn
 
+MODULE = "tests.benchmarks.accuracy_fields"
 RAW = Path(os.environ.get("DSINGA_DATA", Path(__file__).resolve().parents[3] / "shared/data")) / "climate"
 COMPARED, BLOCKS = 50, 2
 
@@ -189,27 +189,6 @@ def theirs(case: Case) -> dict[str, Any]:
     return {"losses": losses, "error": error, "ms": 1e3 * statistics.median(seconds)}
 
 
-def take_turn(framework: str, name: str) -> dict[str, Any]:
-    """Run :func:`ours` or :func:`theirs` in a process of its own, on one core."""
-    core = str(min(os.sched_getaffinity(0)))
-    command = [
-        "taskset",
-        "-c",
-        core,
-        sys.executable,
-        "-m",
-        "tests.benchmarks.accuracy_fields",
-        "--turn",
-        framework,
-        name,
-    ]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=3600)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
 @click.option("--turn", type=click.Choice(["dsinga", "pytorch"]), hidden=True)
@@ -223,7 +202,7 @@ def main(names: tuple[str, ...], turn: str | None) -> None:
     )
     print("|" + " --- |" * 8)
     for name in names or CASES:
-        first, second = (take_turn(framework, name) for framework in ("dsinga", "pytorch"))
+        first, second = (take_turn(MODULE, "--turn", framework, name) for framework in ("dsinga", "pytorch"))
         pairs = list(zip(first["losses"], second["losses"], strict=True))[:COMPARED]
         difference = max(abs(mine - other) / other for mine, other in pairs)
         simple = ", ".join(f"{what} {error:.3f}" for what, error in CASES[name]().simple.items())

@@ -14,8 +14,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +31,9 @@ from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net
 from dsinga.training import initial_values
+from tests.benchmarks.turns import take_turn
 
+MODULE = "tests.benchmarks.accuracy_gpt"
 RAW = Path(os.environ.get("DSINGA_DATA", Path(__file__).resolve().parents[3] / "shared/data"))
 COMPARED, TIMED = 50, 40
 
@@ -89,18 +89,6 @@ def theirs(folder: Path, sizes: dict[str, int], train_steps: int) -> dict[str, A
     return {"ms": 1e3 * statistics.median(seconds), "held_out": held_out, "losses": losses}
 
 
-def take_turn(framework: str, folder: Path, sizes: dict[str, int], train_steps: int) -> dict[str, Any]:
-    """Run :func:`ours` or :func:`theirs` in a process of its own, on one core."""
-    core = min(os.sched_getaffinity(0))
-    turn = json.dumps([framework, str(folder), sizes, train_steps])
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "tests.benchmarks.accuracy_gpt", "--turn", turn]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=3600)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @click.command()
 @click.option("--steps", default=300, show_default=True, help="Steps of training.")
 @click.option("--width", default=128, show_default=True)
@@ -119,7 +107,10 @@ def main(steps: int, width: int, blocks: int, heads: int, length: int, batchsize
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         import_records("text", RAW / "tinyshakespeare" / "input.txt", folder, held_out=0.1)
-        first, second = (take_turn(framework, folder, sizes, steps) for framework in ("dsinga", "pytorch"))
+        first, second = (
+            take_turn(MODULE, "--turn", json.dumps([framework, str(folder), sizes, steps]))
+            for framework in ("dsinga", "pytorch")
+        )
     pairs = list(zip(first["losses"], second["losses"], strict=True))
     print("| | dsinga | PyTorch |\n| --- | --- | --- |")
     for step in (1, 10, COMPARED, steps):

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,7 +28,9 @@ from dsinga import models, nn
 from dsinga.data import FieldWindows
 from dsinga.job import Phase
 from dsinga.worker.batch_reader import open_batch_reader
+from tests.benchmarks.turns import take_turn
 
+MODULE = "tests.benchmarks.accuracy_navier_stokes"
 PAST, BATCH, RATE = 10, 20, 1e-3
 
 
@@ -138,27 +137,6 @@ def theirs(path: str, budget: Budget) -> dict[str, Any]:
     return {"losses": losses, "ms": 1e3 * statistics.median(seconds), **errors(flows, forecast)}
 
 
-def take_turn(framework: str, path: str, budget: Budget) -> dict[str, Any]:
-    """Run :func:`ours` or :func:`theirs` in a process of its own, on one core."""
-    core, turn = str(min(os.sched_getaffinity(0))), json.dumps([framework, *budget])
-    command = [
-        "taskset",
-        "-c",
-        core,
-        sys.executable,
-        "-m",
-        "tests.benchmarks.accuracy_navier_stokes",
-        path,
-        "--turn",
-        turn,
-    ]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=7200)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @click.command()
 @click.argument("path", type=click.Path(exists=True))
 @click.option("--epochs", default=20, show_default=True)
@@ -179,7 +157,7 @@ def main(path: str, epochs: int, width: int, depth: int, turn: str | None) -> No
     print("| | error of the next time | of all times | last loss | ms |\n|" + " --- |" * 5)
     print(f"| persistence | {persistence['next']:.4f} | {persistence['all']:.4f} | | |")
     for framework in ("dsinga", "pytorch"):
-        row = take_turn(framework, path, Budget(epochs, width, depth))
+        row = take_turn(MODULE, path, "--turn", json.dumps([framework, epochs, width, depth]))
         print(
             f"| {framework} | {row['next']:.4f} | {row['all']:.4f} | {row['losses'][-1]:.3g} | {row['ms']:.0f} |",
             flush=True,
