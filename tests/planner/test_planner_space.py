@@ -1,0 +1,55 @@
+"""The planner prices cuts by space of nets whose targets are fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from dsinga.job import Job, Phase
+from dsinga.net.cut import SPACE
+from dsinga.planner.choice import named_strategies
+from dsinga.planner.strategies import describe_cuts
+from dsinga.worker.nets import build_net
+
+
+def field_job(loss: Any, y: np.ndarray, *head: nn.Layer) -> Job:
+    """Return the job of a convolution of fields of 8 x 8 points, and the layers of ``head``."""
+    x = np.random.default_rng(0).normal(size=(8, 2, 8, 8)).astype(np.float32)
+    model = nn.Sequential([nn.Conv2D(4, 3, padding=1, name="conv"), *head])
+    model.compile("sgd", loss)
+    return model.job(x, y, train_steps=1, batch_size=4)
+
+
+def test_a_net_with_fields_as_targets_is_cut_by_space() -> None:
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1, name="output"))
+    net = build_net(job, Phase.kTrain)
+    cuts = named_strategies(net, 2)["space"]
+    assert {cut.dim for cut in cuts.values()} == {SPACE}
+    assert describe_cuts(net, cuts).startswith("space: data to ")
+    plan = dsinga.plan(job, workers=2)
+    space = next(row for row in plan.alternatives if row.name == "space")
+    whole = next(row for row in plan.alternatives if row.name == "one worker")
+    assert space.memory is not None
+    assert whole.memory is not None
+    assert space.memory.features <= whole.memory.features / 2
+    assert space.prediction.seconds > 0
+
+
+def test_a_net_with_classes_as_targets_is_not() -> None:
+    job = field_job("sparse_categorical_crossentropy", np.zeros(8, int), nn.Flatten(), nn.Dense(3))
+    assert "space" not in named_strategies(build_net(job, Phase.kTrain), 2)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_many_workers_are_priced_without_cutting_the_net(workers: int) -> None:
+    from dsinga.planner.approximate_program import NetParts, WorkerShare
+
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1))
+    net = build_net(job, Phase.kTrain)
+    cuts = named_strategies(net, workers)["space"]
+    shares = [WorkerShare(NetParts(net, workers), cuts, worker) for worker in range(workers)]
+    assert sum(share.works[1].layer.shape[2] for share in shares) == 8
