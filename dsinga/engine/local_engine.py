@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dsinga.cores import available_cores
 from dsinga.data import Prefetch
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
@@ -19,7 +20,7 @@ from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
-from dsinga.net.neuralnet import available_cores, usable_threads
+from dsinga.net.neuralnet import usable_threads
 from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged

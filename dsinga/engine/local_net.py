@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.arguments import check_whole
+from dsinga.cores import available_cores
 from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.engine.local_cut import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
@@ -21,7 +22,7 @@ from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
-from dsinga.net.neuralnet import available_cores, usable_threads
+from dsinga.net.neuralnet import usable_threads
 from dsinga.ops.types import is_plain
 from dsinga.training import (
     Algorithm,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -239,6 +240,12 @@ class Layer(ABC):
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""
         return self.part(self.conf, source_shapes)
+
+    def copy_for_region(self, region: Region, source_shapes: Sequence[Shape]) -> Self:
+        """Return a copy with the shapes of the part of ``region``, for layers that make their part from the whole."""
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        return part
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.

@@ -128,8 +128,7 @@ class BatchNorm(Layer):
         """Return the sums over all rows of the batch from those over this worker's rows."""
         if ctx.all_reduce is single_worker:
             return sums
-        stacked = np.stack([ctx.ops.to_numpy(array) for array in sums])
-        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.gradient", stacked)]
+        return ctx.sum_arrays(f"{self.name}.gradient", sums)
 
 
 class RectifiedBatchNorm(BatchNorm):

@@ -161,6 +161,11 @@ class Context:
             return self
         return replace(self, rows=batch_rows)
 
+    def sum_arrays(self, key: str, arrays: Sequence[Array]) -> list[Array]:
+        """Return arrays of one shape, each summed over the workers, which add them up in host memory at once."""
+        stacked = np.stack([self.ops.to_numpy(array) for array in arrays])
+        return [self.ops.asarray(array) for array in self.all_reduce(key, stacked)]
+
     def repeatable(self) -> Context:
         """Return the context of a layer that is computed twice: sums and rows of other workers are asked for once."""
         if self.all_reduce is single_worker:

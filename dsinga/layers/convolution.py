@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -85,8 +84,7 @@ class Convolution(Layer):
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
     """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
-    part = copy.copy(layer)
-    part.source_shapes, part.shape = tuple(source_shapes), region.part(layer.shape)
+    part = layer.copy_for_region(region, source_shapes)
     part.window = layer.window.in_region(region)
     return part
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -64,19 +63,15 @@ class Normalization(Layer):
         return ParamSpec(name, shape, trainable=False, static=True, initial=initial)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
-        row = self.shape[1:]
         kept = {}
-        for name in ("mean", "std"):
-            numbers = getattr(self.settings, name)
+        for spec in self.params:
+            numbers = getattr(self.settings, spec.role)
             if len(numbers) > 1:
-                shape = row if len(numbers) == math.prod(row) else row[:1]
-                kept[name] = np.reshape(numbers, shape)[columns.start : columns.stop].reshape(-1).tolist()
+                kept[spec.role] = np.reshape(numbers, spec.shape)[columns.start : columns.stop].reshape(-1).tolist()
         return self.conf.replace(normalization_conf=self.settings.replace(**kept))
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        part = copy.copy(self)
-        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
-        return part
+        return self.copy_for_region(region, source_shapes)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()

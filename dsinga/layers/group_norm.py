@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
@@ -100,8 +98,7 @@ class GroupNorm(Layer):
         """Return the sums over all regions of two arrays (B, C)."""
         if self.region is None:
             return arrays
-        stacked = np.stack([ctx.ops.to_numpy(array) for array in arrays])
-        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.{what}", stacked)]
+        return ctx.sum_arrays(f"{self.name}.{what}", arrays)
 
     def _means(self, values: Array) -> Array:
         """Return (B, C) values with the mean of its group in place of each."""

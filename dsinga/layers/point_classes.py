@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -63,8 +62,7 @@ class PointClasses(Layer):
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         """Return the part that takes labels of whole rows, and compares a region of them."""
-        part = copy.copy(self)
-        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        part = self.copy_for_region(region, source_shapes)
         part.space = part.shape[2:]
         part.points = math.prod(part.space)
         return part

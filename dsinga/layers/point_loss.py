@@ -111,17 +111,12 @@ class DiceLoss(PointClasses):
         overlap, labelled = self._sums(p * target, rows), self._sums(target, rows)
         predicted = self._sums(p if weights is None else p * weights[:, None].astype(p.dtype, copy=False), rows)
         if self.region is not None:
-            overlap, labelled, predicted = self._all_points((overlap, labelled, predicted), ctx)
+            overlap, labelled, predicted = ctx.sum_arrays(f"{self.name}.feature", (overlap, labelled, predicted))
         shared, both = 2 * overlap + self.settings.smooth, labelled + self.settings.smooth + predicted
         counted = self.counted_rows(rows)
         loss = (1 - shared / both)[:counted].sum() * (self.settings.scale / self.channels)
         saved = (classes, weights, shared, both) if ctx.training else None
         return Output(self.from_points(p), saved=saved, metrics={"loss": (loss, counted)})
-
-    def _all_points(self, sums: Sequence[Array], ctx: Context) -> list[Array]:
-        """Return the sums over all points of rows, of which this worker has a region."""
-        stacked = np.stack([ctx.ops.to_numpy(array) for array in sums])
-        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.feature", stacked)]
 
     def _target(self, classes: Array, weights: Array | None, like: Array, ctx: Context) -> Array:
         """Return w·t as a new array (B·P, K) of the dtype of ``like``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -105,8 +104,3 @@ def usable_threads(net: NeuralNet, workers: int) -> int:
     convolutions) add up in another order with another number of threads: the same job gives the same bits each time.
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,6 +17,7 @@ from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import is_date
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 from dsinga.registry import listed, nearest
@@ -61,8 +62,7 @@ def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
     named = [*variables, *(name for name in (*definition.mask, *definition.fill) if name != "*")]
     for name in named:
         if name not in dataset.variables:
-            hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
-            raise UserError(f"the Dataset has no variable {name!r}{hint}")
+            raise missing_name("variable", name, known, "Dataset")
     dims = list(dict.fromkeys(str(dim) for name in variables for dim in dataset[name].dims))
     settings = ("input_dims", "input_overlap", "context", "lead", "edges", "within")
     for what, names in [
@@ -163,9 +163,7 @@ def split_ends(
         raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
     ((dim, labels),) = cuts.items()
     if dim not in dataset.dims:
-        dims = [str(name) for name in dataset.dims]
-        hint = nearest(dim, dims) or f"; it has {listed(map(repr, dims))}"
-        raise UserError(f"the Dataset has no dimension {dim!r}{hint}")
+        raise missing_name("dimension", dim, [str(name) for name in dataset.dims], "Dataset")
     if definition.edge(dim) == "periodic":
         raise UserError(f"{dim!r} is periodic, so that every cut has two sides; split along another dimension")
     if gap < 0:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.cores import available_cores
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.dask_arrays import compute
 
@@ -51,7 +51,7 @@ def _blocks(array: Any, dims: Sequence[str]) -> Iterator[Any]:
 
 def _in_threads(blocks: Iterable[Any], axes: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Yield the moments of blocks in their order, each read and computed in a thread."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = available_cores()
     pending: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(threads, "dsinga-moments") as pool:
         for block in blocks:

@@ -15,8 +15,8 @@ from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
+from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.errors import UserError
-from dsinga.registry import listed, nearest
 
 MOMENTS = ("count", "mean", "std", "min", "max")
 
@@ -141,9 +141,7 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     dims = [str(name) for name in opened.dims] if dim is None else [dim] if isinstance(dim, str) else [*dim]
     for name in dims:
         if name not in opened.dims:
-            known = [str(known) for known in opened.dims]
-            hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
-            raise UserError(f"the Dataset has no dimension {name!r}{hint}")
+            raise missing_name("dimension", name, [str(known) for known in opened.dims], "Dataset")
     for name, array in opened.data_vars.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")

@@ -42,7 +42,7 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
     data, label = options.data, options.label
     for name in (data, label):
         if name and name not in dataset.variables:
-            raise _missing("variable", name, [str(variable) for variable in dataset.variables], "Dataset")
+            raise missing_name("variable", name, [str(variable) for variable in dataset.variables], "Dataset")
     names = [str(name) for name in dataset.data_vars]
     labels = [name for name in names if name.lower() in LABEL_NAMES and name != data]
     if not data:
@@ -88,7 +88,7 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 def _samples_first(array: Any, dim: str) -> Any:
     """Return a DataArray whose first dimension is ``dim``."""
     if dim not in array.dims:
-        raise _missing("dimension", dim, [str(name) for name in array.dims], f"DataArray {array.name!r}")
+        raise missing_name("dimension", dim, [str(name) for name in array.dims], f"DataArray {array.name!r}")
     return array.transpose(dim, ...)
 
 
@@ -136,6 +136,7 @@ def _chunk_rows(array: Any) -> int | None:
     return int(rows) if isinstance(rows, int) else None
 
 
-def _missing(what: str, name: str, known: Collection[str], where: str) -> UserError:
+def missing_name(what: str, name: str, known: Collection[str], where: str) -> UserError:
+    """Return the error that an object has no variable or dimension of a name, with the nearest name or all of them."""
     hint = nearest(name, known) or f"; it has {listed(map(repr, known))}"
     return UserError(f"the {where} has no {what} {name!r}{hint}")
