@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,16 @@ def with_topology(job: Job, workers: int, servers: int = 1) -> Job:
     """Return the job with one group of so many workers and servers."""
     cluster = ClusterConf(nworkers_per_group=workers, nservers_per_group=servers)
     return job.replace(cluster=cluster)
+
+
+def place_layers(job: Job, places: Mapping[str, int | str]) -> None:
+    """Give the layers of a job their partition_dim, or the worker that computes them, "at 1", by their names."""
+    for layer in job.neuralnet.layer:
+        place = places.get(layer.name)
+        if isinstance(place, str):
+            layer.location = int(place.removeprefix("at "))
+        elif place is not None:
+            layer.partition_dim = place
 
 
 def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:

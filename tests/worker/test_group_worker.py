@@ -22,7 +22,7 @@ from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register
 from dsinga.training import bp
 from tests.support.observers import Silent
-from tests.support.small_job import JOB, assert_close, assert_same, with_topology, without_restarts
+from tests.support.small_job import JOB, assert_close, assert_same, place_layers, with_topology, without_restarts
 
 STEPS = 20
 BELOW_LOSS = ("conv", "relu", "norm", "pool", "drop", "ip")
@@ -41,12 +41,7 @@ STRATEGIES: dict[str, dict[str, int | str]] = {
 def small(stores: Path, strategy: str = "hybrid", workers: int = 1, servers: int = 1, **cluster: Any) -> Job:
     """Return the small job cut by a strategy, with tests during training."""
     job = loads(JOB, str(stores / "small.conf")).replace(train_steps=STEPS, test_freq=10, test_steps=2)
-    for layer in job.neuralnet.layer:
-        place = STRATEGIES[strategy].get(layer.name)
-        if isinstance(place, str):
-            layer.location = int(place.removeprefix("at "))
-        elif place is not None:
-            layer.partition_dim = place
+    place_layers(job, STRATEGIES[strategy])
     job = with_topology(job, workers, servers)
     assert job.cluster is not None
     return job.replace(cluster=job.cluster.replace(**cluster))

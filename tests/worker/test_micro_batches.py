@@ -17,7 +17,7 @@ from dsinga.job import ClusterConf, Job, JobError, loads
 from tests.cluster.test_cluster_text import JOB as TEXT_JOB
 from tests.cluster.test_cluster_text import folder  # noqa: F401  a fixture
 from tests.loop.test_loop_resumed import CHAINS
-from tests.support.small_job import JOB, assert_close, assert_same, linear, with_topology
+from tests.support.small_job import JOB, assert_close, assert_same, linear, place_layers, with_topology
 from tests.support.train_in_threads import train_in_threads
 from tests.worker.test_group_worker import STRATEGIES
 
@@ -53,12 +53,7 @@ def test_one_worker_trains_to_the_params_of_whole_batches(stores: Path, whole: d
 @pytest.mark.parametrize("workers", [2, 3])
 def test_workers_of_a_group_do_so_too(stores: Path, whole: dict[str, np.ndarray], strategy: str, workers: int):
     job = with_topology(small(stores, 4), workers, 2)
-    for layer in job.neuralnet.layer:
-        place = STRATEGIES[strategy].get(layer.name)
-        if isinstance(place, str):
-            layer.location = int(place.removeprefix("at "))
-        elif place is not None:
-            layer.partition_dim = place
+    place_layers(job, STRATEGIES[strategy])
     first = train_in_threads(job, [str(stores)])
     assert_close(first.params, whole, 1e-6)
     assert_same(train_in_threads(job, [str(stores)]).params, first.params)
