@@ -25,6 +25,7 @@ import click
 from tests.benchmarks.cases import CASES, Case
 from tests.benchmarks.peers import LIBRARIES, PEERS, allocator
 from tests.benchmarks.table import details, summary
+from tests.benchmarks.turns import THREADS
 
 TURN_SECONDS = 600  # at most, for a turn
 MIDDLES = {"ms": statistics.median, "mb": statistics.median, "first_s": max}  # later turns compile from a cache
@@ -49,7 +50,7 @@ def take_turn(
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
     module = LIBRARIES[PEERS[form].library].module
     command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{module}", name, str(steps)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env = {**os.environ, **THREADS}
     env |= PEERS[form].environment
     if preload:
         env["LD_PRELOAD"] = preload
