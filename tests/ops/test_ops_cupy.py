@@ -246,6 +246,17 @@ class TestPlans:
         notes = {"float32": {"DOWN_CONVERT_INPUTS", "TENSOR_CORE"}, "tf32": {"DOWN_CONVERT_INPUTS"}, "bf16": set()}
         assert all(graph.excluded == notes[precision] | {"NONDETERMINISTIC"} for graph in cudnn.graphs)
         assert {graph.dtype for graph in cudnn.graphs} == {"BFLOAT16" if precision == "bf16" else "FLOAT"}
+        inexact = [] if precision == "bf16" else ["eng17_"]
+        assert [graph.engines_excluded for graph in cudnn.graphs] == 2 * [[], inexact, []]
+
+    def test_arrays_that_begin_where_no_plan_takes_them_are_copied(self, cudnn):
+        ops = emulated_cupy.load(cudnn)
+        rows, filters = normal(5, 3, 3, 1), normal(1, 1, 3, 3)
+        part = ops.asarray(rows)[1:].transpose(0, 3, 1, 2)  # begins 36 bytes after the allocation
+        y = ops.convolution(part, ops.asarray(filters), None, (1, 1), (1, 1))
+        expected = plain.convolution(rows[1:].transpose(0, 3, 1, 2), filters, None, (1, 1), (1, 1))
+        np.testing.assert_allclose(ops.to_numpy(y), expected, rtol=1e-5, atol=1e-6)
+        assert [graph.executed for graph in cudnn.graphs] == [True]
 
     def test_a_plan_runs_on_the_stream_of_its_worker(self, cudnn):
         ops = emulated_cupy.load(cudnn)

@@ -56,6 +56,7 @@ class Graph:
     ):
         assert (intermediate_data_type, compute_data_type, handle) == ("FLOAT", "FLOAT", "handle")
         self._cudnn, self.dtype, self.excluded, self.executed = cudnn, io_data_type, set(), False
+        self.engines_excluded: list[str] = []
         self._stages: list[str] = []
         cudnn.graphs.append(self)
 
@@ -84,6 +85,10 @@ class Graph:
         assert self._stages[-1] == "create_execution_plans", "cuDNN ignores notes that come earlier"
         self.excluded = set(notes)
 
+    def deselect_engines(self, names: list[str]) -> None:
+        assert self._stages[-1] == "create_execution_plans"
+        self.engines_excluded = names
+
     def get_workspace_size(self) -> int:
         return 8
 
@@ -93,6 +98,7 @@ class Graph:
         assert self._result.output
         assert workspace
         assert handle == "handle"
+        assert not any(address % 16 for address in pointers.values()), "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"
         self.executed = True
         emulated_cupy.note(f"cudnn {self.operation}")
         arrays = {name: plain_float(tensor.at(pointers[tensor])) for name, tensor in self._inputs.items()}

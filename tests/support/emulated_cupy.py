@@ -311,6 +311,8 @@ VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", 
 
 
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
+    if function is np.ascontiguousarray and not isinstance(arguments[0], DeviceArray):
+        raise TypeError("ascontiguousarray takes an array of the device")
     result = function(*arguments, **options)
     if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
         result = np.array(result, order="C")  # a copy to the device is C-contiguous

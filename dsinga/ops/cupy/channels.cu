@@ -51,10 +51,11 @@ KERNEL sums_of_gradients(
     sum_columns([=](Index i, Index) { return dy[i] * (x[i] - middle) * inverse; }, partial_along, rows, stretch, c);
 }
 
-// Sums of the `count` rows of `partial` times `factor`, as float64, REAL or both; one block a column.
+// Sums of the `count` rows of each matrix of `partial` times `factor`, as float64, REAL or both; one block a column.
 KERNEL add_partial(const double* partial, double* total, REAL* rounded, double factor, Index count, Index c) {
+    const double* column = partial + blockIdx.x / c * count * c + blockIdx.x % c;
     double sum = 0;
-    FOR_COLUMN(row, count) sum += partial[row * c + blockIdx.x];
+    FOR_COLUMN(row, count) sum += column[row * c];
     sum = block_sum(sum) * factor;
     if (threadIdx.x) return;
     if (total) total[blockIdx.x] = sum;

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
+from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, to_rows
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans, ConvolutionProblem, Direction
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, from_bfloat16, to_bfloat16
@@ -70,7 +70,7 @@ class CupyConvolution(Ops):
             y = empty_image(shape, x.dtype)
             self.blas.multiply(columns, _matrix(w).T, by_channel(y))
         if b is not None:
-            _elementwise.each("add_rows", y.dtype, y.size, cupy.ascontiguousarray(b, y.dtype), y, y.shape[1])
+            _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return y
 
     def convolution_grad(
@@ -90,7 +90,7 @@ class CupyConvolution(Ops):
                     self.blas.multiply(by_channel(dy), _matrix(w)), x.shape, w.shape, dy.shape, stride, pad
                 )
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
-        return dx, cupy.ascontiguousarray(dw), db
+        return dx, contiguous(dw), db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
@@ -100,7 +100,7 @@ class CupyConvolution(Ops):
         if y is None:
             y = _from_columns(self.blas.multiply(by_channel(x), _matrix(w)), *shapes, stride, pad)
         if b is not None:
-            _elementwise.each("add_rows", y.dtype, y.size, cupy.ascontiguousarray(b, y.dtype), y, y.shape[1])
+            _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return y
 
     def _by_cudnn(

@@ -62,6 +62,17 @@ KERNEL affine(const REAL* x, const REAL* scale, const REAL* shift, REAL* y, Inde
     FOR_EACH(i, n) y[i] = x[i] * scale[i % c] + shift[i % c];
 }
 
+// As affine, plus z if there is one, and 0 where that is below 0; NaN stays NaN.
+KERNEL rectified_affine(
+    const REAL* x, const REAL* z, const REAL* scale, const REAL* shift, REAL* y, Index c, Index n
+) {
+    FOR_EACH(i, n) {
+        REAL value = x[i] * scale[i % c] + shift[i % c];
+        if (z) value += z[i];
+        y[i] = value < 0 ? (REAL)0 : value;
+    }
+}
+
 // Rows of c numbers: dx = factor·(dy + slope·x + shift), factor, slope and shift being rows.
 KERNEL batch_norm_grad(
     const REAL* x, const REAL* dy, const REAL* factor, const REAL* slope, const REAL* shift, REAL* dx, Index c, Index n

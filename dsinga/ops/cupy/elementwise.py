@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import aligned, dense, empty_like, to_rows
+from dsinga.ops.cupy.arrays import aligned, contiguous, dense, empty_like, to_rows
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
@@ -66,14 +66,14 @@ class CupyElementwise(Ops):
         return _apply("add", x, y)
 
     def softmax(self, x: Array) -> Array:
-        x = cupy.ascontiguousarray(x)
-        y = cupy.empty_like(x)
+        x = contiguous(x)
+        y = empty_like(x)
         _rows.rows("softmax", x.dtype, len(x), x, y, x.shape[1])
         return y
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
-        y = cupy.ascontiguousarray(y)
-        dx = cupy.empty_like(y)
+        y = contiguous(y)
+        dx = empty_like(y)
         _rows.rows("softmax_grad", y.dtype, len(y), y, aligned(dy, y), dx, y.shape[1])
         return dx
 
@@ -85,33 +85,33 @@ class CupyElementwise(Ops):
         return p, sums[0], sums[1]
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
-        p = cupy.ascontiguousarray(p)
-        dx, target = cupy.empty_like(p), (1.0 - smoothing, smoothing / p.shape[1])
+        p = contiguous(p)
+        dx, target = empty_like(p), (1.0 - smoothing, smoothing / p.shape[1])
         _rows.each("label_loss_grad", p.dtype, p.size, p, int64(labels), dx, float(factor), *target, p.shape[1])
         return dx
 
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:
-        scores = cupy.ascontiguousarray(scores)
+        scores = contiguous(scores)
         hits, sizes = cupy.empty(len(scores), np.float64), (int(topk), scores.shape[1])
         _rows.rows("label_loss", scores.dtype, len(scores), scores, int64(labels), None, hits, FLT_MIN, *sizes)
         return hits.sum()
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
-        p = cupy.ascontiguousarray(p)
-        y = cupy.empty_like(p)
-        _lookup.each("bernoulli", p.dtype, p.size, p, cupy.ascontiguousarray(cupy.asarray(uniform, np.float32)), y)
+        p = contiguous(p)
+        y = empty_like(p)
+        _lookup.each("bernoulli", p.dtype, p.size, p, contiguous(cupy.asarray(uniform, np.float32)), y)
         return y
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
-        uniform = cupy.ascontiguousarray(cupy.asarray(uniform, np.float32))
-        mask = cupy.empty_like(uniform)
+        uniform = contiguous(cupy.asarray(uniform, np.float32))
+        mask = empty_like(uniform)
         _lookup.each("dropout_mask", mask.dtype, mask.size, uniform, mask, float(ratio), 1 / (1 - ratio))
         return mask
 
 
 def int64(numbers: Any) -> Array:
     """Return integers, of the host or the device, as C-contiguous int64 on the device."""
-    return cupy.ascontiguousarray(cupy.asarray(numbers, np.int64))
+    return contiguous(cupy.asarray(numbers, np.int64))
 
 
 _lookup = Source("lookup")
@@ -127,14 +127,14 @@ class CupyLookup(Ops):
         return vectors
 
     def embedding(self, table: Array, codes: Array) -> Array:
-        table, codes = cupy.ascontiguousarray(table), int64(codes)
+        table, codes = contiguous(table), int64(codes)
         vectors = cupy.empty((*codes.shape, table.shape[1]), table.dtype)
         _lookup.each("embedding", table.dtype, vectors.size, table, codes, vectors, table.shape[1])
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
         """The host waits once, for the number of distinct rows, which is the size of the result."""
-        flat, dy = int64(codes).reshape(-1), cupy.ascontiguousarray(dy).reshape(-1, dy.shape[-1])
+        flat, dy = int64(codes).reshape(-1), contiguous(dy).reshape(-1, dy.shape[-1])
         if not flat.size:
             return flat, dy
         order = cupy.argsort(flat)  # CuPy's sort is stable, so rows are added in their order in the batch

@@ -141,4 +141,4 @@ class Source:
 
 def _with_null_pointers(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments with 0 for None, which CuPy 14.0 would drop."""
-    return tuple(0 if argument is None else argument for argument in arguments)
+    return tuple([0 if argument is None else argument for argument in arguments])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
+from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, empty_like, to_rows
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import ChannelSums, column_sums, source
 from dsinga.ops.interface import Ops
@@ -27,7 +27,7 @@ class CupyNormalisation(Ops):
         return y, norm
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
-        rows, share, dx = to_rows(x), cupy.empty_like(workspace), empty_image(x.shape, x.dtype)
+        rows, share, dx = to_rows(x), empty_like(workspace), empty_image(x.shape, x.dtype)
         source.each("lrn_shares", x.dtype, x.size, rows, workspace, to_rows(dy), share, dx, float(beta))
         source.each("lrn_grad", x.dtype, x.size, rows, share, dx, size // 2, 2 * alpha * beta / size, x.shape[1])
         return dx
@@ -40,10 +40,9 @@ class CupyNormalisation(Ops):
         if not rows.size:
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
         sums, share = ChannelSums(*rows.shape), 1 / len(rows)
-        (partial,) = sums.partial("sums_of", x.dtype, rows)
-        mean = sums.total(partial, share)
-        (partial,) = sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels)
-        return mean, sums.total(partial, share)
+        mean = sums.total(sums.partial("sums_of", x.dtype, rows), share)[0]
+        squares = sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels)
+        return mean, sums.total(squares, share)[0]
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
         rows = by_channel(x)
@@ -51,16 +50,17 @@ class CupyNormalisation(Ops):
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
         sums = ChannelSums(*rows.shape)
         statistics = cupy.asarray(mean, np.float64), cupy.asarray(variance, np.float64)
-        total, along = sums.partial(
+        partial = sums.partial(
             *("sums_of_gradients", x.dtype, rows, by_channel(dy), *statistics, float(epsilon), sums.channels), results=2
         )
-        return sums.total(total), sums.total(along)
+        total, along = sums.total(partial)
+        return total, along
 
     def batch_norm_slopes(
         self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
     ) -> tuple[Array, Array, Array]:
-        scale = cupy.ascontiguousarray(scale)
-        results = tuple(cupy.empty_like(scale) for _ in range(3))
+        scale = contiguous(scale)
+        results = tuple(empty_like(scale) for _ in range(3))
         arguments = scale, *_doubles(mean, variance, *sums), *results, float(size), float(epsilon)
         source.each("batch_norm_slopes", scale.dtype, scale.size, *arguments)
         return results
@@ -68,15 +68,15 @@ class CupyNormalisation(Ops):
     def batch_norm_affine(
         self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
     ) -> tuple[Array, Array]:
-        scale, bias = cupy.ascontiguousarray(scale), cupy.ascontiguousarray(bias, scale.dtype)
-        factor, shift = cupy.empty_like(scale), cupy.empty_like(scale)
+        scale, bias = contiguous(scale), contiguous(bias, scale.dtype)
+        factor, shift = empty_like(scale), empty_like(scale)
         arguments = scale, bias, *_doubles(mean, variance), factor, shift, float(epsilon)
         source.each("batch_norm_affine", scale.dtype, scale.size, *arguments)
         return factor, shift
 
     def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
-        running = cupy.ascontiguousarray(running)
-        moved = cupy.empty_like(running)
+        running = contiguous(running)
+        moved = empty_like(running)
         arguments = running, *_doubles(new), moved, float(share), float(factor)
         source.each("moving_average", running.dtype, running.size, *arguments)
         return moved
@@ -84,13 +84,16 @@ class CupyNormalisation(Ops):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         return _by_rows("affine", (x,), (scale, shift))
 
+    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
+        return _by_rows("rectified_affine", (x, other), (scale, shift))
+
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
         return _by_rows("batch_norm_grad", (x, dy), (factor, slope, shift))
 
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
-        x = cupy.ascontiguousarray(x)
-        y, scale, shift = cupy.empty_like(x), *(cupy.ascontiguousarray(vector, x.dtype) for vector in (scale, shift))
-        normal, inverse = (cupy.empty_like(x), cupy.empty(len(x), x.dtype)) if train else (None, None)
+        x = contiguous(x)
+        y, scale, shift = empty_like(x), *(contiguous(vector, x.dtype) for vector in (scale, shift))
+        normal, inverse = (empty_like(x), cupy.empty(len(x), x.dtype)) if train else (None, None)
         _rows.rows("layer_norm", x.dtype, len(x), x, scale, shift, y, normal, inverse, float(epsilon), x.shape[1])
         return y, (normal, inverse) if train else None
 
@@ -98,34 +101,37 @@ class CupyNormalisation(Ops):
         self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
     ) -> tuple[Array, Array, Array]:
         normal, inverse = workspace
-        dy = cupy.ascontiguousarray(dy)
-        dx, scale = cupy.empty_like(dy), cupy.ascontiguousarray(scale, dy.dtype)
+        dy = contiguous(dy)
+        dx, scale = empty_like(dy), contiguous(scale, dy.dtype)
         _rows.rows("layer_norm_grad", dy.dtype, len(dy), normal, inverse, dy, scale, dx, dy.shape[1])
         return dx, column_sums(dy, normal, rounded=dy.dtype), column_sums(dy, rounded=dy.dtype)
 
     def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
-        x = cupy.ascontiguousarray(x)
-        y, inverse = cupy.empty_like(x), cupy.empty(len(x), x.dtype) if train else None
-        scale = cupy.ascontiguousarray(scale, x.dtype)
+        x = contiguous(x)
+        y, inverse = empty_like(x), cupy.empty(len(x), x.dtype) if train else None
+        scale = contiguous(scale, x.dtype)
         _rows.rows("rms_norm", x.dtype, len(x), x, scale, y, inverse, float(epsilon), x.shape[1])
         return y, inverse
 
     def rms_norm_grad(self, x: Array, workspace: Any, dy: Array, scale: Array) -> tuple[Array, Array]:
-        x, dy = cupy.ascontiguousarray(x), cupy.ascontiguousarray(dy)
-        dx, normal, scale = cupy.empty_like(dy), cupy.empty_like(dy), cupy.ascontiguousarray(scale, dy.dtype)
+        x, dy = contiguous(x), contiguous(dy)
+        dx, normal, scale = empty_like(dy), empty_like(dy), contiguous(scale, dy.dtype)
         _rows.rows("rms_norm_grad", dy.dtype, len(dy), x, workspace, dy, scale, dx, normal, dy.shape[1])
         return dx, column_sums(dy, normal, rounded=dy.dtype)
 
 
 def _doubles(*arrays: Array) -> list[Array]:
-    return [cupy.ascontiguousarray(cupy.asarray(array, np.float64)) for array in arrays]
+    return [contiguous(cupy.asarray(array), np.float64) for array in arrays]
 
 
-def _by_rows(kernel: str, arrays: tuple[Array, ...], vectors: tuple[Array, ...]) -> Array:
-    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result is channels-last."""
-    x = arrays[0]
-    rows = [by_channel(array).astype(x.dtype, copy=False) for array in arrays]
-    result = cupy.empty_like(rows[0])
-    constants = (cupy.ascontiguousarray(cupy.asarray(vector, x.dtype)) for vector in vectors)
+def _by_rows(kernel: str, arrays: tuple[Array | None, ...], vectors: tuple[Array, ...]) -> Array:
+    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result is channels-last.
+
+    All arrays but the first may be None.
+    """
+    x: Array = arrays[0]
+    rows = [None if array is None else contiguous(by_channel(array), x.dtype) for array in arrays]
+    result = cupy.empty((x.shape[0], *x.shape[2:], x.shape[1]), x.dtype)
+    constants = (contiguous(cupy.asarray(vector), x.dtype) for vector in vectors)
     _elementwise.each(kernel, x.dtype, x.size, *rows, *constants, result, x.shape[1])
-    return cupy.moveaxis(result.reshape(x.shape[0], *x.shape[2:], x.shape[1]), -1, 1)
+    return result.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
@@ -38,18 +39,18 @@ class ChannelSums:
         self.stretch = -(-self.rows // stretches)
         self.grid = across, -(-self.rows // self.stretch)
 
-    def partial(self, kernel: str, dtype: np.dtype, *arguments: object, results: int = 1) -> list[Array]:
-        """Run a kernel that adds the rows of each block; return ``results`` arrays of partial sums."""
-        sums = [cupy.empty((self.grid[1], self.columns), np.float64) for _ in range(results)]
+    def partial(self, kernel: str, dtype: np.dtype, *arguments: object, results: int = 1) -> Array:
+        """Run a kernel that adds the rows of each block; return its ``results`` as (results, blocks, columns)."""
+        sums = cupy.empty((results, self.grid[1], self.columns), np.float64)
         source.grid(kernel, dtype, self.grid, *arguments, *sums, self.rows, self.stretch, self.columns)
         return sums
 
     def total(self, partial: Array, factor: float = 1.0, rounded: np.dtype | None = None) -> Array:
-        """Return (C,): the total of partial sums times ``factor``, in float64 or in the dtype ``rounded``."""
-        dtype, count = rounded or np.dtype(np.float64), partial.size // self.channels
-        result = cupy.empty(self.channels, dtype)
+        """Return (results, C): the totals of partial sums times ``factor``, in float64 or in the dtype ``rounded``."""
+        dtype, shape = rounded or np.dtype(np.float64), (len(partial), self.channels)
+        result, count = cupy.empty(shape, dtype), partial[0].size // self.channels
         places = (None, result) if rounded else (result, None)
-        source.rows("add_partial", dtype, self.channels, partial, *places, factor, count, self.channels)
+        source.rows("add_partial", dtype, result.size, partial, *places, factor, count, self.channels)
         return result
 
 
@@ -58,11 +59,8 @@ def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = Non
     if not x.size:
         return cupy.zeros(x.shape[1], rounded or np.float64)
     sums = ChannelSums(*x.shape)
-    if y is None:
-        (partial,) = sums.partial("sums_of", x.dtype, x)
-    else:
-        (partial,) = sums.partial("sums_of_products", x.dtype, x, y)
-    return sums.total(partial, rounded=rounded)
+    partial = sums.partial("sums_of", x.dtype, x) if y is None else sums.partial("sums_of_products", x.dtype, x, y)
+    return sums.total(partial, rounded=rounded)[0]
 
 
 cublas = cupy.cuda.cublas
@@ -102,7 +100,7 @@ def from_bfloat16(x: Array) -> Array:
 def operand(x: Array, bf16: bool = False) -> MatrixOperand:
     """Return a matrix (m, n) as an operand, copied if neither its rows nor its columns are contiguous."""
     if bf16 and x.dtype == np.float32:
-        x = x if x.flags.c_contiguous or x.flags.f_contiguous else cupy.ascontiguousarray(x)
+        x = x if x.flags.c_contiguous or x.flags.f_contiguous else contiguous(x)
         return _located(to_bfloat16(x))._replace(bf16=True)
     return _located(x)
 
@@ -117,7 +115,7 @@ def _located(x: Array) -> MatrixOperand:
         return MatrixOperand(x, x.shape, False, x.strides[0] // size)
     if x.strides[0] == size and x.strides[1] >= rows * size and x.strides[1] % size == 0:
         return MatrixOperand(x, x.shape, True, x.strides[1] // size)
-    return _located(cupy.ascontiguousarray(x))
+    return _located(contiguous(x))
 
 
 class Blas:
@@ -173,7 +171,7 @@ class CupyProducts(Ops):
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         y = cupy.empty((x.shape[0], w.shape[1 if transpose else 0]), x.dtype)
         if b is not None:
-            _elementwise.each("fill_rows", x.dtype, y.size, cupy.ascontiguousarray(b, x.dtype), y, y.shape[1])
+            _elementwise.each("fill_rows", x.dtype, y.size, contiguous(b, x.dtype), y, y.shape[1])
         return self.blas.multiply(x, w if transpose else w.T, y, add=b is not None)
 
     def inner_product_grad(
@@ -183,5 +181,5 @@ class CupyProducts(Ops):
         dx = self.blas.multiply(gradient, w.T if transpose else w) if need_dx else None
         left, right = (features, gradient) if transpose else (gradient, features)
         dw = self.blas.multiply(left.transpose, right)
-        db = column_sums(cupy.ascontiguousarray(dy), rounded=dy.dtype) if need_db else None
+        db = column_sums(contiguous(dy), rounded=dy.dtype) if need_db else None
         return dx, dw, db

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, operand
 from dsinga.ops.interface import Ops
@@ -111,7 +112,7 @@ class CupyRecurrent(Ops):
         from_h = dgates[:, _columns(layout.from_h, size)]
         dw_x = self.blas.multiply(from_x.T, x)
         dw_h = self.blas.multiply(from_h.T, _before(states, packing)[:, :size])
-        db = None if b is None else column_sums(cupy.ascontiguousarray(from_x), rounded=x.dtype)
+        db = None if b is None else column_sums(contiguous(from_x), rounded=x.dtype)
         dx = unpack(self.blas.multiply(from_x, w_x), places, (batch, times)) if need_dx else None
         dstate = None
         if need_dstate:
@@ -141,7 +142,7 @@ def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
 def pack(x: Array, places: Array) -> Array:
     """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n)."""
     packed = cupy.empty((places.size, x.shape[2]), x.dtype)
-    _cells.each("pack", x.dtype, packed.size, cupy.ascontiguousarray(x), places, packed, x.shape[2])
+    _cells.each("pack", x.dtype, packed.size, contiguous(x), places, packed, x.shape[2])
     return packed
 
 
@@ -150,7 +151,7 @@ def unpack(packed: Array, places: Array, shape: tuple[int, int]) -> Array:
     columns = packed.shape[1]
     is_full = places.size == shape[0] * shape[1]
     x = (cupy.empty if is_full else cupy.zeros)((*shape, columns), packed.dtype)
-    _cells.each("unpack", x.dtype, packed.size, cupy.ascontiguousarray(packed), places, x, columns)
+    _cells.each("unpack", x.dtype, packed.size, contiguous(packed), places, x, columns)
     return x
 
 

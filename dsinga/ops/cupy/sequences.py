@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.elementwise import int64
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import column_sums
@@ -32,7 +33,7 @@ class CupyAttention(Ops):
         else:
             hidden = self.tanh(q[:, :, :, None] + k[:, :, None])
             scores = (hidden * score.reshape(heads, 1, 1, -1)).sum(axis=4)
-        scores = cupy.ascontiguousarray(scores)
+        scores = contiguous(scores)
         if visible is None:
             return self.softmax(scores.reshape(-1, scores.shape[3])).reshape(scores.shape), hidden
         weights, (_, _, queries, columns) = cupy.empty_like(scores), scores.shape
@@ -69,18 +70,18 @@ class CupyAttention(Ops):
         heads = weights.shape[1]
         v, d = _by_head(values, heads), _by_head(dy, heads)
         dvalues = cupy.matmul(weights.transpose(0, 1, 3, 2), d)
-        return cupy.ascontiguousarray(cupy.matmul(d, v.transpose(0, 1, 3, 2))), _joined(dvalues, values.shape)
+        return contiguous(cupy.matmul(d, v.transpose(0, 1, 3, 2))), _joined(dvalues, values.shape)
 
 
 def _by_head(x: Array, heads: int) -> Array:
     """Return x (B, T, n) as contiguous (B, heads, T, n / heads)."""
     batch, steps, columns = x.shape
-    return cupy.ascontiguousarray(x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3))
+    return contiguous(x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3))
 
 
 def _joined(x: Array, shape: tuple[int, ...]) -> Array:
     """Undo :func:`_by_head`."""
-    return cupy.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(shape)
+    return contiguous(x.transpose(0, 2, 1, 3)).reshape(shape)
 
 
 _crf = Source("crf")
@@ -90,7 +91,7 @@ class CupyCRF(Ops):
     """The forward algorithm in log space, its derivative by smoothing backwards, and Viterbi's algorithm."""
 
     def crf(self, x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
-        x, transitions, start = (cupy.ascontiguousarray(array, x.dtype) for array in (x, transitions, start))
+        x, transitions, start = (contiguous(array, x.dtype) for array in (x, transitions, start))
         batch = len(x)
         forward, log_sums, loss = cupy.empty_like(x), cupy.empty(batch, x.dtype), cupy.empty(batch, x.dtype)
         _launch("crf", x, int64(tags), transitions, start, forward, log_sums, loss)
@@ -99,15 +100,15 @@ class CupyCRF(Ops):
     def crf_grad(
         self, x: Array, tags: Array, transitions: Array, start: Array, workspace: Any
     ) -> tuple[Array, Array, Array]:
-        x, transitions = (cupy.ascontiguousarray(array, x.dtype) for array in (x, transitions))
+        x, transitions = (contiguous(array, x.dtype) for array in (x, transitions))
         (batch, _, count), (forward, log_sums) = x.shape, workspace
         dx, counts = cupy.empty_like(x), cupy.empty((batch, count * count), x.dtype)
         _launch("crf_grad", x, int64(tags), transitions, forward, log_sums, dx, counts)
-        first = cupy.ascontiguousarray(dx[:, :1].reshape(batch, count))  # the starts have the gradients of first tags
+        first = contiguous(dx[:, :1].reshape(batch, count))  # the starts have the gradients of first tags
         return dx, column_sums(counts, rounded=x.dtype).reshape(count, count), column_sums(first, rounded=x.dtype)
 
     def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
-        x, transitions, start = (cupy.ascontiguousarray(array, x.dtype) for array in (x, transitions, start))
+        x, transitions, start = (contiguous(array, x.dtype) for array in (x, transitions, start))
         best_before, tags = cupy.empty(x.shape, np.int32), cupy.empty(x.shape[:2], np.int64)
         _launch("crf_decode", x, int64(lengths), transitions, start, best_before, tags)
         return tags

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.types import Array, AsyncCopy
 
@@ -85,7 +86,7 @@ class Download(AsyncCopy):
 
     def __init__(self, streams: Streams, array: Array):
         with streams.device, streams.compute:
-            source = cupy.ascontiguousarray(array)
+            source = contiguous(array)
             ready = streams.event(streams.compute)
         self._host = pinned(source.shape, source.dtype)
         with streams.device, streams.down:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
@@ -100,8 +101,8 @@ class CupyUpdate(Ops):
 def dense(update: Update) -> Update:
     """Return the update with contiguous gradient and rows; value and state are contiguous already."""
     assert all(array.flags.c_contiguous for array in (update.value, *update.state))
-    rows = None if update.rows is None else cupy.ascontiguousarray(update.rows, np.int64)
-    return update._replace(gradient=cupy.ascontiguousarray(update.gradient), rows=rows)
+    rows = None if update.rows is None else contiguous(update.rows, np.int64)
+    return update._replace(gradient=contiguous(update.gradient), rows=rows)
 
 
 def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]) -> np.ndarray:
