@@ -5,21 +5,36 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from typing import Any, cast
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, cast
 
 import numcodecs
 import numpy as np
 import zarr
 from zarr.storage import LocalStore
 
+from dsinga.cores import available_cores
 from dsinga.ops import buffers
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
 _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
+MOST_THREADS = 2  # that read a region; files and codecs let others run
+SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
+
+
+class _ChunkPart(NamedTuple):
+    """The number of a chunk, what is read of it, and where that lies in the region and in the array."""
+
+    chunk: tuple[int, ...]
+    inside: tuple[slice, ...]
+    places: tuple[slice, ...]
+    points: tuple[slice, ...]
 
 
 class ChunkFiles:
-    """Reads regions of a zarr array in a local folder, in the thread that calls.
+    """Reads regions of a zarr array in a local folder, in the thread that calls and one that helps it.
 
     zarr hands each chunk through an event loop and threads, and copies it from an array of its own: that takes two to
     three times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, or
@@ -43,6 +58,20 @@ class ChunkFiles:
         out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
         if not out.size:
             return out
+        parts = deque(self._parts(region))
+        helpers = min(MOST_THREADS, available_cores(), len(parts)) - 1 if out.nbytes > SMALL_BYTES else 0
+        if helpers < 1:
+            self._read_parts(parts, out)
+            return out
+        with ThreadPoolExecutor(helpers) as pool:
+            shares = [pool.submit(self._read_parts, parts, out) for _ in range(helpers)]
+            self._read_parts(parts, out)
+        for share in shares:
+            share.result()
+        return out
+
+    def _parts(self, region: tuple[slice, ...]) -> Iterator[_ChunkPart]:
+        """Yield the parts of chunks that make up a region."""
         grid = [
             range(part.start // size, (part.stop - 1) // size + 1)
             for part, size in zip(region, self.chunks, strict=True)
@@ -55,10 +84,18 @@ class ChunkFiles:
                 inside.append(slice(low - first, high - first))
                 places.append(slice(low - part.start, high - part.start))
                 points.append(slice(low, high))
-            target = out[tuple(places)]
-            if not self._decode(index, tuple(inside), target):
-                target[...] = self._array[tuple(points)]
-        return out
+            yield _ChunkPart(index, tuple(inside), tuple(places), tuple(points))
+
+    def _read_parts(self, parts: deque[_ChunkPart], out: np.ndarray) -> None:
+        """Take parts until there is none, and write their numbers to their places; threads share the parts."""
+        while True:
+            try:
+                part = parts.popleft()
+            except IndexError:
+                return
+            target = out[part.places]
+            if not self._decode(part.chunk, part.inside, target):
+                target[...] = self._array[part.points]
 
     def _decode(self, index: tuple[int, ...], inside: tuple[slice, ...], target: np.ndarray) -> bool:
         """Write the part ``inside`` of a chunk into ``target``; return whether there is such a chunk, undamaged."""
