@@ -85,6 +85,12 @@ class ChunkCache:
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
+    def drop_first(self, key: tuple[Hashable, ...]) -> None:
+        """Make ``key`` the first to be dropped: it will not be read soon."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key, last=False)
+
     def clear(self) -> None:
         """Drop all chunks but those that are being loaded."""
         with self._lock:

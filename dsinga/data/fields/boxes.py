@@ -92,6 +92,11 @@ class BoxGrid:
         indices = np.unravel_index(box, self._grid)
         return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
 
+    def windows(self, box: int, dims: Sequence[str]) -> int:
+        """Return the number of windows of a box, and of the others at its place along ``dims``."""
+        ends = zip(self.ends(box), self.counts, strict=True)
+        return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
+
     def ends(self, box: int) -> list[tuple[Axis, int, int]]:
         """Return each dimension with its first and last window of a box."""
         indices = np.unravel_index(box, self._grid)
@@ -137,6 +142,7 @@ class BoxCache:
         self.key = key or uuid.uuid4().hex
         self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
         self._nonfinite: set[_Key] = set()
+        self._unread: dict[_Key, int] = {}  # windows that are still to be cut out of each field, of all parts together
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoxCache.shared, (self.key,)
@@ -154,17 +160,26 @@ class BoxCache:
         _cache.reserve_bytes(source, memory)
         _cache.forget_after(source, [self.key])
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
-        """Return the field of a part that the windows of a box read."""
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool, count: int) -> BoxField:
+        """Return the field of a part that the windows of a box read, of which ``count`` are cut now.
+
+        A field out of which all windows of its box have been cut is dropped before others, which will be read again
+        sooner.
+        """
         key, ranges, lows = self._describe(part, grid, box, is_target)
 
         def load() -> np.ndarray:
             numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
                 self._nonfinite.add(key)
+            self._unread[key] = grid.windows(box, part.dims) * (2 if key[-1] == "both" else 1)
             return numbers
 
-        return BoxField(_cache.get(key, load), lows, key not in self._nonfinite)
+        numbers = _cache.get(key, load)
+        self._unread[key] = unread = self._unread.get(key, 0) - count
+        if not unread:
+            _cache.drop_first(key)
+        return BoxField(numbers, lows, key not in self._nonfinite)
 
     def _describe(
         self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool

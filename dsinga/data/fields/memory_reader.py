@@ -78,8 +78,8 @@ class KeptFields(BoxCache):
         super().__init__()
         self._fields: dict[ChannelGroup, BoxField] = {}
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> BoxField:
+    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool, count: int) -> BoxField:
         """Return the field of a part that the windows of the box read."""
         if part not in self._fields:
-            self._fields[part] = super().read(part, grid, box, is_target)
+            self._fields[part] = super().read(part, grid, box, is_target, count)
         return self._fields[part]

@@ -37,11 +37,11 @@ class VariableReader:
     """
 
     def __init__(self, variable: Any, name: str):
-        self.name, self._variable = name, variable
         self.dims = tuple(str(dim) for dim in variable.dims)
         self.shape = tuple(variable.shape)
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
+        self.name, self._variable = name, _reading_files(variable) if self.from_files else variable
         try:
             record_dtype(variable.dtype)
         except UserError as error:
@@ -114,6 +114,12 @@ class CoordinateReader(VariableReader):
         if self._function:
             numbers = np.sin(numbers) if self._function == "sin" else np.cos(numbers)
         return as_float32(numbers, self.name)
+
+
+def _reading_files(variable: Any) -> Any:
+    from dsinga.data.fields.chunk_variable import reading_files  # imports xarray, which whoever has a variable has
+
+    return reading_files(variable)
 
 
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from dsinga.data.column import Column
 from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.errors import UserError
+from dsinga.ops import buffers
 
 SAMPLE_BYTES = 16 << 20
 SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a box are cut at once
@@ -77,47 +78,36 @@ class WindowColumn(Column):
 
     def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
-        out = np.empty((len(rows), *self.shape), np.float32)
+        out = buffers.empty((len(rows), *self.shape))
         numbers = rows if self.numbers is None else self.numbers[rows]
         places = self.grid.places(numbers)
         boxes = self.grid.boxes(places)
         order = np.argsort(boxes, kind="stable")  # makes the windows of each box adjacent
-        ends = [0, *(np.flatnonzero(np.diff(boxes[order])) + 1).tolist(), len(rows)]
-        starts = {axis.name: axis.starts[place] for axis, place in zip(self.grid.axes, places, strict=True)}
+        boxes = boxes[order]
+        ends = [0, *(np.flatnonzero(boxes[1:] != boxes[:-1]) + 1).tolist(), len(rows)]
+        starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.grid.axes, places, strict=True)}
         channel, is_finite = 0, True
         weights = [self.grid.layout.weights] if self.is_target and self.grid.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
             channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
+            points = np.empty((len(rows), len(part.dims)), np.int64)
+            for axis, dim in enumerate(part.dims):
+                points[:, axis] = starts[dim] + self._shift(dim)
+            cut = _Cut(part, points)
             for start, end in pairwise(ends):
-                field = self.cache.read(part, self.grid, int(boxes[order[start]]), self.is_target)
-                self._cut_part(channels, part, field, order[start:end], starts)
+                field = self.cache.read(part, self.grid, int(boxes[start]), self.is_target, end - start)
+                cut.copy(channels, field, order[start:end], slice(start, end))
                 is_finite = is_finite and field.is_finite
             if part in weights:
                 channels /= self.grid.layout.scale
             channel += part.channels
         return out, is_finite
 
-    def _cut_part(
-        self, out: np.ndarray, part: ChannelGroup, field: BoxField, rows: np.ndarray, starts: dict[str, np.ndarray]
-    ) -> None:
-        """Cut the windows of ``rows``, all of one box, out of its field."""
-        numbers, lows = field.numbers, field.lows
-        dims = (*part.dims[: len(part.channel_sizes)], *part.space)  # the axes of the field
-        offsets = np.zeros(len(rows), np.int64)  # in bytes, of the first point of each window
-        for dim, stride in zip(dims, numbers.strides, strict=True):
-            if dim in lows:
-                axis = self.grid.layout.axes[dim]
-                offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
-        sizes = dict(zip(part.dims, part.sizes, strict=True))
-        shape = tuple(sizes.get(dim, 1) for dim in dims)
-        if math.prod(shape) <= SMALL_WINDOW:
-            points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
-            index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
-            out[rows] = numbers.reshape(-1)[index]
-            return
-        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
-            out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
+    def _shift(self, dim: str) -> int:
+        """Return the offset of the first point that is read of a window from that of the window."""
+        axis = self.grid.layout.axes[dim]
+        return axis.lead if self.is_target else -axis.before
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
@@ -162,7 +152,7 @@ class WindowColumn(Column):
         points = {}
         for dim in part.reader.dims:
             axis = layout.axes[dim]
-            point = starts[dim] + (axis.lead if self.is_target else -axis.before) + inside[dim]
+            point = starts[dim] + self._shift(dim) + inside[dim]
             points[dim] = int(axis.positions(point, point + 1)[0][0])
         labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
         what = "NaN" if np.isnan(value) else "infinity"
@@ -174,3 +164,35 @@ class WindowColumn(Column):
         return UserError(
             f"{self.location}: variable {part.name!r} has {what} at {labels} (index {tuple(points.values())}); {remedy}"
         )
+
+
+class _Cut:
+    """Copies windows of a part out of the fields of their boxes.
+
+    Args:
+        part: the part.
+        points: the first point of each window along the part's dimensions, (n, dimensions) int64.
+    """
+
+    def __init__(self, part: ChannelGroup, points: np.ndarray):
+        channels = len(part.channel_sizes)
+        dims = (*part.dims[:channels], *part.space)  # the axes of fields
+        self._dims, self._points = part.dims, points
+        self._axes = [dims.index(dim) for dim in part.dims]
+        sizes = dict(zip(part.dims, part.sizes, strict=True))
+        self._shape = tuple(sizes.get(dim, 1) for dim in dims)
+        self._is_small = math.prod(self._shape) <= SMALL_WINDOW
+
+    def copy(self, out: np.ndarray, field: BoxField, rows: np.ndarray, places: slice) -> None:
+        """Write the windows at ``places`` of the points, all of one box, to ``rows`` of ``out``."""
+        numbers, shape = field.numbers, self._shape
+        strides = [numbers.strides[axis] for axis in self._axes]
+        low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))
+        offsets = self._points[places] @ np.array(strides, np.int64) - low  # in bytes
+        if self._is_small:
+            points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
+            index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
+            out[rows] = numbers.reshape(-1)[index]
+            return
+        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+            out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)

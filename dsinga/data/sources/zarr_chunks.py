@@ -1,0 +1,168 @@
+"""Reads regions of a zarr array whose chunks are files, and decodes each chunk into the array that is returned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, cast
+
+import numcodecs
+import numpy as np
+import zarr
+from zarr.storage import LocalStore
+
+from dsinga.cores import available_cores
+from dsinga.ops import buffers
+
+# The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
+_DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
+MOST_THREADS = 2  # that read a region; files and codecs let others run
+SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
+
+
+class _ChunkPart(NamedTuple):
+    """The number of a chunk, what is read of it, and where that lies in the region and in the array."""
+
+    chunk: tuple[int, ...]
+    inside: tuple[slice, ...]
+    places: tuple[slice, ...]
+    points: tuple[slice, ...]
+
+
+class ChunkFiles:
+    """Reads regions of a zarr array in a local folder, in the thread that calls and one that helps it.
+
+    zarr hands each chunk through an event loop and threads, and copies it from an array of its own: that takes two to
+    three times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, or
+    raises its error.
+
+    Args:
+        array: an array for which :func:`has_plain_chunks` holds.
+    """
+
+    def __init__(self, array: zarr.Array):
+        self._array = array
+        self._folder = os.path.join(array.store.root, array.path, "")  # type: ignore[attr-defined]
+        self._key = array.metadata.encode_chunk_key
+        self.shape, self.dtype, self.chunks = array.shape, array.dtype, array.chunks
+        self._nbytes = math.prod(self.chunks) * self.dtype.itemsize
+        self._codec = _decoder(array)
+        self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
+
+    def read(self, region: tuple[slice, ...]) -> np.ndarray:
+        """Return the numbers of a region, all slices with a start, a stop and the step 1, in the dtype of the array."""
+        out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
+        if not out.size:
+            return out
+        parts = deque(self._parts(region))
+        helpers = min(MOST_THREADS, available_cores(), len(parts)) - 1 if out.nbytes > SMALL_BYTES else 0
+        if helpers < 1:
+            self._read_parts(parts, out)
+            return out
+        with ThreadPoolExecutor(helpers) as pool:
+            shares = [pool.submit(self._read_parts, parts, out) for _ in range(helpers)]
+            self._read_parts(parts, out)
+        for share in shares:
+            share.result()
+        return out
+
+    def _parts(self, region: tuple[slice, ...]) -> Iterator[_ChunkPart]:
+        """Yield the parts of chunks that make up a region."""
+        grid = [
+            range(part.start // size, (part.stop - 1) // size + 1)
+            for part, size in zip(region, self.chunks, strict=True)
+        ]
+        for index in itertools.product(*grid):
+            inside, places, points = [], [], []
+            for number, size, part in zip(index, self.chunks, region, strict=True):
+                first = number * size
+                low, high = max(first, part.start), min(first + size, part.stop)
+                inside.append(slice(low - first, high - first))
+                places.append(slice(low - part.start, high - part.start))
+                points.append(slice(low, high))
+            yield _ChunkPart(index, tuple(inside), tuple(places), tuple(points))
+
+    def _read_parts(self, parts: deque[_ChunkPart], out: np.ndarray) -> None:
+        """Take parts until there is none, and write their numbers to their places; threads share the parts."""
+        while True:
+            try:
+                part = parts.popleft()
+            except IndexError:
+                return
+            target = out[part.places]
+            if not self._decode(part.chunk, part.inside, target):
+                target[...] = self._array[part.points]
+
+    def _decode(self, index: tuple[int, ...], inside: tuple[slice, ...], target: np.ndarray) -> bool:
+        """Write the part ``inside`` of a chunk into ``target``; return whether there is such a chunk, undamaged."""
+        try:
+            data = _read_file(f"{self._folder}{self._key(index)}")
+            encoded = self._is_blosc and _blosc_bytes(data)
+            if self._codec is None:
+                chunk = data.view(self.dtype)
+            elif encoded != (self._nbytes, len(data)):
+                chunk = np.frombuffer(self._codec.decode(data), self.dtype)
+            elif target.nbytes == self._nbytes and target.flags.c_contiguous:
+                self._codec.decode(data, out=target)
+                return True
+            else:
+                chunk = buffers.empty(self.chunks, dtype=self.dtype)
+                self._codec.decode(data, out=chunk)
+            target[...] = chunk.reshape(self.chunks)[inside]
+        except CutOff:
+            raise
+        except Exception:  # of files and codecs: any class, and zarr will say it
+            return False
+        return True
+
+
+class CutOff(ValueError):
+    """A file has fewer bytes than its header says."""
+
+
+def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
+    """Return the bytes of a chunk that blosc has encoded, before and after, by its header.
+
+    Raises CutOff for data with fewer bytes, beyond which blosc would read.
+    """
+    before, _, after = np.frombuffer(data[:16].tobytes(), "<u4")[1:].tolist()
+    if after > len(data):
+        raise CutOff(f"a chunk has {len(data)} bytes, and by its header {after}")
+    return before, after
+
+
+def _read_file(path: str) -> np.ndarray:
+    """Return the bytes of a file (n,), uint8, in memory of the pool."""
+    with open(path, "rb", buffering=0) as file:
+        data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
+        count = file.readinto(memoryview(data))
+    if count != len(data):
+        raise OSError(f"{path} has changed while it was read")
+    return data
+
+
+def has_plain_chunks(array: zarr.Array) -> bool:
+    """Whether chunks are files of a local folder, with numbers in this machine's order, compressed by one codec."""
+    if type(array.store) is not LocalStore or not array.ndim or array.shards is not None or array.filters:
+        return False
+    if array.dtype.kind not in "buif" or not array.dtype.isnative or len(array.compressors) > 1:
+        return False
+    if array.metadata.zarr_format == 2:
+        return bool(array.metadata.order == "C")
+    codecs = cast(Any, array.compressors)
+    serializer: dict[str, Any] = cast(Any, array.serializer).to_dict()
+    orders = (None, "little") if np.little_endian else (None, "big")
+    plain = serializer["name"] == "bytes" and serializer.get("configuration", {}).get("endian") in orders
+    return plain and all(codec.to_dict()["name"] in _DECODERS for codec in codecs)
+
+
+def _decoder(array: zarr.Array) -> Any:
+    """Return the codec of an array, of numcodecs; None where chunks are not compressed."""
+    if not array.compressors:
+        return None
+    codec: Any = array.compressors[0]
+    return codec if array.metadata.zarr_format == 2 else _DECODERS[codec.to_dict()["name"]]()
