@@ -17,9 +17,9 @@ from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.field_targets import MASKED, WEIGHTED, FieldTargets
 from dsinga.layers.label import required_labels
 from dsinga.layers.metric_state import ArraySum
+from dsinga.ops.layout import point_blocks
 from dsinga.registry import register
 
-BLOCK = 1 << 16  # numbers that are computed at once in float64
 CLIMATOLOGY = 2  # the position of the source with the climatology
 
 
@@ -97,7 +97,8 @@ class FieldError(Layer):
         x, *others = (ctx.ops.to_numpy(targets.fields(source, ctx.ops)) for source in (sources[0], *sources[2:]))
         climatology = others[0] if others else self._climatology(targets)
         sums = np.zeros((5 if climatology is None else 12, targets.channels))
-        for part in blocks(rows, targets):
+        for at_rows, at_points in point_blocks(x.shape):
+            part = at_rows, slice(None), at_points
             of_part = climatology if climatology is None else np.broadcast_to(climatology, x.shape)[part]
             sums += field_sums(x[part], fields[part], targets, of_part)
         names = self.settings.channel or [""] * targets.channels
@@ -111,29 +112,24 @@ class FieldError(Layer):
         return np.array(numbers).reshape(targets.channels, -1) if numbers else None
 
 
-def blocks(rows: int, targets: FieldTargets) -> Iterator[tuple[slice, slice, slice]]:
-    """Yield the indices of parts of fields (rows, C, points) that have about ``BLOCK`` numbers."""
-    points = max(1, BLOCK // targets.channels)
-    step = max(1, points // targets.points)
-    for row in range(0, rows, step):
-        for point in range(0, targets.points, points):
-            yield slice(row, row + step), slice(None), slice(point, point + points)
-
-
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
     """Return the sums of each channel as rows of an array (5, C), or (12, C) with a climatology, float64.
 
     They are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
     Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label.
     """
-    labels = fields[:, : targets.channels].astype(np.float64)
+    labels = fields[:, : targets.channels]
     valid = ~np.isnan(labels) if targets.masked else np.ones(labels.shape, bool)
-    weights = fields[:, targets.channels :] * valid if targets.weighted else valid.astype(np.float64)
-    labels, x = np.where(valid, labels, 0), np.where(valid, x, 0)
-    errors = x - labels
-    terms = [weights, valid, weights * errors, weights * errors**2, weights * np.abs(errors)]
+    if targets.masked:
+        labels, x = np.where(valid, labels, 0), np.where(valid, x, 0)
+    errors = np.subtract(x, labels, dtype=np.float64)
+    terms = [errors, errors**2, np.abs(errors)]
+    weights: Any = fields[:, targets.channels :] * valid if targets.weighted else valid
+    if targets.masked or targets.weighted:
+        terms = [weights * term for term in terms]
+    terms = [weights, valid, *terms]
     if climatology is not None:
-        f, a = ((numbers - climatology) * valid for numbers in (x, labels))
+        f, a = ((numbers - climatology) * valid for numbers in (x, labels.astype(np.float64)))
         terms += [f, a, weights * f, weights * a, weights * f * f, weights * a * a, weights * f * a]
     return np.stack([term.sum(axis=(0, 2), dtype=np.float64) for term in terms])
 

@@ -97,10 +97,10 @@ class FieldTargets:
 
     def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
         """Do what :meth:`check` does for values (B, C, points) in host memory, of points of the shape ``space``."""
-        places = np.argwhere(np.isinf(values) if self.masked else ~np.isfinite(values))
-        if not len(places):
+        wrong = np.isinf(values) if self.masked else ~np.isfinite(values)
+        if not wrong.any():
             return
-        row, channel, point = (int(index) for index in places[0])
+        row, channel, point = (int(index) for index in np.argwhere(wrong)[0])
         value = "NaN" if np.isnan(values[row, channel, point]) else "infinite"
         remedy = "" if self.masked else "set masked: true to leave out points that are NaN, or "
         where = f" at point {place_of(self.layer, point, space)}" if space else ""

@@ -21,7 +21,7 @@ WEIGHTED = "whether the last channel of the labels has a weight for each point"
 
 
 class PointLabels(NamedTuple):
-    """The labels of B·P points in host memory: classes (B·P,) int64, 0 where masked, and float32 weights (B·P,).
+    """The labels of P points in host memory: classes (B, P) int64, 0 where masked, and float32 weights (B, P).
 
     ``weights`` are 0 at masked points; they are None where each point counts once.
     """
@@ -89,38 +89,39 @@ class PointClasses(Layer):
             given = self.region.of(given)
         given = given.reshape(len(labels), 1 + self.settings.weighted, self.points)
         codes = given[:, 0]
-        if codes.dtype.kind == "f":
+        lowest, highest = (codes.min(), codes.max()) if codes.size else (0, 0)
+        if np.isnan(lowest):
             codes = np.where(np.isnan(codes), -1, codes)
-        wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
-        if wrong.any():
-            row, point = (int(index) for index in np.argwhere(wrong)[0])
-            place = place_of(self, point, self.space)
-            raise self.fail(
-                f"label {codes[row, point]:g} in row {ctx.rows.start + row} of the batch at point {place} is none of "
-                f"its {self.count} classes (0 to {self.count - 1}, or -1 and NaN for masked points); give the layer "
-                "below as many channels as there are classes, or correct the labels"
-            )
-        valid = codes >= 0
-        classes = np.where(valid, codes, 0).astype(np.int64).reshape(-1)
+            lowest, highest = codes.min(), codes.max()
+        if lowest < -1 or highest >= self.count or (codes.dtype.kind == "f" and (np.rint(codes) != codes).any()):
+            self._refuse(codes, ctx)
+        classes = codes.astype(np.int64, copy=False)
+        if lowest < 0:
+            classes = np.maximum(classes, 0)
         if self.settings.weighted:
-            return PointLabels(classes, np.where(valid, given[:, 1], 0).astype(np.float32).reshape(-1))
-        return PointLabels(classes, None if valid.all() else valid.astype(np.float32).reshape(-1))
+            return PointLabels(classes, np.where(codes >= 0, given[:, 1], 0).astype(np.float32, copy=False))
+        return PointLabels(classes, (codes >= 0).astype(np.float32) if lowest < 0 else None)
+
+    def _refuse(self, codes: np.ndarray, ctx: Context) -> None:
+        """Raise UserError for the first of codes (B, P) that is no class."""
+        wrong = (codes < -1) | (codes >= self.count) | (codes != np.rint(codes))
+        row, point = (int(index) for index in np.argwhere(wrong)[0])
+        place = place_of(self, point, self.space)
+        raise self.fail(
+            f"label {codes[row, point]:g} in row {ctx.rows.start + row} of the batch at point {place} is none of "
+            f"its {self.count} classes (0 to {self.count - 1}, or -1 and NaN for masked points); give the layer "
+            "below as many channels as there are classes, or correct the labels"
+        )
 
     def placed(self, labels: PointLabels, sources: Sequence[Any], ctx: Context) -> tuple[Array, Array | None]:
         """Return the classes and the weights of points as arrays of the backend, times the weights of rows."""
         ops, rows = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
         weights = None if labels.weights is None else ops.asarray(labels.weights)
         if rows is not None:
-            repeated = ops.xp.repeat(rows, self.points)
-            weights = repeated if weights is None else weights * repeated
+            of_points = ops.xp.broadcast_to(rows[:, None], labels.classes.shape)
+            weights = of_points if weights is None else weights * of_points
         return ops.asarray(labels.classes), weights
 
-    def to_points(self, x: Array) -> Array:
-        """Return (B, K, *space) as (B·P, K), a row for each point: no copy where channels are last in memory."""
-        return x.transpose(0, *range(2, x.ndim), 1).reshape(x.shape[0] * self.points, self.channels)
-
-    def from_points(self, points: Array) -> Array:
-        """Return (B·P, K) as (B, K, *space) without a copy: undo :meth:`to_points`."""
-        axes = len(self.space) + 1
-        rows = points.shape[0] // self.points
-        return points.reshape(rows, *self.space, self.channels).transpose(0, axes, *range(1, axes))
+    def by_class(self, x: Array) -> Array:
+        """Return (B, K, *space) as (B, K, points): a view of an array that is dense in memory."""
+        return x.reshape(*x.shape[:2], self.points)

@@ -11,7 +11,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.base import Array, Arrays, Gradients, Output
 from dsinga.layers.context import Context
-from dsinga.layers.loss import WEIGHTS, gradient_of_weights, hits_by_row, weighted_sum
+from dsinga.layers.loss import WEIGHTS, gradient_of_weights
 from dsinga.layers.point_classes import WEIGHTED, PointClasses
 from dsinga.ops.numpy_elementwise import FLT_MIN
 from dsinga.registry import register
@@ -42,43 +42,26 @@ class FieldSoftmaxLoss(PointClasses):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = self.point_labels(sources[1], ctx)
         classes, weights = self.placed(labels, sources, ctx)
-        scores, rows = self.to_points(sources[0]), self.counted_rows(len(sources[0]))
-        if weights is None:
-            p, loss, hits = ctx.ops.softmax_loss(scores, classes, 1)
-            metrics = {"loss": (loss * self.settings.scale, rows), "accuracy": (hits, len(classes))}
-        else:
-            p = ctx.ops.softmax(scores)
-            loss = weighted_sum(self._losses(p, classes, ctx), weights, self.settings.scale)
-            hits = weighted_sum(hits_by_row(p, classes, 1, ctx.ops), weights)
-            metrics = {"loss": (loss, rows), "accuracy": (hits, weights.sum(dtype=np.float64))}
-        return Output(self.from_points(p), saved=(labels, classes, weights) if ctx.training else None, metrics=metrics)
-
-    def _losses(self, p: Array, classes: Array, ctx: Context) -> Array:
-        """Return the loss of each point, (B·P,)."""
-        return -ctx.ops.xp.log(ctx.ops.xp.maximum(p[ctx.ops.xp.arange(len(p)), classes], FLT_MIN))
+        p, loss, hits = ctx.ops.point_softmax_loss(sources[0], classes, weights)
+        counted = classes.size if weights is None else weights.sum(dtype=np.float64)
+        rows = self.counted_rows(len(sources[0]))
+        metrics = {"loss": (loss * self.settings.scale, rows), "accuracy": (hits, counted)}
+        return Output(p, saved=(labels, classes, weights) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         (labels, classes, weights), factor = output.saved, self.settings.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
-        p = self.to_points(output.feature)
         if needs[0]:
-            dx = ctx.ops.softmax_loss_grad(p, classes, factor)
-            if weights is not None:
-                dx *= weights[:, None].astype(dx.dtype, copy=False)
-            grads[0] = self.from_points(dx)
+            grads[0] = ctx.ops.point_softmax_loss_grad(output.feature, classes, weights, factor)
         if any(needs[WEIGHTS:]):
-            losses = self._losses(p, classes, ctx)
+            xp, p = ctx.ops.xp, self.by_class(output.feature)
+            losses = -xp.log(xp.maximum(xp.take_along_axis(p, classes[:, None], 1)[:, 0], FLT_MIN))
             if labels.weights is not None:
                 losses = losses * ctx.ops.asarray(labels.weights)
-            grads[WEIGHTS] = gradient_of_weights(_of_rows(losses, len(sources[0])), factor, sources[WEIGHTS])
+            grads[WEIGHTS] = gradient_of_weights(losses.sum(axis=1, dtype=np.float64), factor, sources[WEIGHTS])
         return grads, ()
-
-
-def _of_rows(points: Array, rows: int) -> Array:
-    """Return the sums (B,) of numbers of points (B·P,)."""
-    return points.reshape(rows, points.shape[0] // max(rows, 1)).sum(axis=1, dtype=np.float64)
 
 
 @register("layer", kDiceLoss=822)
@@ -105,32 +88,32 @@ class DiceLoss(PointClasses):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         classes, weights = self.placed(self.point_labels(sources[1], ctx), sources[:2], ctx)
-        scores, rows = self.to_points(sources[0]), len(sources[0])
-        p = ctx.ops.sigmoid(scores) if self.channels == 1 else ctx.ops.softmax(scores)
-        target = self._target(classes, weights, p, ctx)
-        overlap, labelled = self._sums(p * target, rows), self._sums(target, rows)
-        predicted = self._sums(p if weights is None else p * weights[:, None].astype(p.dtype, copy=False), rows)
+        rows = len(sources[0])
+        p = ctx.ops.sigmoid(sources[0]) if self.channels == 1 else ctx.ops.point_softmax(sources[0])
+        overlap, labelled, predicted = self._sums(self.by_class(p), classes, weights, ctx)
         if self.region is not None:
             overlap, labelled, predicted = ctx.sum_arrays(f"{self.name}.feature", (overlap, labelled, predicted))
         shared, both = 2 * overlap + self.settings.smooth, labelled + self.settings.smooth + predicted
         counted = self.counted_rows(rows)
         loss = (1 - shared / both)[:counted].sum() * (self.settings.scale / self.channels)
         saved = (classes, weights, shared, both) if ctx.training else None
-        return Output(self.from_points(p), saved=saved, metrics={"loss": (loss, counted)})
+        return Output(p, saved=saved, metrics={"loss": (loss, counted)})
 
-    def _target(self, classes: Array, weights: Array | None, like: Array, ctx: Context) -> Array:
-        """Return w·t as a new array (B·P, K) of the dtype of ``like``."""
-        if self.channels == 1:
-            target = classes[:, None].astype(like.dtype)
-        else:
-            target = (classes[:, None] == ctx.ops.xp.arange(self.channels)).astype(like.dtype)
-        if weights is not None:
-            target *= weights[:, None].astype(like.dtype, copy=False)
-        return target
+    def _sums(self, p: Array, classes: Array, weights: Array | None, ctx: Context) -> tuple[Array, ...]:
+        """Return Σ w·p·t, Σ w·t and Σ w·p over the points of each row, (B, K) float64 each."""
+        sums = tuple(ctx.ops.xp.empty(p.shape[:2]) for _ in range(3))
+        for channel in range(self.channels):
+            target, of_class = self._target(classes, channel, p.dtype), p[:, channel]
+            if weights is not None:
+                target *= weights
+            weighted = of_class if weights is None else of_class * weights
+            for result, terms in zip(sums, (of_class * target, target, weighted), strict=True):
+                result[:, channel] = terms.sum(axis=1, dtype=np.float64)
+        return sums
 
-    def _sums(self, points: Array, rows: int) -> Array:
-        """Return the sums over the points of each row, (B, K) float64."""
-        return points.reshape(rows, self.points, self.channels).sum(axis=1, dtype=np.float64)
+    def _target(self, classes: Array, channel: int, dtype: Any) -> Array:
+        """Return t for a channel of the scores, a new array (B, P) of 1 and 0."""
+        return (classes == (channel if self.channels > 1 else 1)).astype(dtype)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -138,16 +121,19 @@ class DiceLoss(PointClasses):
         if not needs[0]:
             return (None, None), ()
         classes, weights, shared, both = output.saved
-        p, rows = self.to_points(output.feature), len(sources[0])
+        result = ctx.ops.xp.empty_like(output.feature)
+        p, slopes = self.by_class(output.feature), self.by_class(result)
         factor = self.settings.scale / (self.channels * ctx.rows.total)
-        by_target, by_all = -2 * factor / both, factor * shared / both**2
-        slopes = self._target(classes, weights, p, ctx).reshape(rows, self.points, self.channels)
-        slopes *= by_target[:, None].astype(p.dtype)
-        if weights is None:
-            slopes += by_all[:, None].astype(p.dtype)
-        else:
-            of_points = weights.reshape(rows, self.points, 1).astype(p.dtype, copy=False)
-            slopes += of_points * by_all[:, None].astype(p.dtype)
-        slopes = slopes.reshape(p.shape)
-        dx = ctx.ops.sigmoid_grad(p, slopes) if self.channels == 1 else ctx.ops.softmax_grad(p, slopes)
-        return (self.from_points(dx), None), ()
+        by_target, by_all = ((-2 * factor / both).astype(p.dtype), (factor * shared / both**2).astype(p.dtype))
+        for channel in range(self.channels):
+            slope = self._target(classes, channel, p.dtype)
+            slope *= by_target[:, channel, None]
+            slope += by_all[:, channel, None]
+            slopes[:, channel] = slope if weights is None else slope * weights
+        if self.channels == 1:
+            return (ctx.ops.sigmoid_grad(output.feature, result), None), ()
+        along = sum(slopes[:, channel] * p[:, channel] for channel in range(self.channels))
+        for channel in range(self.channels):
+            slopes[:, channel] -= along
+            slopes[:, channel] *= p[:, channel]
+        return (result, None), ()

@@ -46,18 +46,14 @@ class SegmentationScore(PointClasses):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels, weights = self.point_labels(sources[1], ctx)
-        scores = sources[0]
-        chosen = scores.argmax(axis=1) if self.channels > 1 else scores[:, 0] > 0.5
+        scores = self.by_class(sources[0])
+        chosen = ctx.ops.highest_channel(scores) if self.channels > 1 else scores[:, 0] > 0.5
         predictions = ctx.ops.to_numpy(chosen).astype(np.int64)
-        classes = predictions.reshape(-1)
-        right = (classes == labels).astype(np.float64)
-        counted = (right if weights is None else right * weights, weights, weights)
-        counts = [
-            np.bincount(values, weight, self.count)
-            for values, weight in zip((labels, classes, labels), counted, strict=True)
-        ]
-        metrics = {"segmentation:counts": (ArraySum(np.stack(counts).astype(np.float64)), len(scores))}
-        return Output(predictions, metrics=metrics)
+        pairs, weights = (labels * self.count + predictions).ravel(), None if weights is None else weights.ravel()
+        table = np.bincount(pairs, weights, self.count**2).reshape(self.count, self.count)
+        counts = np.stack([table.diagonal(), table.sum(axis=0), table.sum(axis=1)]).astype(np.float64)
+        metrics = {"segmentation:counts": (ArraySum(counts), len(scores))}
+        return Output(predictions.reshape(len(scores), *self.space), metrics=metrics)
 
 
 @composed_metric("segmentation")

@@ -7,7 +7,7 @@ CPU convolutions are fastest on channels-last memory; SINGA's params are for log
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd
 
@@ -18,6 +18,7 @@ from dsinga.ops.types import Array, Sizes
 # The order of axes that puts the channels last, or back to the second place, by the number of axes.
 LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 SECOND = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
+BLOCK = 1 << 16  # numbers, whose temporary arrays stay in a core's cache
 
 
 def to_rows(x: Array) -> Array:
@@ -39,6 +40,16 @@ def by_channel(x: Array) -> Array:
     """Return x (B, C, ...) as (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
     last = x.transpose(0, *range(2, x.ndim), 1)  # np.moveaxis takes far longer
     return last.reshape(x.size // max(x.shape[1], 1), x.shape[1])
+
+
+def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and points that cut (B, C, P) into parts of about ``BLOCK`` numbers, or into ``whole`` rows."""
+    rows, channels, points = shape
+    width = max(1, points if whole else BLOCK // max(1, channels))
+    height = max(1, BLOCK // max(1, channels * points))
+    for row in range(0, rows, height):
+        for point in range(0, points, width):
+            yield slice(row, row + height), slice(point, point + width)
 
 
 def join_rows(x: Array) -> Array:

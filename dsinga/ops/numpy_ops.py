@@ -19,6 +19,7 @@ from dsinga.ops.numpy_crf import NumpyCRF
 from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
 from dsinga.ops.numpy_lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.numpy_points import NumpyPoints
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
 from dsinga.ops.update import Update, apply
@@ -36,6 +37,7 @@ class NumpyOps(
     NumpyRecurrent,
     NumpyAttention,
     NumpyLoss,
+    NumpyPoints,
     NumpyRandom,
 ):
     """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""

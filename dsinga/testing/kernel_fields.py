@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from dsinga.testing import kernel_formulas as formulas
@@ -38,6 +40,43 @@ class FieldKernels(LayoutChecks):
             shifted = backend.run("transposed_convolution", *arguments, b, stride, pad, size)
             self.assert_image(shifted)
             assert_close(shifted, y.astype(np.float64) + b.reshape(-1, *[1] * len(size)), backend.dtype)
+
+    @given(
+        shape=st.tuples(BATCHES, st.sampled_from([1, 2, 5, 17]), SIZES),
+        layout=LAYOUTS,
+        weighted=st.booleans(),
+        coarse=st.booleans(),
+    )
+    def test_softmax_of_points(
+        self, backend: KernelBackend, shape: tuple[int, int, tuple[int, ...]], layout: str, weighted: bool, coarse: bool
+    ) -> None:
+        """Coarse scores have ties, of which the first class counts."""
+        batch, classes, size = shape
+        points, x = math.prod(size), normal(1, batch, classes, *size)
+        x = np.rint(x) if coarse else 3 * x
+        labels = np.random.default_rng(2).integers(0, classes, (batch, points))
+        weights = np.abs(normal(3, batch, points)) if weighted else None
+        placed = backend.place(x, layout if len(size) in (2, 3) else "rows")
+        scores = np.moveaxis(x, 1, -1).reshape(batch * points, classes)
+        expected, of_rows = formulas.softmax(scores), labels.ravel()
+        p, loss, hits = backend.run("point_softmax_loss", placed, labels, weights)
+        assert_close(_by_point(p), expected, backend.dtype)
+        assert_close(_by_point(backend.run("point_softmax", placed)), expected, backend.dtype)
+        counts, read = np.ones(batch * points) if weights is None else weights.ravel(), backend.ops.read([loss, hits])
+        losses = -np.log(expected[range(batch * points), of_rows])
+        assert read[0] == pytest.approx((losses * counts).sum(), rel=1e-4, abs=1e-5)
+        highest = scores.argmax(axis=1)
+        assert read[1] == pytest.approx(((highest == of_rows) * counts).sum(), rel=1e-6)
+        chosen = backend.run("highest_channel", x.reshape(batch, classes, points))
+        np.testing.assert_array_equal(chosen.ravel(), highest)
+        dx = backend.run("point_softmax_loss_grad", p, labels, weights, 0.25)
+        assert_close(_by_point(dx), 0.25 * (expected - np.eye(classes)[of_rows]) * counts[:, None], backend.dtype)
+
+    def test_points_with_nan_are_no_hits(self, backend: KernelBackend) -> None:
+        x = np.array([[[np.nan, 0.0], [2.0, 1.0]]])
+        _, loss, hits = backend.run("point_softmax_loss", x, np.array([[0, 1]]))
+        assert np.isnan(backend.ops.read([loss])[0])
+        assert backend.ops.read([hits]) == [1]
 
     @given(batch=BATCHES, channels=CHANNELS, size=SIZES, layout=LAYOUTS, offset=st.sampled_from([0.0, 100.0]))
     def test_row_kernels(
@@ -74,3 +113,8 @@ class FieldKernels(LayoutChecks):
         image, matrix = backend.ops.empty((2, 3, 4, 5), backend.dtype), backend.ops.empty((2, 3), backend.dtype)
         assert (image.shape, matrix.shape, image.dtype) == ((2, 3, 4, 5), (2, 3), backend.dtype)
         self.assert_image(image)
+
+
+def _by_point(x: np.ndarray) -> np.ndarray:
+    """Return (B, K, *space) as (n, K), a row for each point."""
+    return np.moveaxis(x, 1, -1).reshape(math.prod((len(x), *x.shape[2:])), x.shape[1])

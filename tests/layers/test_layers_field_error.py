@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.errors import UserError
-from dsinga.layers import Layer, field_error
+from dsinga.layers import Layer
 from dsinga.layers.composed_metrics import figures
-from dsinga.ops import BACKENDS
+from dsinga.ops import BACKENDS, layout
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
 
@@ -60,7 +60,7 @@ def test_weighted_errors_and_anomaly_correlation(cuts: list[int], seed: int, blo
     both = np.concatenate([label, weights], axis=1)
     layer = layer_of("kFieldError", prediction.shape, both.shape, fielderror_conf=conf)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(field_error, "BLOCK", block)
+        patch.setattr(layout, "BLOCK", block)
         found = figures_of(layer, (prediction, both), cuts)
     x, y = labelled(prediction), labelled(label)
     error, mean = (x - y).weighted(np.cos(np.deg2rad(x.lat))), xarray.DataArray(climatology, dims=DIMS[1:])

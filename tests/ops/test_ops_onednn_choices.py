@@ -143,6 +143,8 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("relu", "jit:avx2", (16_384, 0, 0.0), "small-relu"),
         ("relu", "jit:avx2", (16_384, 0, 0.1), None),
         ("relu_grad", "jit:avx2", (16_384, 0, 0.0), "small-relu-gradient"),
+        ("point_softmax", "jit:avx512_core", (100, 15), "softmax-by-class"),
+        ("point_softmax", "jit:avx512_core", (100, 16), None),
         ("lrn", NONE, ((2, 3, 4, 4), 3, 1.0, 0.75, 1.0, True), "lrn-by-shifted-sums"),
     ],
 )

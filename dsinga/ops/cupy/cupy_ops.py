@@ -9,9 +9,10 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.ops.cupy.arrays import CupyArrays, dense
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
-from dsinga.ops.cupy.elementwise import CupyElementwise, CupyLookup
+from dsinga.ops.cupy.elementwise import CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.normalisation import CupyNormalisation
+from dsinga.ops.cupy.points import CupyPoints
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts, from_bfloat16, to_bfloat16
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
@@ -28,7 +29,7 @@ class CupyOps(
     CupyVolumeConvolution,
     CupyVolumePooling,
     CupyNormalisation,
-    CupyElementwise,
+    CupyPoints,
     CupyRecurrent,
     CupyAttention,
     CupyCRF,

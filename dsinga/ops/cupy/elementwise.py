@@ -79,10 +79,14 @@ class CupyElementwise(Ops):
 
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
         p = self.softmax(x)
-        rows = cupy.empty((2, len(p)), np.float64)  # the loss and the hit of each row
-        _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), rows[0], rows[1], FLT_MIN, int(topk), p.shape[1])
-        sums = rows.sum(axis=1)
+        sums = self.label_losses(p, labels, topk).sum(axis=1)
         return p, sums[0], sums[1]
+
+    def label_losses(self, p: Array, labels: Array, topk: int) -> Array:
+        """Return the loss and the hit of each row of p (n, K), as (2, n) float64."""
+        rows = cupy.empty((2, len(p)), np.float64)
+        _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), rows[0], rows[1], FLT_MIN, int(topk), p.shape[1])
+        return rows
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
         p = contiguous(p)

@@ -15,10 +15,11 @@ from abc import abstractmethod
 from dsinga.ops.interface.arrays import ArrayOps
 from dsinga.ops.interface.groups import GroupNormOps
 from dsinga.ops.interface.images import ImageOps
+from dsinga.ops.interface.points import PointOps
 from dsinga.ops.interface.sequences import AttentionOps, SequenceOps
 
 
-class Ops(GroupNormOps, ImageOps, SequenceOps, AttentionOps):
+class Ops(GroupNormOps, ImageOps, PointOps, SequenceOps, AttentionOps):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
     def with_fast_rounding(self) -> Ops:

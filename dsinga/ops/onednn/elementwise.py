@@ -134,7 +134,9 @@ class _ScaledTanhDerivative(ElementwiseKernel):
         return run_elementwise(self, y, y, dy)
 
 
-class _Softmax:
+class MatrixSoftmax(ElementwiseKernel):
+    """Softmax over the rows of a matrix."""
+
     def __init__(self, rows: int, columns: int):
         table = dense((rows, columns))
         self.run = Primitive("softmax_forward", engine, TRAINING, SOFTMAX, table, table, 1, operands=(SRC, DST))
@@ -143,7 +145,7 @@ class _Softmax:
 class _SoftmaxDerivative:
     def __init__(self, rows: int, columns: int):
         table = dense((rows, columns))
-        forward = _Softmax(rows, columns).run.description
+        forward = MatrixSoftmax(rows, columns).run.description
         self.run = Primitive(
             *("softmax_backward", engine, SOFTMAX, table, table, table, 1, forward),
             operands=(DST, DIFF_DST, DIFF_SRC),
@@ -214,7 +216,7 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
         return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
 
     def softmax(self, x: Array) -> Array:
-        kernel = get_kernel(_Softmax, *x.shape) if accepts(x) else None
+        kernel = get_kernel(MatrixSoftmax, *x.shape) if accepts(x) else None
         return run_elementwise(kernel, x) if kernel else super().softmax(x)
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:

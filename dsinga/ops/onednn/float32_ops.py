@@ -12,6 +12,7 @@ from dsinga.ops.onednn.convolution import OnednnConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.group_norm import OnednnGroupNorm
 from dsinga.ops.onednn.normalisation import OnednnNormalisation
+from dsinga.ops.onednn.points import OnednnPoints
 from dsinga.ops.onednn.pooling import OnednnPooling
 from dsinga.ops.onednn.products import OnednnProducts
 from dsinga.ops.onednn.recurrent import OnednnRecurrent
@@ -26,6 +27,7 @@ class Float32Ops(
     OnednnGroupNorm,
     OnednnNormalisation,
     OnednnElementwise,
+    OnednnPoints,
     OnednnRecurrent,
     OnednnAttention,
     NumpyOps,
