@@ -109,6 +109,8 @@ class _Partitioner:
         positions = {}
         for part, location in enumerate(locations):
             part_layer = self._part_layer(node, cut, part, targets)
+            if (region := self._labels.region_of(position, part)) is not None:
+                part_layer.label_region = region
             names = self._name_params(node, part_layer, part)
             total = layer.shape[0]
             rows = self.graph.rows(total)[part] if cut.dim == ROWS else Rows(0, total, total)

@@ -6,7 +6,7 @@ Converts a job's epochs to steps, which needs the number of records.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -32,7 +32,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
-from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.context import rows_of_batch
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
@@ -103,6 +103,18 @@ class BatchReader:
             else Records(*self.stores[name].read(numbers[part]))
             for name, part in parts.items()
         }
+
+    def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
+        """Return a reader that reads, of records and labels, only the points that parts of input layers need.
+
+        Augmentations take whole records, and so do sources that cannot read less: ``Layer.take_region`` cuts these.
+        """
+        stores = {
+            layer.name: self.stores[layer.name].in_region(*layer.regions_read())
+            for layer in layers
+            if layer.name not in self.augmentations
+        }
+        return replace(self, stores={**self.stores, **stores})
 
     def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
         """Return rows of a batch after the augmentations of the input layer."""

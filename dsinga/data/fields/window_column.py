@@ -108,7 +108,7 @@ class WindowColumn(Column):
         for dim, stride in zip(dims, numbers.strides, strict=True):
             if dim in lows:
                 axis = self.grid.layout.axes[dim]
-                offsets += (starts[dim][rows] + ((axis.lead if self.is_target else -axis.before) - lows[dim])) * stride
+                offsets += (starts[dim][rows] + (axis.offset(self.is_target) - lows[dim])) * stride
         sizes = dict(zip(part.dims, part.sizes, strict=True))
         shape = tuple(sizes.get(dim, 1) for dim in dims)
         if math.prod(shape) <= SMALL_WINDOW:
@@ -162,7 +162,7 @@ class WindowColumn(Column):
         points = {}
         for dim in part.reader.dims:
             axis = layout.axes[dim]
-            point = starts[dim] + (axis.lead if self.is_target else -axis.before) + inside[dim]
+            point = starts[dim] + axis.offset(self.is_target) + inside[dim]
             points[dim] = int(axis.positions(point, point + 1)[0][0])
         labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
         what = "NaN" if np.isnan(value) else "infinity"
