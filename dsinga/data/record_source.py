@@ -110,6 +110,11 @@ class RecordSource:
         return self._data.row_bytes
 
     @property
+    def label_bytes(self) -> int:
+        """Bytes of the label of one record in memory, if it is a field; 0 for labels that are few numbers."""
+        return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
+
+    @property
     def has_labels(self) -> bool:
         """Whether every record has a label."""
         return self._labels is not None

@@ -237,10 +237,24 @@ class Layer(ABC):
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
 
+    def takes_points(self, source: int) -> bool:
+        """Whether a part cut by space takes some points of this source; else it takes the whole feature, or labels."""
+        return source != self.labels.source
+
+    def gathers_points_because(self) -> str:
+        """Return why a layer whose class can be cut by space cannot be with its shapes and settings, "" if it can."""
+        return ""
+
     @property
     def field_shape(self) -> Shape:
         """The shape (B, C, ...) whose points are cut by space: that of the feature, if this is no other view of it."""
         return self.shape
+
+    @property
+    def space_shape(self) -> Shape:
+        """The shape of the feature with the axes of ``field_shape``: (B, 1, ...) of one number for each point."""
+        field = self.field_shape
+        return field if math.prod(self.shape) == math.prod(field) else (field[0], 1, *field[2:])
 
     def counted_rows(self, rows: int) -> int:
         """Return how many of ``rows`` this layer counts in metrics: each once, whatever points of it others compute."""

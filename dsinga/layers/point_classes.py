@@ -56,6 +56,13 @@ class PointClasses(Layer):
             self._check(self.source_shapes[1])
 
     @property
+    def field_shape(self) -> Shape:
+        return self.source_shapes[0]
+
+    def takes_points(self, source: int) -> bool:
+        return source == 0
+
+    @property
     def whole_space(self) -> Shape:
         """The points of the whole field."""
         return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
@@ -63,7 +70,7 @@ class PointClasses(Layer):
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         """Return the part that compares a region of the labels of each row."""
         part = self.copy_for_region(region, source_shapes)
-        part.space = part.shape[2:]
+        part.space = part.field_shape[2:]
         part.points = math.prod(part.space)
         return part
 

@@ -126,7 +126,7 @@ class _Partitioner:
     def _target(self, node: Node, cut: LayerCut, locations: tuple[int, ...], source: int) -> Sharding:
         """Return the sharding that the parts of a layer need of the source of this index."""
         layer = node.layer
-        if cut.grid and source == layer.labels.source:
+        if cut.grid and not layer.takes_points(source):
             return Sharding(WHOLE_LAYER, locations)
         if cut.grid:
             return space_sharding(layer, cut, layer.source_shapes[source])
@@ -154,7 +154,7 @@ class _Partitioner:
             self.gathered.update(node.params)
         if cut.grid:
             shapes = [
-                shape if k == layer.labels.source else needed_shape(shape, target, part)
+                needed_shape(shape, target, part) if layer.takes_points(k) else shape
                 for k, (shape, target) in enumerate(zip(layer.source_shapes, targets, strict=True))
             ]
             return make_region_part(layer, shapes, cut_regions(layer.field_shape, cut.dim, cut.grid)[part])
