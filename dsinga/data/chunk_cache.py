@@ -29,6 +29,7 @@ class ChunkCache:
     def __init__(self, limit: int = LIMIT_BYTES):
         self._limit = limit
         self._reserved: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._reserved_for_parts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # these add up
         self._bytes = 0
         self._entries: OrderedDict[tuple[Hashable, ...], Future[np.ndarray]] = OrderedDict()
         self._sources: Counter[Hashable] = Counter()  # that have contents which end with them
@@ -40,7 +41,7 @@ class ChunkCache:
     @property
     def limit(self) -> int:
         """Bytes that the cache may keep: more than the default while a source with large blocks is in use."""
-        return max([self._limit, *self._reserved.values()])
+        return max([self._limit, *self._reserved.values(), sum(self._reserved_for_parts.values())])
 
     def bytes_of(self, content: Hashable) -> int:
         """Return the bytes of the chunks of ``content`` that are kept."""
@@ -51,6 +52,15 @@ class ChunkCache:
     def reserve(self, source: Any, block_bytes: int) -> None:
         """Make room for the blocks of ``block_bytes`` that are mixed in training, as long as ``source`` exists."""
         self.reserve_bytes(source, MIXED_BLOCKS * block_bytes)
+
+    def reserve_for_part(self, whole: Any, part: Any, block_bytes: int) -> None:
+        """Make room for the blocks of a source that reads a part of each record, in place of those of ``whole``.
+
+        Threads of a process may each read another part, so that the room of all parts adds up.
+        """
+        with self._lock:
+            self._reserved.pop(whole, None)
+            self._reserved_for_parts[part] = MIXED_BLOCKS * block_bytes
 
     def reserve_bytes(self, source: Any, count: int) -> None:
         """Let the cache keep ``count`` bytes, if it may not keep more otherwise, as long as ``source`` exists."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar
+from itertools import starmap
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable
+
+PointRanges = tuple[tuple[int, int], ...]  # the points [start, stop) along each axis of a record
 
 
 class Column(ABC):
@@ -34,6 +38,12 @@ class Column(ABC):
     stays_cached: ClassVar[bool] = False
     # The names of the columns of a table (length, columns), for messages.
     titles: tuple[str, ...] = ()
+    # Whether ``load`` can read only some points of each row: those of ``index``.
+    reads_regions: bool = False
+    # Whether blocks are views of an array in memory, with any strides.
+    in_memory: ClassVar[bool] = False
+    # The points of each row that are read; None for all.
+    ranges: PointRanges | None = None
 
     def __init__(
         self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None
@@ -49,6 +59,20 @@ class Column(ABC):
         cannot be read.
         """
 
+    def in_region(self, ranges: PointRanges) -> Self | None:
+        """Return a copy that reads only the points ``ranges`` of each row; None if all of a row must be read."""
+        if not self.reads_regions:
+            return None
+        part = copy.copy(self)
+        part.ranges, part.key = ranges, (self.key, ranges)
+        part.shape = tuple(stop - start for start, stop in ranges)
+        return part
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The index of the points that are read, in an array of the shape of a row."""
+        return () if self.ranges is None else tuple(starmap(slice, self.ranges))
+
     def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
         """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
@@ -61,7 +85,11 @@ class Column(ABC):
 
         Empty for a scalar row.
         """
-        return f"column {self.titles[index[0]]!r}" if self.titles and len(index) == 1 else place_of(tuple(index))
+        if self.titles and len(index) == 1:
+            return f"column {self.titles[index[0]]!r}"
+        if self.ranges is not None:
+            index = [start + place for (start, _), place in zip(self.ranges, index, strict=True)]
+        return place_of(tuple(index))
 
     @property
     def row_bytes(self) -> int:

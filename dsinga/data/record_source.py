@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
-from dsinga.data.column import Column
+from dsinga.data.column import Column, PointRanges
 from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
 from dsinga.errors import RunError, UserError
@@ -110,6 +110,11 @@ class RecordSource:
         return self._data.row_bytes
 
     @property
+    def label_bytes(self) -> int:
+        """Bytes of the label of one record in memory, if it is a field; 0 for labels that are few numbers."""
+        return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
+
+    @property
     def has_labels(self) -> bool:
         """Whether every record has a label."""
         return self._labels is not None
@@ -143,6 +148,26 @@ class RecordSource:
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, rows)
+
+    def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
+        """Return a copy that reads only some points of each record, and of each label; the rows stay the same.
+
+        Where records, or labels, can only be read whole, the copy has whole ones: ``shape`` and ``label_shape`` say so.
+
+        Args:
+            data: the points along each axis of a record; None for all.
+            labels: those of a label.
+        """
+        changes: dict[str, Any] = {}
+        if data is not None and (column := self._data.in_region(data)) is not None:
+            changes |= {"_data": column, "shape": column.shape}
+        if labels is not None and self._labels is not None and (column := self._labels.in_region(labels)) is not None:
+            changes |= {"_labels": column, "label_shape": column.shape}
+        if not changes:
+            return self
+        source = self._changed(**changes)
+        _cache.reserve_for_part(self, source, source._data.block_bytes)
+        return source
 
     def storage(self) -> dict[str, Any]:
         """Return how the records are stored, for :func:`dsinga.data.describe`; nothing for arrays in memory."""
@@ -194,7 +219,9 @@ class RecordSource:
         index = least // column.block
         if index == most // column.block:  # always so for a small source
             block = self._read_block(column, index)
-            return block.take(rows - index * column.block, axis=0).astype(column.dtype, copy=False)
+            within = rows - index * column.block
+            chosen = block.take(within, axis=0) if block.flags.c_contiguous else block[within]
+            return chosen.astype(column.dtype, copy=False)
         out = np.empty(shape, column.dtype)
         order = np.argsort(rows, kind="stable")  # makes the rows of each block adjacent
         blocks, within = np.divmod(rows[order], column.block)
@@ -212,6 +239,8 @@ class RecordSource:
         rows = column.load(start, min(start + column.block, column.length))
         if rows.dtype.kind == "f" and not self.allows_nonfinite:
             self._check_finite(column, rows, start)
+        if column.in_memory and column.ranges is not None:
+            return rows
         # numpy's take() would copy the whole block for each batch otherwise. An array that Dask has sent to another
         # process lies anywhere in the bytes of its message.
         return np.require(rows, requirements=["C", "ALIGNED"])

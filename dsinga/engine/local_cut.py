@@ -206,7 +206,7 @@ def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
 def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Return the whole feature of a layer cut by space."""
     layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
-    rows, shape = len(first), layer.field_shape
+    rows, shape = len(first), layer.space_shape
     joined = np.empty((rows, *shape[1:]), first.dtype)
     for region, features in zip(cut_regions(shape, cut.dim, cut.grid), outputs, strict=True):
         part = region.of(joined)

@@ -68,9 +68,14 @@ class NetConf(Message):
 
     @property
     def by_space(self) -> bool:
-        """Whether layers are cut by space, so that a batch may have fewer rows than there are workers."""
+        """Whether layers are cut by space."""
         dims = (self.partition_dim if layer.partition_dim is None else layer.partition_dim for layer in self.layer)
         return any(dim > 1 for dim in dims)
+
+    @property
+    def allows_few_rows(self) -> bool:
+        """Whether a batch may have fewer rows than there are workers: the planner may choose to cut by space, too."""
+        return self.by_space or self.partition is PartitionMethod.auto
 
 
 class SyncEdgeConf(Message):

@@ -19,6 +19,7 @@ from dsinga.layers.declarations import Bfloat16, Cut, LabelFormat, Labels, Param
 from dsinga.layers.reach import Reach
 from dsinga.layers.region import Region, row_numbers
 from dsinga.ops import Array, Ops
+from dsinga.ops.types import PointRanges
 
 FLOAT_BYTES = 4  # of a number in float32
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
@@ -69,6 +70,8 @@ class Layer(ABC):
         part_shapes: the shapes of the parts, where it gives each destination a part of its own.
         columns: the columns of the whole layer that this part computes, None for all; set by the net.
         region: the points of the whole layer's field that this part computes, None for all; set by the net.
+        label_region: the points of labels that the layers after a part of an input layer need, None for all; set by the
+            net.
         source_fill: what the points of padding around a source are, where ``source_points`` has some.
         label_format: the labels that the layers after it get; set by the net.
         bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
@@ -91,6 +94,7 @@ class Layer(ABC):
     part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None
     region: Region | None = None
+    label_region: Region | None = None
     source_fill: float = 0.0
     label_format: LabelFormat = LabelFormat()
     bf16: Bfloat16 = Bfloat16.kNothing
@@ -133,10 +137,15 @@ class Layer(ABC):
         """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
         return conf.store_conf
 
+    def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
+        """Return which points of records, as stored, and of labels an input layer cut by space needs; None for all."""
+        return None, None
+
     def take_region(self, records: Records) -> Records:
         """Return the records of an input layer that is cut by space without the points that this part does not need.
 
-        The thread that reads ahead calls this, so that batches that wait take no more memory than their part.
+        They may have been read without these: just the points of :meth:`regions_read`. The thread that reads ahead
+        calls this, so that batches that wait take no more memory than their part.
         """
         return records
 
@@ -228,10 +237,24 @@ class Layer(ABC):
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
 
+    def takes_points(self, source: int) -> bool:
+        """Whether a part cut by space takes some points of this source; else it takes the whole feature, or labels."""
+        return source != self.labels.source
+
+    def gathers_points_because(self) -> str:
+        """Return why a layer whose class can be cut by space cannot be with its shapes and settings, "" if it can."""
+        return ""
+
     @property
     def field_shape(self) -> Shape:
         """The shape (B, C, ...) whose points are cut by space: that of the feature, if this is no other view of it."""
         return self.shape
+
+    @property
+    def space_shape(self) -> Shape:
+        """The shape of the feature with the axes of ``field_shape``: (B, 1, ...) of one number for each point."""
+        field = self.field_shape
+        return field if math.prod(self.shape) == math.prod(field) else (field[0], 1, *field[2:])
 
     def counted_rows(self, rows: int) -> int:
         """Return how many of ``rows`` this layer counts in metrics: each once, whatever points of it others compute."""

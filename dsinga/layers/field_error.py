@@ -17,6 +17,7 @@ from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.field_targets import MASKED, WEIGHTED, FieldTargets
 from dsinga.layers.label import required_labels
 from dsinga.layers.metric_state import ArraySum
+from dsinga.layers.region import Region
 from dsinga.ops.layout import point_blocks
 from dsinga.registry import register
 
@@ -55,7 +56,7 @@ class FieldError(Layer):
     optional_sources = 1
     labels = Labels(source=1, floats=True)
     is_output = True
-    cut = Cut(gathered_because="compares whole rows with their labels")
+    cut = Cut(gathered_because="compares whole rows with their labels", by_space=True)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -72,10 +73,11 @@ class FieldError(Layer):
         if settings.channel and len(settings.channel) != targets.channels:
             text = f"channel has {len(settings.channel)} names, but the labels have {targets.channels} channels"
             raise self.fail(text, settings, "channel")
-        if settings.climatology and len(settings.climatology) not in (targets.channels, targets.size):
+        size = targets.channels * math.prod(self._whole_space(labels[2:]))
+        if settings.climatology and len(settings.climatology) not in (targets.channels, size):
             raise self.fail(
                 f"climatology has {len(settings.climatology)} numbers; give one for each of {targets.channels} "
-                f"channels, or {targets.size} for all points",
+                f"channels, or {size} for all points",
                 settings,
                 "climatology",
             )
@@ -88,14 +90,26 @@ class FieldError(Layer):
                 )
         return targets
 
+    def gathers_points_because(self) -> str:
+        return "" if self.source_shapes[1][2:] == self.shape[2:] else "has other points than its labels"
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return self.copy_for_region(region, source_shapes)
+
+    def _whole_space(self, space: Shape) -> Shape:
+        """Return the points of the whole field, of which this layer computes ``space``."""
+        return space if self.region is None else self.region.whole((0, 0, *space))[2:]
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[1])
+        if self.region is not None:
+            labels = self.region.take(labels)
         targets = self._targets(labels.shape)
         rows = len(labels)
         fields = labels.reshape(rows, targets.channels + targets.weighted, targets.points)
         targets.check_values(fields[:, : targets.channels], labels.shape[2:], ctx)
         x, *others = (ctx.ops.to_numpy(targets.fields(source, ctx.ops)) for source in (sources[0], *sources[2:]))
-        climatology = others[0] if others else self._climatology(targets)
+        climatology = others[0] if others else self._climatology(targets, labels.shape[2:])
         sums = np.zeros((5 if climatology is None else 12, targets.channels))
         for at_rows, at_points in point_blocks(x.shape):
             part = at_rows, slice(None), at_points
@@ -103,13 +117,19 @@ class FieldError(Layer):
             sums += field_sums(x[part], fields[part], targets, of_part)
         names = self.settings.channel or [""] * targets.channels
         parts = zip(range(targets.channels), names, sums.T, strict=True)
-        metrics = {f"fields:{k},{name}": (ArraySum(of_channel), rows) for k, name, of_channel in parts}
+        metrics = {
+            f"fields:{k},{name}": (ArraySum(of_channel), self.counted_rows(rows)) for k, name, of_channel in parts
+        }
         return Output(sources[0], metrics=metrics)
 
-    def _climatology(self, targets: FieldTargets) -> np.ndarray | None:
+    def _climatology(self, targets: FieldTargets, space: Shape) -> np.ndarray | None:
         """Return the climatology of the settings as (C, 1) or (C, points), None without one."""
-        numbers = self.settings.climatology
-        return np.array(numbers).reshape(targets.channels, -1) if numbers else None
+        if not self.settings.climatology:
+            return None
+        numbers = np.array(self.settings.climatology)
+        if self.region is not None and len(numbers) > targets.channels:
+            numbers = self.region.of(numbers.reshape(targets.channels, *self._whole_space(space)), missing=1)
+        return numbers.reshape(targets.channels, -1)
 
 
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:

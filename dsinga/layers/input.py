@@ -18,6 +18,7 @@ from dsinga.layers.declarations import Connection, Cut, SourceKind
 from dsinga.layers.region import Region
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.ops.layout import LAST, to_image
+from dsinga.ops.types import PointRanges
 from dsinga.registry import register
 
 
@@ -44,7 +45,8 @@ class RecordInput(Layer):
         assert info is not None, "an input layer is made with the RecordInfo of its store"
         store = conf.store_conf or StoreConf()
         self.codes = info.codes
-        self.record = self._record_shape(store, tuple(info.shape))
+        self.stored = tuple(info.shape)
+        self.record = self._record_shape(store, self.stored)
         self.shape = (info.batchsize, *self._channels_first(store))
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
         self.std = self._per_record(info.std, store.std_value, store, "std")
@@ -57,8 +59,27 @@ class RecordInput(Layer):
                 for array in (self.mean, self.std)
             )
 
+    def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
+        data = labels = None
+        if self.region is not None and self.record == self.stored:
+            data = self.region.points_of(self.region.whole(self.shape))
+            data = (*data[1:], data[0]) if self.channels_last else data
+        if self.label_region is not None:
+            labels = self.label_region.points_of((0, *self.label_format.shape))
+        return data, labels
+
     def take_region(self, records: Records) -> Records:
-        return records if self.region is None else records._replace(data=self._part(records.data).copy(order="K"))
+        data, labels = records
+        if self.region is None:
+            return records
+        if math.prod(data.shape[1:]) == math.prod(self.shape[1:]):  # read so
+            data = to_image(data) if self.channels_last else data.reshape(len(data), *self.shape[1:])
+        else:
+            data = self._part(data).copy(order="K")
+        if self.label_region is not None and labels is not None:
+            part = self.label_region.take(labels)
+            labels = part if part is labels else part.copy()
+        return Records(data, labels)
 
     def _part(self, data: Any) -> Any:
         """Return records as fields (B, C, ...), as a view; of a layer cut by space the region of each."""
@@ -80,15 +101,17 @@ class RecordInput(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
         data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
-        data = self._part(data)
+        data, labels = self._part(data), records.labels
+        if self.label_region is not None and labels is not None:
+            labels = self.label_region.take(labels)
         if self._are_codes(data):
-            return Output(data, labels=records.labels)
+            return Output(data, labels=labels)
         unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim not in LAST
         feature = ctx.ops.asarray(data) if unchanged else ctx.ops.images(data, mean=self.mean, std=self.std)
-        return Output(feature, labels=records.labels)
+        return Output(feature, labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that reads whole records and passes on a region of each."""
+        """Return the part that passes on a region of each record."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         part.mean, part.std = (

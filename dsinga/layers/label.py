@@ -41,16 +41,16 @@ class Label(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
         shape = self.source_shapes[0][1:]
-        if labels.shape[1:] != shape:
+        if labels.shape[1:] not in (shape, self.shape[1:]):  # perhaps of the region alone
             raise self.fail(
                 f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
                 f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
             )
-        feature = labels if self.region is None else self.region.of(labels)
+        feature = labels if self.region is None else self.region.take(labels)
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that takes the labels of whole rows, and makes a feature of a region of each."""
+        """Return the part that makes a feature of a region of the labels of each row."""
         part = copy.copy(self)
         part.shape = region.part(self.shape)
         return part

@@ -124,6 +124,9 @@ class DifferenceLoss(PairLoss):
     def field_shape(self) -> Shape:
         return self.source_shapes[0]
 
+    def takes_points(self, source: int) -> bool:
+        return source != WEIGHTS
+
     def check_sizes(self) -> None:
         self.targets = field_targets(self)
         if self.targets is None:

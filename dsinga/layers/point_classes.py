@@ -56,22 +56,30 @@ class PointClasses(Layer):
             self._check(self.source_shapes[1])
 
     @property
+    def field_shape(self) -> Shape:
+        return self.source_shapes[0]
+
+    def takes_points(self, source: int) -> bool:
+        return source == 0
+
+    @property
     def whole_space(self) -> Shape:
-        """The points of the labels, which are those of whole rows."""
+        """The points of the whole field."""
         return self.space if self.region is None else self.region.whole((0, 0, *self.space))[2:]
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that takes labels of whole rows, and compares a region of them."""
+        """Return the part that compares a region of the labels of each row."""
         part = self.copy_for_region(region, source_shapes)
-        part.space = part.shape[2:]
+        part.space = part.field_shape[2:]
         part.points = math.prod(part.space)
         return part
 
     def _check(self, labels: Shape) -> None:
         """Raise UserError for labels of another shape than a class, and perhaps a weight, for each point."""
         channels, space = 1 + self.settings.weighted, self.whole_space
-        if labels[1:] == (channels, *space) or (channels == 1 and labels[1:] == space):
-            return
+        for points in (space, self.space):  # a part may get the labels of its points alone
+            if labels[1:] == (channels, *points) or (channels == 1 and labels[1:] == points):
+                return
         assert self.labels.source is not None
         raise self.fail(
             f"takes a class for each of {as_text(space)} points{', and its weight' * self.settings.weighted}, but "
@@ -84,9 +92,9 @@ class PointClasses(Layer):
         """Return the labels of all points; raise UserError, with row and point, for a label that is no class."""
         labels = required_labels(self, labels)
         self._check(labels.shape)
-        given = labels.reshape(len(labels), 1 + self.settings.weighted, *self.whole_space)
+        given = labels.reshape(len(labels), 1 + self.settings.weighted, *labels.shape[-len(self.space) :])
         if self.region is not None:
-            given = self.region.of(given)
+            given = self.region.take(given)
         given = given.reshape(len(labels), 1 + self.settings.weighted, self.points)
         codes = given[:, 0]
         lowest, highest = (codes.min(), codes.max()) if codes.size else (0, 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.layers.context import Columns
 from dsinga.layers.reach import FILL
-from dsinga.ops.types import Shape
+from dsinga.ops.types import PointRanges, Shape
 
 
 class Region(NamedTuple):
@@ -43,6 +43,18 @@ class Region(NamedTuple):
         """Return the points of an array of the whole field, as a view; the array has ``missing`` axes fewer before."""
         index = tuple(slice(start, stop) for start, stop, _ in self.ranges)
         return array[(*(slice(None),) * (self.axis - missing), *index)]
+
+    def take(self, array: Any, missing: int = 0) -> Any:
+        """Return the points of an array of the whole field, as a view, or the array if it has no others."""
+        sizes = array.shape[self.axis - missing : self.axes.stop - missing]
+        return array if sizes == tuple(stop - start for start, stop, _ in self.ranges) else self.of(array, missing)
+
+    def points_of(self, shape: Shape) -> PointRanges:
+        """Return the range of points along each axis of a row of the field, whose whole shape is ``shape``."""
+        ranges = [(0, size) for size in shape]
+        for axis, (start, stop, _) in zip(self.axes, self.ranges, strict=True):
+            ranges[axis] = (start, stop)
+        return tuple(ranges[1:])
 
     def whole(self, shape: Shape) -> Shape:
         """Return the shape of the whole field, of which ``shape`` is that of this region."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.layers.base import Arrays, Output, Shape
+from dsinga.layers.base import Arrays, Layer, Output, Shape
 from dsinga.layers.composed_metrics import Figures, Sums, composed_metric
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.declarations import Cut
 from dsinga.layers.metric_state import ArraySum
 from dsinga.layers.point_classes import WEIGHTED, PointClasses
+from dsinga.layers.region import Region
 from dsinga.registry import register
 
 
@@ -37,12 +37,16 @@ class SegmentationScore(PointClasses):
 
     settings: Conf
     is_output = True
-    cut = Cut(gathered_because="compares all classes of a point")
     metric_names = ("mean_iou", "dice", "pixel_accuracy")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.shape = (self.shape[0], *self.space)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = super().region_part(region, source_shapes)
+        part.shape = (part.shape[0], *part.field_shape[2:])
+        return part
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels, weights = self.point_labels(sources[1], ctx)
@@ -52,8 +56,8 @@ class SegmentationScore(PointClasses):
         pairs, weights = (labels * self.count + predictions).ravel(), None if weights is None else weights.ravel()
         table = np.bincount(pairs, weights, self.count**2).reshape(self.count, self.count)
         counts = np.stack([table.diagonal(), table.sum(axis=0), table.sum(axis=1)]).astype(np.float64)
-        metrics = {"segmentation:counts": (ArraySum(counts), len(scores))}
-        return Output(predictions.reshape(len(scores), *self.space), metrics=metrics)
+        metrics = {"segmentation:counts": (ArraySum(counts), self.counted_rows(len(scores)))}
+        return Output(predictions.reshape(len(scores), *self.shape[1:]), metrics=metrics)
 
 
 @composed_metric("segmentation")

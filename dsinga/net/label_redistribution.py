@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer
+from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import Rows
-from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
+from dsinga.layers.region import Region
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
-from dsinga.net.labels import makes_labels
+from dsinga.net.labels import labels_shape, makes_labels
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import Place
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
@@ -35,12 +36,16 @@ class LabelRedistribution:
         self._net, self._graph, self._features, self._cuts = net, graph, features, cuts
         self._as_feature: dict[Edge, ShardedFeature] = {}  # labels as features, by producer
         self._moved: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, at their destinations
+        self._cut_labels = _find_cut_labels(net, cuts, self._producer)
         self._as_labels: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, as labels again
 
     def redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
         """Return the node output that gives each worker the labels of ``edge``; add layers where they must move."""
         producer = self._producer(edge) or Edge(edge.node)
         layer = self._net.nodes[producer.node].layer
+        if producer.node in self._cut_labels:
+            outputs = self._features[producer].outputs
+            return {location: NodeOutput(output.node) for location, output in outputs.items()}
         if target.dim >= FEATURES:
             target = Sharding(WHOLE_LAYER, target.locations)
         if not moves_rows(layer):
@@ -52,6 +57,11 @@ class LabelRedistribution:
             conf = label_conf(f"{feature.name}:{target}", feature.name)
             self._as_labels[producer, target] = self._add(FeatureAsLabels(conf, [feature.shape]), layer, outputs)
         return self._as_labels[producer, target]
+
+    def region_of(self, position: int, part: int) -> Region | None:
+        """Return the points of labels that a part of the input layer at ``position`` gives; None for all of a row."""
+        regions = self._cut_labels.get(position)
+        return regions[part] if regions else None
 
     def _producer(self, edge: Edge) -> Edge | None:
         """Return the layer that produces the labels of ``edge``, None where the graph does not tell."""
@@ -115,6 +125,46 @@ class LabelRedistribution:
             node = self._graph.add(connection, Place(location, layer.name), [source], rows=rows)
             added[location] = NodeOutput(node)
         return added
+
+
+def _find_cut_labels(
+    net: NeuralNet, cuts: Mapping[str, LayerCut], producer_of: Callable[[Edge], Edge | None]
+) -> dict[int, list[Region]]:
+    """Return the input layers whose labels are cut by space, by position, with the regions of the workers.
+
+    These are input layers that are cut by space, where all layers that take their labels compute the same points of
+    these as of their field. Where layers take labels of another layer, none are.
+    """
+    layers = [node.layer for node in net.nodes]
+    if any(moves_rows(layer) or (makes_labels(layer) and not _keeps_labels(layer)) for layer in layers):
+        return {}
+    wanted: dict[int, set[tuple[int, tuple[int, ...]] | None]] = {}
+    for node, stage in zip(net.nodes, net.stages, strict=True):
+        for edge in stage.edges:
+            if edge.labels and (producer := producer_of(edge)) is not None:
+                if not layers[producer.node].is_input:
+                    return {}
+                labels = labels_shape(layers[producer.node])
+                wanted.setdefault(producer.node, set()).add(_label_axes(node.layer, cuts[node.layer.name], labels))
+    regions = {}
+    for position, axes in wanted.items():
+        layer = layers[position]
+        if cuts[layer.name].grid and len(axes) == 1 and (cut := axes.pop()) is not None:
+            regions[position] = cut_regions(labels_shape(layer), *cut)
+    return regions
+
+
+def _keeps_labels(layer: Layer) -> bool:
+    """Whether the labels that a layer makes are those of its source, or of its records."""
+    return layer.is_input or isinstance(layer, Label)
+
+
+def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[int, ...]] | None:
+    """Return along which axes a layer needs parts of labels of a shape, as ``cut_regions`` takes them; None for all."""
+    field = layer.field_shape
+    if not cut.grid or field[2:] != labels[len(labels) - len(field) + 2 :] or not field[2:]:
+        return None
+    return cut.dim - len(field) + len(labels), cut.grid
 
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:

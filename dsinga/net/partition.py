@@ -109,6 +109,8 @@ class _Partitioner:
         positions = {}
         for part, location in enumerate(locations):
             part_layer = self._part_layer(node, cut, part, targets)
+            if (region := self._labels.region_of(position, part)) is not None:
+                part_layer.label_region = region
             names = self._name_params(node, part_layer, part)
             total = layer.shape[0]
             rows = self.graph.rows(total)[part] if cut.dim == ROWS else Rows(0, total, total)
@@ -124,7 +126,7 @@ class _Partitioner:
     def _target(self, node: Node, cut: LayerCut, locations: tuple[int, ...], source: int) -> Sharding:
         """Return the sharding that the parts of a layer need of the source of this index."""
         layer = node.layer
-        if cut.grid and source == layer.labels.source:
+        if cut.grid and not layer.takes_points(source):
             return Sharding(WHOLE_LAYER, locations)
         if cut.grid:
             return space_sharding(layer, cut, layer.source_shapes[source])
@@ -152,7 +154,7 @@ class _Partitioner:
             self.gathered.update(node.params)
         if cut.grid:
             shapes = [
-                shape if k == layer.labels.source else needed_shape(shape, target, part)
+                needed_shape(shape, target, part) if layer.takes_points(k) else shape
                 for k, (shape, target) in enumerate(zip(layer.source_shapes, targets, strict=True))
             ]
             return make_region_part(layer, shapes, cut_regions(layer.field_shape, cut.dim, cut.grid)[part])

@@ -129,8 +129,10 @@ def space_fault(layer: Layer, dim: int, grid: Sequence[int]) -> str:
     """Return why a layer cannot be cut by space into ``grid`` parts along the axes from ``dim`` on, "" where it can."""
     if not layer.cut.by_space:
         return layer.cut.gathered_because if layer.cut.connection is None else "needs all points of a row"
+    if reason := layer.gathers_points_because():
+        return reason
     axes = range(dim, dim + len(grid))
-    sources = [shape for k, shape in enumerate(layer.source_shapes) if k != layer.labels.source]
+    sources = [shape for k, shape in enumerate(layer.source_shapes) if layer.takes_points(k)]
     field = layer.field_shape
     if len(field) <= axes[-1]:
         return f"has no dimension {axes[-1]}"

@@ -14,6 +14,9 @@ Array = Any
 
 Shape = tuple[int, ...]
 
+PointRanges = tuple[tuple[int, int], ...]
+"""The points [start, stop) along each axis of a record, without the batch."""
+
 Pair = tuple[int, int]
 """(vertical, horizontal): an image size; also the two numbers of a random key."""
 

@@ -128,7 +128,7 @@ class NetParts:
         region = cut_regions(layer.field_shape, cut.dim, cut.grid)[worker]
         if (position, region) not in self._parts:
             shapes = [
-                shape if k == layer.labels.source else needed_shape(shape, space_sharding(layer, cut, shape), worker)
+                needed_shape(shape, space_sharding(layer, cut, shape), worker) if layer.takes_points(k) else shape
                 for k, shape in enumerate(layer.source_shapes)
             ]
             self._parts[position, region] = make_region_part(layer, shapes, region)

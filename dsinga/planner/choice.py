@@ -11,7 +11,16 @@ from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.simulate import Prediction
-from dsinga.planner.strategies import by_features, by_layer, by_rows, by_space, describe_cuts, has_fields, hybrid
+from dsinga.planner.strategies import (
+    by_features,
+    by_layer,
+    by_rows,
+    by_space,
+    describe_cuts,
+    few_rows,
+    has_space,
+    hybrid,
+)
 
 Cuts = Mapping[str, LayerCut]
 
@@ -34,11 +43,14 @@ STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers
 def named_strategies(
     net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
 ) -> dict[str, Cuts]:
-    """Return the paper's strategies of these names, and "space" where the targets of a net are fields.
+    """Return the paper's strategies of these names, and "space" where :func:`has_space` says so.
 
-    Layers in ``fixed`` are cut as the job says.
+    Those that cut rows are left out where a batch has fewer of these than there are workers. Layers in ``fixed`` are
+    cut as the job says.
     """
-    names = [name for name in names if name != "space" or has_fields(net, workers)]
+    left_out = {"data", "hybrid"} if few_rows(net, workers) else set()
+    left_out |= set() if has_space(net, workers) else {"space"}
+    names = [name for name in names if name not in left_out]
     return {name: _keep(net, workers, STRATEGIES[name](net, workers), fixed) for name in names}
 
 
@@ -48,14 +60,14 @@ def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
 
 
 def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
-    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid" and "auto".
+    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid", "space" and "auto".
 
     "auto" is the cheapest of these, one worker, and the one that the search finds.
     """
     single = predict(model, by_rows(model.net, 1), 1)
     choices = {
         name: predict(model, cuts, workers)
-        for name, cuts in named_strategies(model.net, workers, names=("data", "hybrid")).items()
+        for name, cuts in named_strategies(model.net, workers, names=("data", "hybrid", "space")).items()
     }
     return {**choices, "auto": _cheapest(model, workers, [single, *choices.values()])}
 

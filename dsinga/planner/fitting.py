@@ -22,6 +22,7 @@ from dsinga.net.memory_check import as_size
 from dsinga.net.stretches import narrow_places
 from dsinga.planner.choice import PricedCuts
 from dsinga.planner.memory import FIXED, Memory, worker_memory
+from dsinga.worker.batch_reader import batch_bytes
 
 IDLE_ROWS = 6
 USABLE = 0.92  # the share of a memory that predictions may reach: measured peaks are up to 8% above them
@@ -73,7 +74,7 @@ class NetVariants:
     Attributes:
         conf: the net of the job.
         infos: the records of each input layer, as the job has them.
-        record_bytes: the bytes of a record of each input layer.
+        record_bytes: the bytes of a record of each input layer, and of its label.
         store_bytes: the bytes of all records.
         slots: the number of arrays that the updater keeps for each param.
         bf16: whether the kernels have features in bfloat16.
@@ -81,7 +82,7 @@ class NetVariants:
 
     conf: NetConf
     infos: Mapping[str, RecordInfo]
-    record_bytes: Mapping[str, int]
+    record_bytes: Mapping[str, tuple[int, int]]
     store_bytes: int
     slots: int
     bf16: bool = False
@@ -89,8 +90,8 @@ class NetVariants:
     @classmethod
     def of(cls, job: Job, reader: Any, slots: int, bf16: bool = False) -> NetVariants:
         """Return the variants of a job whose records ``reader``, a BatchReader, reads."""
-        sizes = {name: store.record_bytes for name, store in reader.stores.items()}
-        total = sum(len(store) * sizes[name] for name, store in reader.stores.items())
+        sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
+        total = sum(len(store) * sum(sizes[name]) for name, store in reader.stores.items())
         return cls(job.neuralnet, dict(reader.infos), sizes, total, slots, bf16)
 
     @property
@@ -121,12 +122,8 @@ class NetVariants:
 
     def _batch_bytes(self, net: NeuralNet) -> int:
         """Return the bytes of the records that a worker with this net reads at once."""
-        return sum(
-            (stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0])
-            * self.record_bytes.get(stage.layer.name, 0)
-            for stage in net.stages
-            if stage.layer.is_input
-        )
+        inputs = [stage for stage in net.stages if stage.layer.name in self.record_bytes]
+        return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
 
     def choices(self, workers: int) -> list[tuple[int, int]]:
         """Return the numbers of micro-batches and stretches that may be chosen, those of the job or more.
@@ -142,7 +139,7 @@ class NetVariants:
             stretches = [count for count in STRETCHES if count <= places]
         counts = [given]
         if not any(node.layer.cut.whole_because or _has_statistics(node.layer) for node in net.nodes):
-            most = self.batchsize // workers
+            most = max(self.batchsize // workers, given)  # fewer rows than workers where points are cut
             counts = [count for count in range(given, most + 1) if self.batchsize % count == 0]
         return [(count, stretch) for count in counts for stretch in stretches]
 

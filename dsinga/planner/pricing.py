@@ -28,7 +28,7 @@ from dsinga.planner.plan import Alternative, Plan
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
-from dsinga.planner.strategies import by_rows
+from dsinga.planner.strategies import by_rows, has_space
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import create_updater
 from dsinga.worker.augmented_records import augmented_info
@@ -75,7 +75,7 @@ def make_plan(
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
     net = plan_net(whole_job(job), roots)
     batch = net.nodes[0].layer.shape[0]
-    if not 1 <= count <= batch:
+    if count < 1 or (count > batch and not has_space(net, count)):
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     given, job = job, whole_job(job)
     fitting = None
@@ -86,7 +86,7 @@ def make_plan(
     if memory and limit is None:  # this machine times the whole net
         check_memory([net], 1, memory)
     in_one_process = network is None and count <= cores
-    numbers = [number for number in CURVE if number <= batch]
+    numbers = [number for number in CURVE if number <= batch or has_space(net, number)]
     curve: list[Alternative] = []
     subject = f"{count_workers(count)}, all strategies"
 

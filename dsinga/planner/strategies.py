@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dsinga.layers.base import Layer
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.layer_cost import layer_cost
@@ -51,8 +52,26 @@ def by_space(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
 
 def has_fields(net: NeuralNet, workers: int) -> bool:
     """Whether a net can be cut by space from its input to a loss, because its targets are fields."""
-    losses = [node.layer for node in net.nodes if node.layer.is_loss]
-    return any(not space_fault(layer, SPACE, (workers,)) for layer in losses)
+    return _any_by_space([node.layer for node in net.nodes if node.layer.is_loss], workers)
+
+
+def few_rows(net: NeuralNet, workers: int) -> bool:
+    """Whether a batch has fewer rows than there are workers."""
+    return net.nodes[0].layer.shape[0] < workers
+
+
+def has_space(net: NeuralNet, workers: int) -> bool:
+    """Whether it is worth while to cut a net by space: its targets are fields, or its batch has too few rows.
+
+    In the second case layers with params must have as many points as there are workers.
+    """
+    if not few_rows(net, workers):
+        return has_fields(net, workers)
+    return has_fields(net, workers) or _any_by_space([node.layer for node in net.nodes if node.params], workers)
+
+
+def _any_by_space(layers: Iterable[Layer], workers: int) -> bool:
+    return any(not space_fault(layer, SPACE, (workers,)) for layer in layers)
 
 
 def describe_cuts(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:

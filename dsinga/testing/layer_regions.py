@@ -66,7 +66,7 @@ class LayerRegions(LayerParts):
         def run(region: Region) -> _Computed:
             points = layer.source_points(axis, *region.ranges[0][:2])
             taken = [
-                source if k == layer.labels.source or layer.is_input else take_points(source, axis, points, layer, ops)
+                source if layer.is_input or not layer.takes_points(k) else take_points(source, axis, points, layer, ops)
                 for k, source in enumerate(sources)
             ]
             shapes = [] if layer.is_input else [source.shape for source in taken]
@@ -83,7 +83,7 @@ class LayerRegions(LayerParts):
         for number, expected in enumerate(feature_parts(layer, whole.output)):
             features = [np.asarray(feature_parts(layer, part.passes.output)[number]) for part in computed]
             shaped = [
-                feature.reshape(part.region.part((len(feature), *layer.field_shape[1:])))
+                feature.reshape(part.region.part((len(feature), *layer.space_shape[1:])))
                 if layer.field_shape != layer.shape
                 else feature
                 for feature, part in zip(features, computed, strict=True)
@@ -100,7 +100,11 @@ class LayerRegions(LayerParts):
             if expected is not None:
                 actual = np.zeros(np.shape(expected), np.float32)
                 for part in computed:
-                    add_points(actual, np.asarray(part.passes.for_sources[index]), axis, part.points)
+                    gradient = np.asarray(part.passes.for_sources[index])
+                    if layer.takes_points(index):
+                        add_points(actual, gradient, axis, part.points)
+                    else:
+                        actual += gradient
                 self.assert_close(actual, expected, tolerance)
         for index, expected in enumerate(whole.for_params):
             if expected is not None:

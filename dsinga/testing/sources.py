@@ -10,6 +10,7 @@ import pytest
 from distributed.protocol.pickle import dumps, loads
 
 from dsinga.data import RecordSource, open_records
+from dsinga.data.column import PointRanges
 from dsinga.data.record_source import clear_cache
 
 READERS = 4  # threads that read at once
@@ -58,6 +59,18 @@ class SourceContract:
             assert np.can_cast(block.dtype, column.dtype)
             np.testing.assert_array_equal(block, expected[start:])
 
+    def test_a_region_of_records_is_read(self) -> None:
+        """Some points of each record and label are those of whole ones, or else these are given."""
+        source = self._open()
+        regions = [region_of(shape) for shape in (source.shape, source.label_shape)]
+        part = source.in_region(*regions)
+        for array, whole, region in zip(read_all(part), read_all(source), regions, strict=True):
+            if array is not None and whole is not None:
+                index = (slice(None), *(slice(*ends) for ends in region or ()))
+                np.testing.assert_array_equal(array, whole[index] if array.shape != whole.shape else whole)
+        shapes = [array.shape[1:] for array in read_all(part) if array is not None]
+        assert shapes == [part.shape, part.label_shape][: len(shapes)]
+
     def test_threads_read_it_at_once(self) -> None:
         """The reader ahead of the training and the tests share a source."""
         source = self._open()
@@ -81,6 +94,12 @@ class SourceContract:
     def _open(self) -> RecordSource:
         clear_cache()
         return open_records(self.create())
+
+
+def region_of(shape: tuple[int, ...]) -> PointRanges | None:
+    """Return the last two thirds along each axis of a row, but all channels of a field; None for single numbers."""
+    ranges = tuple((size // 3, size) for size in shape)
+    return ((0, shape[0]), *ranges[1:]) if len(shape) > 1 else ranges or None
 
 
 def read_all(source: RecordSource) -> tuple[np.ndarray, np.ndarray | None]:

@@ -6,7 +6,7 @@ Converts a job's epochs to steps, which needs the number of records.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -32,9 +32,9 @@ from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
-from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.context import rows_of_batch
-from dsinga.net import NeuralNet, cut_evenly, input_layers
+from dsinga.net import NeuralNet, Stage, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import lookup
 from dsinga.training.resolve import error_note
@@ -104,6 +104,18 @@ class BatchReader:
             for name, part in parts.items()
         }
 
+    def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
+        """Return a reader that reads, of records and labels, only the points that parts of input layers need.
+
+        Augmentations take whole records, and so do sources that cannot read less: ``Layer.take_region`` cuts these.
+        """
+        stores = {
+            layer.name: self.stores[layer.name].in_region(*layer.regions_read())
+            for layer in layers
+            if layer.name not in self.augmentations
+        }
+        return replace(self, stores={**self.stores, **stores})
+
     def _read_augmented(self, layer: str, batch: int, rows: Rows) -> Records:
         """Return rows of a batch after the augmentations of the input layer."""
         augmentations = self.augmentations[layer]
@@ -124,16 +136,27 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return the bytes that a worker with this net reads for a batch, and those of all records, without labels."""
+        """Return the bytes that a worker with this net reads for a batch, and those that it would of all records."""
         batch = every = 0
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
                 store = self.stores[stage.layer.name]
-                rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
-                region = stage.layer.region
-                batch += int(rows * store.record_bytes * (region.share if region else 1))
-                every += len(store) * store.record_bytes
+                sizes = store.record_bytes, store.label_bytes
+                batch += batch_bytes(stage, *sizes)
+                every += len(store) * _bytes_read(stage.layer, *sizes)
         return batch, every
+
+
+def batch_bytes(stage: Stage, record: int, label: int) -> int:
+    """Return the bytes that an input layer reads for a batch, of records and labels of these bytes."""
+    rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
+    return rows * _bytes_read(stage.layer, record, label)
+
+
+def _bytes_read(layer: Layer, record: int, label: int) -> int:
+    """Return the bytes of a record and of its label that an input layer needs: of one cut by space its points."""
+    shares = [region.share if region else 1 for region in (layer.region, layer.label_region)]
+    return int(record * shares[0] + label * shares[1])
 
 
 def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> BatchReader:
@@ -182,9 +205,8 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     count = job.micro_batches if phase is Phase.kTrain else 1
     size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
-    return BatchReader(
-        stores, infos, sampler, _cut(first, size, workers, count, job.neuralnet.by_space), groups, count, augmentations
-    )
+    parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
+    return BatchReader(stores, infos, sampler, parts, groups, count, augmentations)
 
 
 def _by_length(
@@ -339,16 +361,16 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
         )
 
 
-def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, by_space: bool) -> tuple[Rows, ...]:
+def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
     """Return the rows of each worker of a batch that is computed at once, or of the first of several micro-batches.
 
-    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. Of a net that is cut by space
-    some workers may have none: they compute points of the others' rows.
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. With ``few_rows``
+    some workers may have none: they compute points, or features, of the others' rows.
     """
     sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
     if len(sizes) == 1:
-        if batchsize < workers and not by_space:
+        if batchsize < workers and not few_rows:
             fewer = "" if micro_batches == 1 else ", fewer micro_batches"
             raise where.error(
                 f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "

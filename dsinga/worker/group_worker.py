@@ -64,6 +64,7 @@ class GroupWorker:
         self._prefetch: Prefetch | None = None
         self._data_seconds = 0.0  # of waiting for records in this iteration
         self._closed = False
+        self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
         self._meter = Meter()
         self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
@@ -323,11 +324,20 @@ class GroupWorker:
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
         rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
-        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
         layers = {node.layer.name: node.layer for node in inputs}
-        if any(layer.region is not None for layer in layers.values()):
+        is_cut = any(layer.region is not None for layer in layers.values())
+        if is_cut:
+            reader = self._regional(reader, layers.values())
+        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
+        if is_cut:
             read = functools.partial(_take_regions, read, layers)
         return functools.partial(_send_ahead, read, layers, self._ops) if self._on_device else read
+
+    def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
+        """Return the reader of the points that this worker needs, always the same: its records may be cached."""
+        if id(reader) not in self._regional_readers:
+            self._regional_readers[id(reader)] = reader.in_regions(layers)
+        return self._regional_readers[id(reader)]
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
         """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""

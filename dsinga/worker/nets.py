@@ -8,7 +8,7 @@ from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
-from dsinga.net.cut import LayerCut
+from dsinga.net.cut import ROWS, LayerCut
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import listed
@@ -61,6 +61,12 @@ def cut_like(
 ) -> PartitionedNet:
     """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
     axes = {part.param: part.axis for part in train.parts.values()}
+    if requested_cuts is not None:  # the layers that training lacks are cut like their sources
+        requested_cuts = dict(requested_cuts)
+        for node in net.nodes:
+            if node.layer.name not in train.cuts and node.sources:
+                source = net.nodes[node.sources[0]].layer.name
+                requested_cuts[node.layer.name] = requested_cuts.get(source, train.cuts.get(source, LayerCut(ROWS)))
     return partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts, axes), axes)
 
 

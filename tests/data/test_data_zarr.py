@@ -145,7 +145,7 @@ def test_chunks_that_no_block_consists_of_are_decoded_once(tmp_path: Path, monke
             patch.setattr(zarr.Array, "__getitem__", lambda self, key: reads.append(key) or get(self, key))  # noqa: B023
             for rows in ([0, 99], range(100), [40, 33]):
                 np.testing.assert_array_equal(source.read(rows)[0], data[np.asarray(rows)])
-        assert reads == [slice(0, 100)]
+        assert reads == [(slice(0, 100),)]
 
 
 def virtual(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str = "float32") -> Path:

@@ -45,7 +45,7 @@ def variants(text: str = CONVNET, **fields: int) -> NetVariants:
     job = loads(text, "job.conf").replace(**fields)
     count = job.micro_batches
     infos = {"data": RecordInfo((3, 16, 16), 96 // count, micro_batches=count)}
-    return NetVariants(job.neuralnet, infos, {"data": 768}, 768 * 192, slots=1)
+    return NetVariants(job.neuralnet, infos, {"data": (768, 0)}, 768 * 192, slots=1)
 
 
 def needed(memory: Memory) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net.cut import SPACE
 from dsinga.planner.choice import named_strategies
@@ -16,12 +17,12 @@ from dsinga.planner.strategies import describe_cuts
 from dsinga.worker.nets import build_net
 
 
-def field_job(loss: Any, y: np.ndarray, *head: nn.Layer) -> Job:
+def field_job(loss: Any, y: np.ndarray, *head: nn.Layer, batch_size: int = 4) -> Job:
     """Return the job of a convolution of fields of 8 x 8 points, and the layers of ``head``."""
     x = np.random.default_rng(0).normal(size=(8, 2, 8, 8)).astype(np.float32)
     model = nn.Sequential([nn.Conv2D(4, 3, padding=1, name="conv"), *head])
     model.compile("sgd", loss)
-    return model.job(x, y, train_steps=1, batch_size=4)
+    return model.job(x, y, train_steps=1, batch_size=batch_size)
 
 
 def test_a_net_with_fields_as_targets_is_cut_by_space() -> None:
@@ -53,3 +54,15 @@ def test_many_workers_are_priced_without_cutting_the_net(workers: int) -> None:
     cuts = named_strategies(net, workers)["space"]
     shares = [WorkerShare(NetParts(net, workers), cuts, worker) for worker in range(workers)]
     assert sum(share.works[1].layer.shape[2] for share in shares) == 8
+
+
+def test_a_batch_of_one_field_is_cut_by_space() -> None:
+    job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1), batch_size=1)
+    job = job.replace(net=job.net.replace(partition="auto"))
+    plan = dsinga.plan(job, workers=2)
+    names = {row.name for row in plan.alternatives}
+    assert names >= {"one worker", "space", "auto"}
+    assert not names & {"data", "hybrid"}
+    assert [row.workers for row in plan.curve if row.name == "space"] == [2, 4, 8]
+    with pytest.raises(UserError, match="a batch of 1 can be cut over 1 to 1 workers, not 9"):
+        dsinga.plan(job, workers=9)

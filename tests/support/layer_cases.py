@@ -299,7 +299,7 @@ CASES += [
     MaskedCase("kFieldError", [POINTS, (BATCH, 3, 4, 3)], error, "marked points"),
     MaskedCase("kFieldError", [POINTS, POINTS, POINTS], {"fielderror_conf": {"masked": True}}, "climatology"),
 ]
-case("kFieldError", "numbers", {"fielderror_conf": {"climatology": [0.5] * 12}}, ROWS, ROWS)
+case("kFieldError", "numbers", {"fielderror_conf": {"climatology": [k / 10 for k in range(24)]}}, POINTS, POINTS)
 
 
 class PointCase(LayerCase):

@@ -224,20 +224,23 @@ layer { name: "scores" type: kInnerProduct srclayers: "normal" innerproduct_conf
 layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 """
 
-# Targets that are fields, with masked points, and weights of points in their last channel; a class for each point.
+# Targets that are fields, with masked points, and weights of points in their last channel; a class for each point;
+# and a weight for each record.
 TARGETS = """
 layer { name: "grid" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "first" type: kConvolution srclayers: "grid" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
 layer { name: "relu" type: kReLU srclayers: "first" }
 layer { name: "fields" type: kConvolution srclayers: "relu" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
 layer { name: "targets" type: kLabel srclayers: "grid" }
-layer { name: "squares" type: kEuclideanLoss srclayers: ["fields", "targets"]
+layer { name: "share" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "squares" type: kEuclideanLoss srclayers: ["fields", "targets", "share"]
   euclideanloss_conf { scale: 0.004 masked: true weighted: true std: [0.5, 1, 2, 4] } }
 layer { name: "robust" type: kHuberLoss srclayers: ["fields", "targets"]
   huberloss_conf { scale: 0.004 masked: true weighted: true } }
 layer { name: "map" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv" type: kConvolution srclayers: "map" convolution_conf { num_filters: 10 kernel: 3 pad: 1 } }
-layer { name: "points" type: kFieldSoftmaxLoss srclayers: ["conv", "map"] fieldsoftmaxloss_conf { scale: 0.03 } }
+layer { name: "points" type: kFieldSoftmaxLoss srclayers: ["conv", "map", "share"]
+  fieldsoftmaxloss_conf { scale: 0.03 } }
 layer { name: "dice" type: kDiceLoss srclayers: ["conv", "map"] diceloss_conf { smooth: 1 } }
 layer { name: "overlaps" type: kSegmentationScore srclayers: ["points", "map"] }
 layer { name: "errors" type: kFieldError srclayers: ["fields", "grid", "fields"]
@@ -298,6 +301,7 @@ INFOS = {
     "images": RecordInfo((3, 8, 7), BATCH),
     "volumes": RecordInfo((2, 4, 6, 5), BATCH),
     "rows": RecordInfo((7,), BATCH),
+    "share": RecordInfo((), BATCH),
     "older": RecordInfo((7,), BATCH),
     "speech": RecordInfo((12, 5), BATCH, label_shape=(3,)),
     "map": RecordInfo((2, 6, 5), BATCH, label_shape=(6, 5)),

@@ -97,3 +97,12 @@ def test_halos_alone_cross_between_two_convolutions():
     net = small_net(4, partition_dim=2)
     bridges = [node.layer for node in partition(net, 2).nodes if node.layer.name.startswith("receive(data:conv")]
     assert [bridge.shape for bridge in bridges] == [(4, 1, 1, 6)] * 2
+
+
+def test_losses_metrics_and_labels_of_fields_are_cut_by_space():
+    """All but the weights of records, which each worker has whole."""
+    cut = partition(net_of("targets", "blocks", 4), 4)
+    assert {name for name, layer_cut in cut.cuts.items() if not layer_cut.grid} == {"share"}
+    inputs = {node.layer.name: node.layer for node in cut.locals[3].nodes if node.layer.is_input}
+    regions = {name: str(layer.label_region) for name, layer in inputs.items() if layer.label_region}
+    assert regions == {"grid": "points 3-5 x 3-4", "map": "points 3-5 x 3-4"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.data import Sampler
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, Phase, loads, to_text, training_phases
+from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
 from dsinga.layers import RecordInfo, Rows
+from dsinga.net import create_net, partition
 from dsinga.worker.all_records import count_batches, readers_of_all_records
-from dsinga.worker.batch_reader import BatchReader, epoch_at, resolve_epochs
+from dsinga.worker.batch_reader import BatchReader, epoch_at, open_batch_reader, resolve_epochs
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:
@@ -119,3 +122,40 @@ def test_phases_of_a_job_with_epochs(layers: list[str], phases: list[Phase]):
     job = loads("epochs: 2 neuralnet {" + " ".join(LAYER.format(where) for where in layers) + "}")
     assert training_phases(job) == [Phase.kTrain, *phases]
     assert training_phases(job.replace(epochs=0, train_steps=9)) == [Phase.kTrain]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_workers_of_a_cut_by_space_read_their_points_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels_last: bool
+):
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(6, channels, 9, 8)).astype(np.float32) for channels in (2, 1))
+    stored = np.moveaxis(x, 1, -1) if channels_last else x
+    group = zarr.open_group(tmp_path / "fields.zarr", mode="w")
+    for name, array in (("data", stored), ("label", y)):
+        group.create_array(name, data=array, chunks=(1, *array.shape[1:3], 4))
+    store = {"path": str(tmp_path / "fields.zarr"), "batchsize": [3], "channels_last": channels_last}
+    layers = [
+        {"name": "data", "type": "kRecordInput", "store_conf": store},
+        {"name": "conv", "type": "kConvolution", "srclayers": ["data"], "convolution_conf": {"num_filters": 1}},
+        {"name": "label", "type": "kLabel", "srclayers": ["data"]},
+        {"name": "loss", "type": "kEuclideanLoss", "srclayers": ["conv", "label"]},
+    ]
+    layers[1]["convolution_conf"] |= {"kernel": 3, "pad": 1}
+    job = Job(neuralnet=NetConf(layer=layers, partition_dim=2, partition_grid=[2, 2]), train_steps=1)
+    reader = open_batch_reader(job, Phase.kTrain, 4, [])
+    nets = partition(create_net(job.neuralnet, Phase.kTrain, reader.infos), 4).locals
+    read: list[tuple[str, tuple[slice, ...]]] = []
+    get = zarr.Array.__getitem__
+    monkeypatch.setattr(zarr.Array, "__getitem__", lambda self, key: read.append((self.path, key)) or get(self, key))
+    numbers = reader.sampler.rows(0, 0, 3)
+    for net, index in zip(nets, itertools.product([(0, 5), (5, 9)], [(0, 4), (4, 8)]), strict=True):
+        layer, points = net.layer("data"), tuple(slice(*ends) for ends in index)
+        read.clear()
+        (records,) = reader.in_regions([layer]).read(0, {"data": reader.rows(0)._replace(stop=3)}).values()
+        kept = layer.take_region(records)
+        for found, whole in ((kept.data, x), (kept.labels, y)):
+            np.testing.assert_array_equal(found, whole[numbers][(..., *points)])
+        of_channels = slice(0, 2)
+        of_data = (*points, of_channels) if channels_last else (of_channels, *points)
+        assert [(name, key[1:]) for name, key in read] == [("data", of_data), ("label", (slice(0, 1), *points))]

@@ -27,6 +27,8 @@ class Axis:
         edge: what lies beyond the data, one of ``EDGES``.
         has_targets: whether targets are read.
         starts: the first point of each window, without its context, increasing.
+        input_part: the points [start, stop) of a window and its context that are read; None for all.
+        target_part: those of a target.
     """
 
     name: str
@@ -39,19 +41,35 @@ class Axis:
     edge: str = "inside"
     has_targets: bool = True
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    input_part: tuple[int, int] | None = None
+    target_part: tuple[int, int] | None = None
 
     @property
     def input_size(self) -> int:
-        """Points of a window with its context."""
-        return self.before + self.size + self.after
+        """Points of a window, with its context, that inputs read."""
+        start, stop = self.input_part or (0, self.before + self.size + self.after)
+        return stop - start
+
+    @property
+    def target_size(self) -> int:
+        """Points of a window that targets read."""
+        start, stop = self.target_part or (0, self.size)
+        return stop - start
+
+    def offset(self, is_target: bool) -> int:
+        """Return how far the first point that the targets, or the inputs, of a window read lies from its start."""
+        part = self.target_part if is_target else self.input_part
+        return (self.lead if is_target else -self.before) + (part[0] if part else 0)
 
     def input_range(self, first: int, last: int) -> tuple[int, int]:
         """Return the points [low, high) that the inputs of windows number ``first`` to ``last`` read."""
-        return int(self.starts[first]) - self.before, int(self.starts[last]) + self.size + self.after
+        offset = self.offset(is_target=False)
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.input_size
 
     def target_range(self, first: int, last: int) -> tuple[int, int]:
         """Return the points [low, high) that the targets of windows number ``first`` to ``last`` read."""
-        return int(self.starts[first]) + self.lead, int(self.starts[last]) + self.lead + self.size
+        offset = self.offset(is_target=True)
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size
 
     def positions(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the point of the data for each of ``low`` to ``high``, and whether it lies beyond the data.

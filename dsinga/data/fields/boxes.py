@@ -35,13 +35,18 @@ class BoxGrid:
         counts: the windows along each.
         box_counts: those of a box.
         rows: the windows of a full box, which are consecutive.
+
+    Args:
+        layout: the windows.
+        most_bytes: of the fields of a box.
+        box_counts: the windows of a box along each dimension, in place of as many as fit.
     """
 
-    def __init__(self, layout: Layout, most_bytes: int):
+    def __init__(self, layout: Layout, most_bytes: int, box_counts: tuple[int, ...] | None = None):
         self.layout = layout
         self.axes = tuple(layout.axes.values())
         self.counts = tuple(len(axis.starts) for axis in self.axes)
-        self.box_counts = self._box_counts(most_bytes)
+        self.box_counts = box_counts or self._box_counts(most_bytes)
         self.rows = math.prod(self.box_counts)
         self._grid = tuple(-(-count // part) for count, part in zip(self.counts, self.box_counts, strict=True))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import left_out_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
@@ -91,6 +92,35 @@ class FieldWindows(RecordSource):
         if not 0 <= least <= most < len(self):
             raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
         return column.take(rows, self.allows_nonfinite)
+
+    def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
+        """Return these windows with only some points of each record, and of each label, but with all channels.
+
+        Their boxes have the same windows, but smaller fields: threads that each read a part keep as much as one that
+        reads the whole.
+        """
+        data, labels = (
+            ranges if ranges and ranges[0] == (0, shape[0]) else None
+            for ranges, shape in ((data, self.shape), (labels, self.label_shape))
+        )
+        if data is None and labels is None:
+            return self
+        layout, cache = self.layout.in_region(data, labels), BoxCache()
+        grid = BoxGrid(layout, 0, self._grid.box_counts)
+        columns = [
+            WindowColumn(grid, cache, self.window_numbers, is_target, self.location)
+            for is_target in ((False, True) if self.has_labels else (False,))
+        ]
+        shapes = [column.shape for column in columns]
+        return self._changed(
+            layout=layout,
+            shape=shapes[0],
+            label_shape=shapes[-1] if self.has_labels else (),
+            _grid=grid,
+            _cache=cache,
+            _data=columns[0],
+            _labels=columns[-1] if self.has_labels else None,
+        )
 
     def _filtered(self, location: str) -> np.ndarray | None:
         """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import Axis, label_text, make_axis
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import VariableReader, coordinate_reader, is_date
@@ -86,7 +87,30 @@ class Layout:
     def target_shape(self) -> tuple[int, ...]:
         """The shape of a label: channels, then space without context."""
         channels = sum(part.channels for part in self.targets) + (self.weights is not None)
-        return channels, *(self.axes[dim].size for dim in self.space)
+        return channels, *(self.axes[dim].target_size for dim in self.space)
+
+    def in_region(self, data: PointRanges | None, labels: PointRanges | None) -> Layout:
+        """Return the layout of some points of space of each record, and of each label; None for all."""
+        ranges = [parts[1:] if parts else (None,) * len(self.space) for parts in (data, labels)]
+        axes = {
+            **self.axes,
+            **{
+                dim: replace(self.axes[dim], input_part=inputs, target_part=targets)
+                for dim, inputs, targets in zip(self.space, *ranges, strict=True)
+            },
+        }
+
+        def of(part: ChannelGroup, is_target: bool) -> ChannelGroup:
+            sizes = (axes[dim].target_size if is_target else axes[dim].input_size for dim in part.dims)
+            return replace(part, sizes=tuple(sizes))
+
+        return replace(
+            self,
+            axes=axes,
+            inputs=tuple(of(part, is_target=False) for part in self.inputs),
+            targets=tuple(of(part, is_target=True) for part in self.targets),
+            weights=None if self.weights is None else of(self.weights, is_target=True),
+        )
 
     def channel_names(self) -> tuple[str, ...]:
         """Return what each channel of a record has, such as "t2m", "z level=500 time-1" or "mask of sst"."""

@@ -93,7 +93,7 @@ class WindowColumn(Column):
             channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
-                points[:, axis] = starts[dim] + self._shift(dim)
+                points[:, axis] = starts[dim] + self.grid.layout.axes[dim].offset(self.is_target)
             cut = _Cut(part, points)
             for start, end in pairwise(ends):
                 field = self.cache.read(part, self.grid, int(boxes[start]), self.is_target, end - start)
@@ -103,11 +103,6 @@ class WindowColumn(Column):
                 channels /= self.grid.layout.scale
             channel += part.channels
         return out, is_finite
-
-    def _shift(self, dim: str) -> int:
-        """Return the offset of the first point that is read of a window from that of the window."""
-        axis = self.grid.layout.axes[dim]
-        return axis.lead if self.is_target else -axis.before
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
@@ -152,7 +147,7 @@ class WindowColumn(Column):
         points = {}
         for dim in part.reader.dims:
             axis = layout.axes[dim]
-            point = starts[dim] + self._shift(dim) + inside[dim]
+            point = starts[dim] + axis.offset(self.is_target) + inside[dim]
             points[dim] = int(axis.positions(point, point + 1)[0][0])
         labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
         what = "NaN" if np.isnan(value) else "infinity"

@@ -101,6 +101,7 @@ class ArrayColumn(Column):
     """
 
     from_files = False
+    reads_regions = in_memory = True
 
     def __init__(self, array: np.ndarray, name: str, labels: bool = False, titles: Sequence[str] = ()):
         self.array, self.labels, self.titles = array, labels, tuple(titles)
@@ -110,7 +111,7 @@ class ArrayColumn(Column):
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop``: a view of the array if that has the right dtype, else a copy."""
-        return convert(self.array[start:stop], self, self.labels)
+        return convert(self.array[(slice(start, stop), *self.index)], self, self.labels)
 
     def why_unsendable(self) -> str:
         """Return "", since numbers can always be sent."""

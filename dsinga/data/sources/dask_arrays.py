@@ -97,6 +97,7 @@ class DaskColumn(Column):
         self._chunks, self._array = None, None
         if max(sizes) <= block:  # else a whole chunk would be read for each block of it
             self._array = _cut_array(self._graph, self._keys, array.chunks)
+        self.reads_regions = self._array is not None
         if self._array is not None:
             self._graph = {}
         elif not set(range(block, array.shape[0], block)) <= set(self._ends.tolist()):
@@ -117,7 +118,7 @@ class DaskColumn(Column):
     def load(self, start: int, stop: int) -> np.ndarray:
         """Compute the rows ``start`` to ``stop``."""
         if self._array is not None:
-            index = slice(start, stop), *(slice(0, size) for size in self.shape)
+            index = slice(start, stop), *(self.index or (slice(0, size) for size in self.shape))
             try:
                 rows = np.asarray(self._array[index])
             except Exception as error:  # of files and codecs: any class

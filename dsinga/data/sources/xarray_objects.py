@@ -117,6 +117,8 @@ class FileColumn(Column):
         name: the name by which messages call the array.
     """
 
+    reads_regions = True
+
     def __init__(self, array: Any, name: str):
         self.array, dtype = array, column_dtype(array, name)
         rows = _chunk_rows(array)
@@ -126,7 +128,7 @@ class FileColumn(Column):
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Read the rows ``start`` to ``stop`` from the file."""
-        return convert(self.array[start:stop].values, self)
+        return convert(self.array[(slice(start, stop), *self.index)].values, self)
 
 
 def _chunk_rows(array: Any) -> int | None:

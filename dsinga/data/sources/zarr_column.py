@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -73,6 +73,7 @@ class ZarrColumn(Column):
         self._missing = MissingChunks(array, location, is_label)
         check_lengths(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
+        self.reads_regions = self._all_rows is None
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` in the dtype of the column."""
@@ -83,7 +84,7 @@ class ZarrColumn(Column):
     def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Read the rows ``start`` to ``stop``, and no more, as :meth:`load` returns them."""
         try:
-            rows = np.asarray(self.array[start:stop])
+            rows = np.asarray(self.array[(slice(start, stop), *self.index)])
         except Exception as error:  # of codecs, file systems, web servers: any class
             chunk = (self.array.shards or self.array.chunks)[0]
             ends = [start, *range((start // chunk + 1) * chunk, stop, chunk), stop]
@@ -94,7 +95,7 @@ class ZarrColumn(Column):
                 f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "
                 "array again, or see whether its chunks can be reached"
             ) from redacted_cause(error, self.location)
-        self._missing.check(rows, start)
+        self._missing.check(rows, (start, *(first for first, _ in self.ranges or ())))
         try:
             return (as_labels if self.is_label else as_records)(rows)
         except UserError as error:
@@ -150,17 +151,24 @@ class MissingChunks:
         self._chunks = array.shards or array.chunks
         self._said = False
 
-    def check(self, rows: np.ndarray, start: int) -> None:
-        """Raise UserError if a chunk of ``rows``, which begin at row ``start``, is missing and must not be."""
+    def check(self, rows: np.ndarray, starts: Sequence[int]) -> None:
+        """Raise UserError if a chunk of ``rows`` is missing and must not be.
+
+        ``starts`` has the first row, and the first point along each axis; 0 by default.
+        """
         fill = self._array.fill_value
         fill = rows.dtype.type(0 if fill is None else fill)
-        counts = [range(-(-size // chunk)) for size, chunk in zip(rows.shape[1:], self._chunks[1:], strict=True)]
-        first, last = start // self._chunks[0], (start + len(rows) - 1) // self._chunks[0]
-        for index in itertools.product(range(first, last + 1), *counts):
-            begins = [number * chunk for number, chunk in zip(index, self._chunks, strict=True)]
-            ends = [begin + chunk for begin, chunk in zip(begins, self._chunks, strict=True)]
-            begins[0], ends[0] = max(begins[0] - start, 0), ends[0] - start
-            part = rows[tuple(slice(begin, end) for begin, end in zip(begins, ends, strict=True))]
+        starts = [*starts, *[0] * (rows.ndim - len(starts))]
+        axes = list(zip(starts, rows.shape, self._chunks, strict=True))
+        for index in itertools.product(
+            *(range(start // chunk, (start + size - 1) // chunk + 1) for start, size, chunk in axes)
+        ):
+            part = rows[
+                tuple(
+                    slice(max(number * chunk - start, 0), (number + 1) * chunk - start)
+                    for number, (start, _, chunk) in zip(index, axes, strict=True)
+                )
+            ]
             if part.size and part.flat[0] == fill and (part == fill).all():
                 self._check_chunk(index)
 
