@@ -33,6 +33,7 @@ import pytest  # noqa: E402
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
 from tests.support.order import rank  # noqa: E402
+from tests.support.quick_rates import measure_quickly  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
 
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
@@ -65,10 +66,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def idle_machine() -> Iterator[None]:
-    """Let measured rates count as taken on an idle machine, whatever else runs beside the tests."""
+def quick_rates() -> Iterator[None]:
+    """Let rates of layers be measured quickly, and count as taken on an idle machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dsinga.planner.rate_store.start_watching", lambda: lambda: False)
+        measure_quickly(patch.setattr)
         yield
 
 

@@ -17,9 +17,11 @@ from dsinga.cluster.placing import memory_limits
 from dsinga.engine import local_job
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
+from dsinga.planner import pricing
 from dsinga.planner.fitting import USABLE, Fit, NetVariants, fit
 from dsinga.planner.memory import FIXED, Memory
 from dsinga.planner.pricing import make_plan
+from tests.support.planner_nets import MACHINE
 from tests.support.small_job import assert_close
 
 LAYERS = """
@@ -110,7 +112,8 @@ def test_a_net_that_cannot_be_trained_is_refused(tmp_path: Path):
         make_plan(job, 1, workers=1, limit=FIXED)
 
 
-def test_a_plan_has_the_alternatives_that_fit(tmp_path: Path):
+def test_a_plan_has_the_alternatives_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pricing, "measure_machine", lambda *_: MACHINE)
     job = loads(CONVNET, str(tmp_path / "job.conf"))
     limit = between()
     plan = make_plan(job, 2, workers=2, limit=limit, cache=tmp_path)

@@ -140,8 +140,9 @@ def test_an_error_of_a_thread_is_raised_and_not_that_of_the_barrier_it_breaks() 
         run_concurrently(wait, barrier)
 
 
-@pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, layer_timing.RUNS), (0.0, 2)])
+@pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, 6), (0.0, 2)])
 def test_a_slow_layer_is_timed_by_fewer_runs(monkeypatch: pytest.MonkeyPatch, limit: float, runs: int) -> None:
+    monkeypatch.setattr(layer_timing, "RUNS", 6)
     monkeypatch.setattr(layer_timing, "LIMIT_SECONDS", limit)
     counts = []
 
@@ -162,6 +163,7 @@ def test_a_slow_net_is_timed_by_fewer_iterations(monkeypatch: pytest.MonkeyPatch
     iterations = []
     iterate = net_timing.TimedNet.iterate
     monkeypatch.setattr(net_timing.TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
+    monkeypatch.setattr(net_timing, "MIN_ITERATIONS", 6)
     monkeypatch.setattr(net_timing, "LIMIT_SECONDS", 0.0)
     timed(mlp(8, 20, 10, inputs=12))
     assert len(iterations) == net_timing.WARM_UP + 1
