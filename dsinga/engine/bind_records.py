@@ -108,7 +108,7 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
         raise layer.error(f"layer {layer.name!r} reads a text, not records; give it the path of a text")
     conf = layer_class(layer).reads(layer) or StoreConf()
     if isinstance(records, FieldWindows):  # the job keeps the definition, with its checkpoints
-        conf = conf.replace(windows=windows_conf(records.definition))
+        conf = conf.replace(windows=windows_conf(records.described()))
     bound = layer.replace(include=[phase], exclude=[], store_conf=conf.replace(records=records))
     if layer.include == [phase]:
         return [bound]

@@ -22,6 +22,8 @@ class WindowDimConf(Settings):
     )
     first: str | None = setting(None, "the first coordinate that is used; that of the data without it")
     last: str | None = setting(None, "the last coordinate that is used; that of the data without it")
+    points: list[str] = setting([], "the coordinates of points that are channels, in which other data are read")
+    step: str = setting("", 'the step of the coordinate in training, such as "-0.25" or "6h"')
 
 
 class WindowFillConf(Settings):
@@ -29,6 +31,14 @@ class WindowFillConf(Settings):
 
     variable: str = setting("*", 'the name of the variable; "*" for all others')
     value: float = setting(0.0, "the number")
+
+
+class WindowVariableConf(Settings):
+    """How a variable lay in the data from which a net was trained; :func:`dsinga.nn.Model.fit` writes it."""
+
+    name: str = required("the name of the variable")
+    dims: list[str] = setting([], "its dimensions in their order, in which those of other data are read")
+    units: str = setting("", "its units; other units are said in the log")
 
 
 class WindowsConf(Settings):
@@ -47,3 +57,4 @@ class WindowsConf(Settings):
     max_nan: Share | None = setting(None, "the largest share of NaN in a window; others are left out")
     weights: str = setting("", "a variable, or a function of a coordinate, that weights points of the targets")
     memory: Count = setting(256 << 20, "the bytes of decoded fields that a process keeps")
+    variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")

@@ -84,7 +84,7 @@ def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
             records.stores[name] = fields
         source = records.sources[name] = open_records(x if y is None else (x, y))
         if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
-            records.windows[name] = windows_conf(source.definition)
+            records.windows[name] = windows_conf(source.described())
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
@@ -95,7 +95,7 @@ def store_fields(x: Any) -> dict[str, Any]:
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
     if isinstance(x, FieldWindows):
-        return {"path": x.path, "windows": windows_conf(x.definition)} if x.is_named else {}
+        return {"path": x.path, "windows": windows_conf(x.described())} if x.is_named else {}
     name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
     settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
     return {"backend": name, "path": x.path, **settings} if name else {}

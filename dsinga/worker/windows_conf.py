@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dsinga.data import WindowDefinition, define_windows
-from dsinga.job import WindowDimConf, WindowFillConf, WindowsConf
+from dsinga.data.fields.definition import Grid
+from dsinga.job import WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
 
 
 def definition_of(conf: WindowsConf) -> WindowDefinition:
@@ -11,7 +12,7 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
     dims = {dim.name: dim for dim in conf.dim}
     if len(dims) < len(conf.dim):
         raise conf.error("windows name a dimension twice; give each dimension once", "dim")
-    return define_windows(
+    definition = define_windows(
         inputs=conf.inputs,
         targets=conf.targets,
         input_dims={name: dim.size for name, dim in dims.items() if dim.size is not None},
@@ -31,11 +32,19 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         weights=conf.weights,
         memory=conf.memory,
     )
+    grid = Grid(
+        dims={variable.name: tuple(variable.dims) for variable in conf.variable},
+        points={name: tuple(dim.points) for name, dim in dims.items() if dim.points},
+        steps={name: dim.step for name, dim in dims.items() if dim.step},
+        units={variable.name: variable.units for variable in conf.variable if variable.units},
+    )
+    return definition if grid == Grid() else definition.replace(grid=grid)
 
 
 def windows_conf(definition: WindowDefinition) -> WindowsConf:
     """Return the settings of a job that describe a definition."""
-    names = [*definition.input_dims, *definition.lead, *definition.edges, *definition.within]
+    grid = definition.grid or Grid()
+    names = [*definition.input_dims, *definition.lead, *definition.edges, *definition.within, *grid.points, *grid.steps]
     dims = []
     for name in dict.fromkeys(names):
         before, after = definition.context.get(name, (0, 0))
@@ -51,6 +60,8 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
                 edges=definition.edge(name),
                 first=None if first is None else str(first),
                 last=None if last is None else str(last),
+                points=list(grid.points.get(name, ())),
+                step=grid.steps.get(name, ""),
             )
         )
     channels = definition.channels
@@ -66,4 +77,8 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         max_nan=definition.max_nan,
         weights=definition.weights,
         memory=definition.memory,
+        variable=[
+            WindowVariableConf(name=name, dims=list(dims), units=grid.units.get(name, ""))
+            for name, dims in grid.dims.items()
+        ],
     )

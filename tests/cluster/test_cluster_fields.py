@@ -16,7 +16,6 @@ import dsinga
 from dsinga import cluster, nn
 from dsinga.api import roots
 from dsinga.cluster import connect
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, loads
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -89,10 +88,11 @@ def test_a_dataset_in_memory_or_of_dask_is_sent(processes: Client, expected: Any
         assert_same(dsinga.train(job, processes, data=opened, progress=False).params, expected[2])
 
 
-def test_a_persisted_dataset_is_refused(processes: Client) -> None:
-    persisted = processes.persist(dataset().chunk(time=10))
-    with pytest.raises(UserError, match="'t' is persisted on a cluster, .* give the Dataset as it was before persist"):
-        dsinga.windows(persisted, inputs="t", input_dims={"time": 1})
+def test_a_persisted_dataset_is_read_from_where_it_is(processes: Client, expected: Any) -> None:
+    persisted = processes.persist(dataset().chunk(time=7, lat=3, lon=5))
+    doubled = persisted * 2 * 0.5  # the same bits, which tasks compute from what is persisted
+    result = dsinga.train(with_topology(loads(JOB), 2), processes, data=doubled, progress=False)
+    assert_same(result.params, expected[2])
 
 
 @pytest.mark.process

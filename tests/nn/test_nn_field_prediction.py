@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,68 @@ def test_predictions_are_in_the_units_of_the_data() -> None:
     predicted = model.predict(dataset)
     np.testing.assert_allclose(predicted.t, dataset.t, rtol=1e-5)
     assert predicted.t.attrs["units"] == "K"
+
+
+def test_other_data_are_read_in_the_order_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Levels by their coordinates, latitudes in their direction, axes in their order; a single step of time goes on."""
+    caplog.set_level(logging.WARNING, "dsinga")
+    dates = np.datetime64("2000-01-01", "ns") + np.arange(8) * np.timedelta64(6, "h")
+    data = np.random.default_rng(1).normal(size=(8, 3, 6, 8))
+    dataset = xr.Dataset(
+        {"z": (("time", "level", "lat", "lon"), data, {"units": "m2 s-2"})},
+        {"time": dates, "level": [1000.0, 850.0, 500.0], "lat": np.linspace(75, -75, 6), "lon": np.arange(8) * 45.0},
+    )
+    sizes = {"time": 1, "lat": -1, "lon": -1}
+    windows = dsinga.windows(dataset, inputs="z", targets="z", input_dims=sizes, lead={"time": 1})
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(3, 3, padding="same")])
+    model.compile("sgd", "mse")
+    model.fit(windows, batch_size=4, progress=False)
+    expected = model.predict(dataset)
+    model.save(tmp_path / "model")
+    model = nn.load_model(tmp_path / "model")
+    turned = dataset.sel(level=[500.0, 1000.0, 850.0]).sortby("lat").transpose("lon", "level", "time", "lat")
+    more = dataset.reindex(level=[200.0, 500.0, 850.0, 1000.0], fill_value=np.nan)
+    for other in (turned, turned.chunk(time=3, lat=4, level=2), more):
+        predicted = model.predict(other)
+        assert predicted.z.dims == other.z.dims
+        assert predicted.lat.equals(other.lat)
+        xr.testing.assert_identical(predicted.reindex_like(expected).transpose(*expected.z.dims), expected)
+    assert not caplog.text
+    with pytest.raises(UserError, match="trained on 1000, 850, 500 of 'level', but the data have no 850; they have"):
+        model.predict(dataset.isel(level=[0, 2]))
+    last = model.predict(dataset.isel(time=[-1]))
+    xr.testing.assert_identical(last, expected.isel(time=[-1]))
+    assert last.time[0] == dates[-1] + np.timedelta64(6, "h")
+    other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(1, "h"))
+    other.z.attrs["units"] = "dam"
+    model.predict(other)
+    assert "'time' has the step h, in training it had 6h" in caplog.text
+    assert "'z' has the units dam, in training it had m2 s-2" in caplog.text
+    caplog.clear()
+    other.z.attrs["units"] = "m**2 s**-2"
+    model.predict(other)
+    assert "units" not in caplog.text
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "dice"])
+def test_classes_of_a_volume_are_predicted_as_scores(loss: str) -> None:
+    """Scores are those of windows, and the most probable classes are right."""
+    image = np.random.default_rng(0).normal(size=(8, 12, 10))
+    cells = np.digitize(image, [-0.5, 0.5])
+    cells[0] = -1  # not labelled
+    dims = ("z", "y", "x")
+    volume = xr.Dataset({"image": (dims, image), "cells": (dims, cells)}, {"z": np.arange(8) * 0.5})
+    windows = dsinga.windows(volume, inputs="image", targets="cells", input_dims={"z": 4, "y": 6, "x": 5})
+    assert (len(windows), windows.shape, windows.label_shape) == (8, (1, 4, 6, 5), (1, 4, 6, 5))
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv3D(8, 1, activation="relu"), nn.Conv3D(3, 1)])
+    model.compile(nn.Adam(0.05), loss, metrics=["mean_iou"])
+    model.fit(windows, epochs=40, batch_size=4, progress=False)
+    assert model.evaluate(windows)["mean_iou"] > 0.8
+    scores = model.predict(volume[["image"]].chunk(z=3)).cells
+    assert scores.sizes == {"class": 3, **volume.sizes}
+    assert scores.dims == ("class", *dims)
+    assert scores.z.equals(volume.z)
+    np.testing.assert_allclose(scores[:, :4, :6, :5], model.predict(windows)[0], rtol=1e-5, atol=1e-5)
+    assert (scores.argmax("class") == cells)[1:].mean() > 0.85
+    with pytest.raises(UserError, match="with a lead, but the windows have 0"):
+        model.predict(volume, leads=2)

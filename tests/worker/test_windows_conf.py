@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.data import FieldWindows, define_windows
+from dsinga.data import FieldWindows, WindowDefinition, define_windows
+from dsinga.data.fields.definition import Grid
 from dsinga.errors import UserError
 from dsinga.job import Phase, WindowsConf, loads, to_text
 from dsinga.worker.batch_reader import open_batch_reader
@@ -37,6 +39,13 @@ neuralnet {
   layer { name: "loss" type: kEuclideanLoss srclayers: "ip" srclayers: "label" include: kTrain }
 }
 """
+
+GRID = Grid(
+    dims={"t": ("time", "level", "lat"), "ground": ("lat",)},
+    points={"level": ("1000", "500")},
+    steps={"time": "6h", "lat": "-0.25"},
+    units={"t": "K"},
+)
 
 
 def dataset() -> xr.Dataset:
@@ -67,6 +76,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )  # fmt: skip
 def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any]) -> None:
     definition = define_windows(**settings)
+    if "lead" in settings:
+        definition = definition.replace(grid=GRID)
+        assert WindowDefinition.from_dict(json.loads(json.dumps(definition.to_dict()))) == definition
     conf = windows_conf(definition)
     assert definition_of(conf) == definition
     job = loads(JOB)
@@ -126,4 +138,4 @@ def test_a_model_names_windows_of_a_path(folder: Path) -> None:
         model.fit(windows, batch_size=4, progress=False)
         conf = model.job(windows, batch_size=4).neuralnet.layer[0].store_conf
         if windows.path is not None:
-            assert (conf.path, definition_of(conf.windows)) == (windows.path, windows.definition)
+            assert (conf.path, definition_of(conf.windows)) == (windows.path, windows.described())

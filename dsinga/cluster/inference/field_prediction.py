@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,12 +14,13 @@ import numpy as np
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
-from dsinga.data import read_mean
-from dsinga.data.fields.applied import AppliedWindows, apply_windows, with_known_times
+from dsinga.data import read_mean, resolve
+from dsinga.data.fields.applied import CLASS, AppliedWindows, apply_windows, with_known_times
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.grid import with_grid
 from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
-from dsinga.data.sources.dask_arrays import cluster_futures
+from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
 from dsinga.engine.field_rollout import FedBack, FieldRollout
 from dsinga.engine.field_tiles import FieldTiles, plan_tiles
@@ -27,7 +29,9 @@ from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.base import Shape, as_text
+from dsinga.layers.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
+from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.windows_conf import definition_of
@@ -58,11 +62,12 @@ def predict_dataset(
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
-    windows = apply_windows(dataset, definition or windows_of(job, phase))
+    windows = apply_windows(dataset, definition or windows_of(job, phase, roots))
     windows = with_known_times(windows, leads or 1)
     if leads is not None:
         windows = windows_for_leads(windows, leads)
     tiles, source = _plan(job, params, layer, windows, phase, roots)
+    windows = _with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
     predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
@@ -98,12 +103,20 @@ def _shared(predictor: Any) -> Any:
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 
-def windows_of(job: Job, phase: Phase) -> WindowDefinition:
-    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none."""
+def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
+    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none.
+
+    Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
+    """
     for each in (phase, Phase.kTrain, Phase.kVal):
         for conf in input_layers(job.neuralnet, each):
-            if conf.store_conf is not None and conf.store_conf.windows is not None:
-                return definition_of(conf.store_conf.windows)
+            store = conf.store_conf
+            if store is not None and store.windows is not None:
+                definition = definition_of(store.windows)
+                if definition.grid is None and store.path:
+                    with contextlib.suppress(UserError):
+                        return with_grid(resolve(store.path, roots), definition)
+                return definition
     raise UserError(
         "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
         "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
@@ -153,16 +166,23 @@ def _plan(
 
     lengths, outputs = windows.layout.input_shape[1:], tuple(axis.size for axis in windows.space)
     margins = tuple(map(windows.margins, windows.space))
-    tiles = plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins)
+    return plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins), conf.name
+
+
+def _with_outputs(job: Job, windows: AppliedWindows, layer: str, given: Shape, leads: int | None) -> AppliedWindows:
+    """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
     expected = sum(map(windows.channels, windows.targets))
-    given = tiles.net.layer(layer).shape[1:]
-    if len(given) != 1 + len(lengths) or given[0] != expected:
-        names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
-        raise UserError(
-            f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
-            "name the layer whose feature is the prediction"
-        )
-    return tiles, conf.name
+    if len(given) == 1 + len(windows.space):
+        if given[0] == expected:
+            return windows
+        classes = any(issubclass(layer_class(conf), PointClasses) for conf in job.neuralnet.layer)
+        if classes and expected == 1 and CLASS not in windows.layout.axes and leads is None:
+            return windows.with_classes(given[0])
+    names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
+    raise UserError(
+        f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
+        "name the layer whose feature is the prediction"
+    )
 
 
 def _window_size(windows: AppliedWindows) -> Shape:
@@ -201,7 +221,7 @@ def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
             masks[part.name] = (part, slice(first, first + part.channels))
             first += part.channels
     for target in windows.targets:
-        if target.name in masks:
+        if target.name in masks and not windows.classes:
             part, mask = masks[target.name]
             taken = []
             for dim in target.channel_dims:

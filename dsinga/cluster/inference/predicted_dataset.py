@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.data.fields.applied import AppliedWindows, Target
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import continued
+from dsinga.data.fields.grid import backwards
 from dsinga.data.fields.leads import LEAD, lead_axis
 
 
@@ -23,8 +24,9 @@ def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:
         for target in windows.targets
     }
     dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
-    points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
-    return xarray.Dataset(variables, predicted_coordinates(windows, points), windows.dataset.attrs)
+    points = {dim: target_points(windows, windows.axis(dim)) for dim in dims}
+    dataset = xarray.Dataset(variables, predicted_coordinates(windows, points), windows.dataset.attrs)
+    return backwards(dataset, windows.flipped)
 
 
 def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -> Any:
@@ -45,12 +47,12 @@ def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -
         with_lead = (*target.dims[: place + 1], LEAD, *target.dims[place + 1 :])
         variables[target.name] = (with_lead, da.concatenate(leads, axis=place + 1), attributes(windows, target))
     dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
-    points = {dim: target_points(windows, windows.layout.axes[dim]) for dim in dims}
+    points = {dim: target_points(windows, windows.axis(dim)) for dim in dims}
     points[axis.name] = axis.starts + axis.size - 1  # the last point of the inputs
     coordinates = predicted_coordinates(windows, points)
     ahead = (np.arange(1, len(predictions) + 1)[:, None] * axis.lead + np.arange(1 - steps, 1)).reshape(-1)
     coordinates |= lead_coordinates(windows, axis, points[axis.name], ahead)
-    return xarray.Dataset(variables, coordinates, windows.dataset.attrs)
+    return backwards(xarray.Dataset(variables, coordinates, windows.dataset.attrs), windows.flipped)
 
 
 def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
@@ -63,17 +65,21 @@ def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ah
     if axis.name not in windows.dataset.coords:
         return {LEAD: (LEAD, ahead)}
     coordinate = windows.dataset[axis.name]
-    later = continued(coordinate, (points[:, None] + ahead).reshape(-1))
+    step = windows.step(axis.name)
+    later = continued(coordinate, (points[:, None] + ahead).reshape(-1), step)
     valid = later.values.reshape(len(points), len(ahead))
-    differences = valid - continued(coordinate, points).values[:, None]
+    differences = valid - continued(coordinate, points, step).values[:, None]
     leads = differences[0] if (differences == differences[0]).all() and differences.dtype.kind != "O" else ahead
     return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
 
 
 def attributes(windows: AppliedWindows, target: Target) -> Mapping[Any, Any]:
-    """Return the attributes of a target, none where the Dataset lacks it."""
-    found: Mapping[Any, Any] = windows.dataset[target.name].attrs if target.known else {}
-    return found
+    """Return the attributes of a target; where the Dataset lacks it, the units that it had in training."""
+    if target.known:
+        found: Mapping[Any, Any] = windows.dataset[target.name].attrs
+        return found
+    units = windows.definition.grid.units if windows.definition.grid else {}
+    return {"units": units[target.name]} if target.name in units else {}
 
 
 def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Array:
@@ -83,7 +89,7 @@ def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Arr
     """
     samples = [axis.name for axis in windows.samples]
     array = array[(slice(None),) * len(samples) + (windows.channel_slice(target),)]
-    sizes = [windows.layout.axes[dim].size for dim in target.channel_dims]
+    sizes = [windows.axis(dim).size for dim in target.channel_dims]
     # (samples ..., steps of each dimension of channels ..., space ...)
     array = array.reshape(*array.shape[: len(samples)], *sizes, *array.shape[len(samples) + 1 :])
     names = [*((dim, "window") for dim in samples), *((dim, "step") for dim in target.channel_dims)]
@@ -118,7 +124,7 @@ def predicted_coordinates(windows: AppliedWindows, points: Mapping[str, np.ndarr
         if any(dim not in points for dim in dims):
             continue
         if dims == [str(name)]:
-            coordinates[str(name)] = continued(coordinate, points[dims[0]])
+            coordinates[str(name)] = continued(coordinate, points[dims[0]], windows.step(dims[0]))
         elif all(0 <= points[dim].min() and points[dim].max() < coordinate.sizes[dim] for dim in dims):
             coordinates[str(name)] = coordinate.variable.isel({dim: points[dim] for dim in dims})
     return coordinates

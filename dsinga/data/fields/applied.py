@@ -13,9 +13,11 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import goes_on
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.grid import align
 from dsinga.data.fields.layout import Layout, is_time, make_layout
 from dsinga.errors import UserError
 
+CLASS = "class"  # the dimension of scores of classes
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +50,8 @@ class AppliedWindows:
         samples: the dimensions along which there are several windows, or whose points are channels.
         times: the dimensions of time.
         targets: what is predicted.
+        flipped: the dimensions of space that are read backwards, as those of training lay.
+        classes: the scores of a point, where its target is a class; 0 where it is a number.
     """
 
     dataset: Any
@@ -56,6 +60,8 @@ class AppliedWindows:
     samples: tuple[Axis, ...]
     times: tuple[str, ...]
     targets: tuple[Target, ...]
+    flipped: tuple[str, ...] = ()
+    classes: int = 0
 
     @property
     def space(self) -> tuple[Axis, ...]:
@@ -66,9 +72,30 @@ class AppliedWindows:
         """Return how many points along an axis of space lack context, and are not predicted."""
         return (axis.before, axis.after) if axis.edge == "inside" else (0, 0)
 
+    def step(self, dim: str) -> str:
+        """Return the step of the coordinate of a dimension in training, "" where it is not known."""
+        return self.definition.grid.steps.get(dim, "") if self.definition.grid else ""
+
+    def axis(self, dim: str) -> Axis:
+        """Return the axis of a dimension of the data, or that of classes."""
+        if dim == CLASS and self.classes:
+            return Axis(CLASS, self.classes, self.classes, self.classes)
+        return self.layout.axes[dim]
+
     def channels(self, target: Target) -> int:
         """Return the number of channels of a target."""
-        return math.prod(self.layout.axes[dim].size for dim in target.channel_dims)
+        return math.prod(self.axis(dim).size for dim in target.channel_dims)
+
+    def with_classes(self, classes: int) -> AppliedWindows:
+        """Return the windows whose only target, a class, is predicted by a score for each class.
+
+        The scores lie along the dimension "class", before those of space.
+        """
+        (target,) = self.targets
+        place = min((target.dims.index(dim) for dim in self.layout.space), default=len(target.dims))
+        dims = (*target.dims[:place], CLASS, *target.dims[place:])
+        target = replace(target, dims=dims, channel_dims=(*target.channel_dims, CLASS))
+        return replace(self, targets=(target,), classes=classes)
 
     def channel_slice(self, target: Target) -> slice:
         """Return the channels of a target among those of all."""
@@ -87,7 +114,7 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
     known = tuple(name for name in definition.targets if name in dataset.data_vars)
     definition_here = definition.replace(targets=known, within={}, weights="", max_nan=None, input_overlap={})
     check_dataset(dataset, definition_here)
-    dataset = used_variables(dataset, definition_here)
+    dataset, flipped = align(used_variables(dataset, definition_here), definition)
     sketch = _without_numbers(dataset)
     # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
     sizes = {
@@ -110,8 +137,9 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
     channels = tuple(dim for dim in first.axes if dim not in space)
     layout = make_layout(sketch, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
-    targets = tuple(_target(dataset, layout, name, times) for name in definition.targets)
-    return AppliedWindows(dataset, definition, layout, tuple(layout.axes[dim] for dim in channels), times, targets)
+    targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
+    samples = tuple(layout.axes[dim] for dim in channels)
+    return AppliedWindows(dataset, definition, layout, samples, times, targets, flipped)
 
 
 def with_known_times(windows: AppliedWindows, leads: int) -> AppliedWindows:
@@ -122,7 +150,9 @@ def with_known_times(windows: AppliedWindows, leads: int) -> AppliedWindows:
     """
     axes = dict(windows.layout.axes)
     for axis in windows.samples:
-        if not axis.lead or axis.name not in windows.dataset.coords or goes_on(windows.dataset[axis.name]):
+        if not axis.lead or axis.name not in windows.dataset.coords:
+            continue
+        if goes_on(windows.dataset[axis.name], windows.step(axis.name)):
             continue
         ahead = leads * axis.lead
         inside = (axis.starts + ahead >= 0) & (axis.starts + ahead + axis.size <= axis.length)
@@ -148,15 +178,22 @@ def _without_numbers(dataset: Any) -> Any:
     return dataset.assign(variables)
 
 
-def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...]) -> Target:
-    """Return a target; one that the Dataset lacks has the dimensions of time and space."""
+def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
+    """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
-    dims = tuple(map(str, dataset[name].dims)) if known else (*times, *layout.space)
+    trained = definition.grid.dims.get(name, ()) if definition.grid else ()
+    if known:
+        dims = tuple(map(str, dataset[name].dims))
+    elif trained and set(trained) <= set(layout.axes):
+        dims = trained
+    else:
+        dims = (*times, *layout.space)
     missing = [
         dim
         for dim in (*layout.space, *(axis.name for axis in layout.axes.values() if len(axis.starts) > 1))
         if dim not in dims
     ]
-    channels = [dim for dim in dims if dim not in layout.space and dim not in times]
-    channels += [dim for dim in dims if dim in times]
+    ordered = definition.ordered_dims(name, dims)
+    channels = [dim for dim in ordered if dim not in layout.space and dim not in times]
+    channels += [dim for dim in ordered if dim in times]
     return Target(name, (*missing, *dims), tuple(channels), known)

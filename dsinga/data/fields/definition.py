@@ -18,6 +18,24 @@ Label = str | float  # of a coordinate: a number, or a date as text
 
 
 @dataclass(frozen=True, kw_only=True)
+class Grid:
+    """How the data lay from which a net was trained, so that other data are read in the same order; all as text.
+
+    Attributes:
+        dims: the dimensions of each variable, in their order.
+        points: the coordinates of a dimension all of whose points are channels, such as levels.
+        steps: the step of a coordinate of space or time: a number, below 0 where it decreases, or of dates a frequency
+            such as "6h" or "MS".
+        units: the units of each variable that has any.
+    """
+
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WindowDefinition:
     """What a window is, without the data: it can be applied to another Dataset, pickled, and written into a job file.
 
@@ -41,6 +59,7 @@ class WindowDefinition:
         weights: a variable or an expression of a coordinate that weights points of the targets; "" for none.
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
         memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
+        grid: how the data lay from which a net was trained; None for a definition that is apart from any data.
     """
 
     inputs: tuple[str, ...]
@@ -59,6 +78,7 @@ class WindowDefinition:
     weights: str = ""
     within: Mapping[str, tuple[Label | None, Label | None]] = field(default_factory=dict)
     memory: int = DEFAULT_MEMORY
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -90,11 +110,23 @@ class WindowDefinition:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> WindowDefinition:
         """Return the definition that :meth:`to_dict` has described."""
-        return define_windows(**settings)
+        settings = dict(settings)
+        grid = settings.pop("grid", None)
+        definition = define_windows(**settings)
+        if grid is None:
+            return definition
+        many = {what: {name: tuple(texts) for name, texts in grid[what].items()} for what in ("dims", "points")}
+        return definition.replace(grid=Grid(**many, steps=grid["steps"], units=grid["units"]))
 
     def is_masked(self, name: str) -> bool:
         """Whether NaN of a variable is masked."""
         return name in self.mask or "*" in self.mask
+
+    def ordered_dims(self, name: str, dims: Iterable[Any]) -> tuple[str, ...]:
+        """Return the dimensions of a variable in the order that they had in training, if that is known."""
+        here = tuple(map(str, dims))
+        trained = self.grid.dims.get(name, ()) if self.grid else ()
+        return trained if set(trained) == set(here) else here
 
     def edge(self, dim: str) -> str:
         """Return what lies beyond the data along a dimension."""
@@ -167,6 +199,8 @@ def _ends(dim: str, ends: Sequence[Any]) -> tuple[Label | None, Label | None]:
 
 
 def _as_json(value: Any) -> Any:
+    if isinstance(value, Grid):
+        return _as_json(vars(value))
     if isinstance(value, Mapping):
         return {key: _as_json(part) for key, part in value.items()}
     return [_as_json(part) for part in value] if isinstance(value, tuple) else value

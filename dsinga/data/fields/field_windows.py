@@ -14,6 +14,7 @@ from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
+from dsinga.data.fields.grid import align, grid_of
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.window_column import WindowColumn
 from dsinga.data.record_source import RecordSource
@@ -63,7 +64,8 @@ class FieldWindows(RecordSource):
         self.path = path or opened
         self._is_plain = starts is None and has_targets
         check_dataset(dataset, definition)
-        self.definition, self.dataset = definition, select(used_variables(dataset, definition), definition.within)
+        dataset, _ = align(used_variables(dataset, definition), definition)
+        self.definition, self.dataset = definition, select(dataset, definition.within)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
         self._grid = BoxGrid(self.layout, definition.memory // SAMPLER_SHARE)
@@ -154,6 +156,11 @@ class FieldWindows(RecordSource):
     def is_named(self) -> bool:
         """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
         return self.path is not None and self._is_plain
+
+    def described(self) -> WindowDefinition:
+        """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
+        grid = self.definition.grid or grid_of(self.dataset, self.definition, self.layout)
+        return self.definition.replace(grid=grid)
 
     def positions(self, rows: Any) -> dict[str, np.ndarray]:
         """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""

@@ -152,7 +152,7 @@ def make_layout(
     ``starts`` takes the place of the first points of windows by dimension.
     """
     names = [*definition.inputs, *definition.targets, *definition.static]
-    dims = tuple(dict.fromkeys(str(dim) for name in names for dim in dataset[name].dims))
+    dims = tuple(dict.fromkeys(dim for name in names for dim in definition.ordered_dims(name, dataset[name].dims)))
     axes = {dim: make_axis(dim, dataset.sizes[dim], definition, has_targets, (starts or {}).get(dim)) for dim in dims}
     times = [dim for dim in dims if is_time(dataset, dim, definition)]
     channels = _channel_dims(definition, dims, times)
@@ -195,8 +195,9 @@ class _ChannelGroups:
                     f"{reader.name!r} has the dimension {dim!r}, which none of the inputs and targets has "
                     f"({', '.join(self.axes)}); choose one of theirs: .isel({dim}=0)"
                 )
-        channels = [dim for dim in reader.dims if dim not in self.space and dim not in self.times]
-        channels += [dim for dim in reader.dims if dim in self.times and dim not in self.space]
+        ordered = self.definition.ordered_dims(reader.name, reader.dims)
+        channels = [dim for dim in ordered if dim not in self.space and dim not in self.times]
+        channels += [dim for dim in ordered if dim in self.times and dim not in self.space]
         dims = (*channels, *(dim for dim in self.space if dim in reader.dims))
         sizes = tuple(self.axes[dim].size if is_target else self.axes[dim].input_size for dim in dims)
         fill = self.definition.fill

@@ -69,7 +69,7 @@ def _going_on(windows: AppliedWindows, part: ChannelGroup, axis: Axis, points: i
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
-    coordinate = continued(dataset[axis.name], np.arange(axis.length + points))
+    coordinate = continued(dataset[axis.name], np.arange(axis.length + points), windows.step(axis.name))
     coordinates: dict[Any, Any] = {
         name: dataset[name].variable for name in dataset.coords if axis.name not in dataset[name].dims
     }

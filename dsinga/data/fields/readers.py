@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dsinga.data.conversion import as_records, record_dtype
-from dsinga.data.sources.dask_arrays import cluster_futures
+from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
 from dsinga.registry import listed, nearest
@@ -21,7 +22,7 @@ _OF_TIME = ("day of year", "hour of day")
 class VariableReader:
     """Reads regions of one variable: in memory, in a file, or computed by Dask in the thread that reads.
 
-    A pickle of a variable in a file has its path, not its numbers.
+    A pickle of a variable in a file has its path, not its numbers. Chunks that a cluster keeps are fetched from it.
 
     Attributes:
         name: the name of the variable.
@@ -36,6 +37,8 @@ class VariableReader:
         UserError: the variable has no numbers.
     """
 
+    _kept: DaskRegions | None = None
+
     def __init__(self, variable: Any, name: str):
         self.dims = tuple(str(dim) for dim in variable.dims)
         self.shape = tuple(variable.shape)
@@ -47,16 +50,17 @@ class VariableReader:
         except UserError as error:
             raise UserError(f"variable {name!r}: {error}") from None
         if self.is_lazy and cluster_futures(variable.data):
-            raise UserError(
-                f"variable {name!r} is persisted on a cluster, and windows are read where they are trained on; give "
-                "the Dataset as it was before persist(), or in memory: ds.load()"
-            )
+            self._kept = DaskRegions(variable.data, name)
+
+    def connect(self, client: Callable[[], Any]) -> None:
+        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        if self._kept:
+            self._kept.graph.connect(client)
 
     def read(self, region: Region) -> np.ndarray:
         """Return the numbers of a region as float32; a view where they are in memory as float32."""
         try:
-            part = self._variable[region]
-            numbers = part.data.compute(scheduler="synchronous") if self.is_lazy else part.values
+            numbers = self._kept.read(region) if self._kept else self._selected(region)
         except Exception as error:  # of files, codecs and the user's functions: any class
             places = ", ".join(
                 f"{dim} {part.start} to {part.stop}" for dim, part in zip(self.dims, region, strict=True)
@@ -66,6 +70,11 @@ class VariableReader:
                 "every process can reach the data"
             ) from redacted_cause(error)
         return as_float32(np.asarray(numbers), self.name)
+
+    def _selected(self, region: Region) -> np.ndarray:
+        part = self._variable[region]
+        values: np.ndarray = part.data.compute(scheduler="synchronous") if self.is_lazy else part.values
+        return values
 
     @property
     def chunk_shape(self) -> tuple[int, ...] | None:

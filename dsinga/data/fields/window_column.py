@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -46,6 +47,12 @@ class WindowColumn(Column):
     def sample_rows(self) -> int:
         """Rows that a check or a summary loads at once; those of a block may be many times its fields."""
         return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
+
+    def connect(self, client: Callable[[], Any]) -> None:
+        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        weights = self.grid.layout.weights
+        for part in (*self.parts, *([weights] if weights else [])):
+            part.reader.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the windows ``start`` to ``stop``."""

@@ -1,14 +1,14 @@
 """Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
 
-Only this file and ``data/sendable.py`` import Dask, in functions: where there is a dask array, Dask is loaded.
+Only this file, ``dask_graph.py`` and ``data/sendable.py`` import Dask, in functions: where there is a dask array, it is
+loaded.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from dsinga.data.sources.arrays import (
     column_dtype,
     convert,
 )
+from dsinga.data.sources.dask_graph import DaskGraph, cluster_futures
 from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
@@ -55,13 +56,9 @@ DASK_ARRAYS = Kind("a dask array", lambda value: is_a(value, "dask.array", "Arra
 class DaskColumn(Column):
     """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
 
-    The graph of the array is optimised once. Where it only cuts an array into chunks, as that of ``da.from_zarr`` does,
-    blocks are read from that array, several small chunks at once. Otherwise the part of the graph that the chunks of a
-    block need runs in the calling thread, task after task, without a scheduler: so a worker that reads waits for no
-    thread of the cluster. Chunks that a cluster keeps (of a persisted array) are fetched from its Dask workers.
-
-    A pickle contains the graph. Where this has keys of chunks that a cluster keeps, the process that loads it must call
-    :meth:`connect` before it reads.
+    Where its graph only cuts an array into chunks, as that of ``da.from_zarr`` does, blocks are read from that array,
+    several small chunks at once. Otherwise a :class:`DaskGraph` computes the chunks of a block. The process that loads
+    a pickle must call :meth:`connect` before it reads.
 
     Args:
         array: the dask array, with chunks along the first axis only.
@@ -76,9 +73,6 @@ class DaskColumn(Column):
     from_files = False
 
     def __init__(self, array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()):
-        import dask
-        from dask.core import flatten
-
         dtype = column_dtype(array, name, labels)
         check_chunks(array, name)
         self.labels, self.titles = labels, tuple(titles)
@@ -89,31 +83,21 @@ class DaskColumn(Column):
         check_block(
             self, f"chunk it finer: {name}.rechunk({{0: {max(1, MAX_BLOCK_BYTES // 16 // max(row_bytes, 1))}}})"
         )
-        self._futures = {future.key: future for future in _finished_futures(array, name)}
-        (optimised,) = dask.optimize(array)
-        self._graph: Mapping[Any, Any] = dict(optimised.__dask_graph__())
-        self._keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
+        self._graph = DaskGraph(array, name)
         self._ends = np.cumsum(sizes)
         self._chunks, self._array = None, None
         if max(sizes) <= block:  # else a whole chunk would be read for each block of it
-            self._array = _cut_array(self._graph, self._keys, array.chunks)
+            self._array = _cut_array(self._graph.tasks, self._graph.keys, array.chunks)
         self.reads_regions = self._array is not None
         if self._array is not None:
-            self._graph = {}
+            self._graph.tasks = {}
         elif not set(range(block, array.shape[0], block)) <= set(self._ends.tolist()):
             # A chunk that several blocks share is computed once, if the whole array is small; else by each block.
             self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_futures": dict.fromkeys(self._futures)}  # they belong to the client of one process
-
     def connect(self, client: Callable[[], Any]) -> None:
         """Take chunks that a cluster keeps through the Dask client that ``client`` returns; it is called if needed."""
-        if missing := [key for key, future in self._futures.items() if future is None]:
-            import distributed
-
-            here, future = client(), cast(Any, distributed.Future)  # its type of ``state`` is not what it takes
-            self._futures |= {key: future(key, here, state="memory") for key in missing}
+        self._graph.connect(client)
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Compute the rows ``start`` to ``stop``."""
@@ -138,7 +122,7 @@ class DaskColumn(Column):
         why = super().why_unsendable()
         if why and self._array is not None:
             return f"its chunks are of a {type(self._array).__name__}: {why}"
-        return why and (why_graph_unsendable(self._graph) or why)
+        return why and (why_graph_unsendable(self._graph.tasks) or why)
 
     def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Return the chunks with these numbers."""
@@ -152,46 +136,15 @@ class DaskColumn(Column):
 
     def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Compute chunks, all in one run, so that tasks that several of them need run once."""
-        from dask.core import get
-
-        keys = [self._keys[number] for number in numbers]
-        graph, cluster_keys = self._needed(keys)
-        values = self._fetch(cluster_keys)
-        computed = [key for key in keys if key in graph]
         try:
-            results = get(graph, computed, cache=dict(values))
+            chunks = self._graph.compute([self._graph.keys[number] for number in numbers])
         except Exception as error:  # of the user's functions and files: any class
             which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
             raise UserError(
                 f"dask array: chunk {which} of {self.name!r} cannot be computed ({type(error).__name__}: {error}); "
                 f"see whether {self.name}.compute() can"
             ) from redacted_cause(error)
-        chunks = values | dict(zip(computed, results, strict=True))
-        return [self._checked(chunks[key], number) for key, number in zip(keys, numbers, strict=True)]
-
-    def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
-        """Return the part of the graph that computes ``keys``, and the keys that it takes from the cluster."""
-        graph: dict[Any, Any] = {}
-        cluster_keys: list[Any] = []
-        stack = list(keys)
-        while stack:
-            key = stack.pop()
-            if key in graph or key in cluster_keys:
-                continue
-            if key in self._futures:
-                cluster_keys.append(key)
-                continue
-            graph[key] = self._graph[key]
-            stack += graph[key].dependencies
-        return graph, cluster_keys
-
-    def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return the values that the cluster keeps, by key."""
-        if not keys:
-            return {}
-        futures = [self._futures[key] for key in keys]
-        assert all(futures), "connect was called in this process"
-        return dict(zip(keys, futures[0].client.gather(futures), strict=True))
+        return [self._checked(chunk, number) for chunk, number in zip(chunks, numbers, strict=True)]
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
         """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array promises."""
@@ -251,31 +204,3 @@ def compute(*collections: Any) -> tuple[Any, ...]:
     import dask
 
     return dask.compute(*collections)
-
-
-def _finished_futures(array: Any, name: str) -> list[Any]:
-    """Return the futures in the graph of an array when they are done.
-
-    A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
-    """
-    if futures := cluster_futures(array):
-        from distributed import wait
-
-        with futures[0].client.as_current():
-            wait(futures)
-        for future in futures:
-            if future.status != "finished":
-                raise UserError(
-                    f"the cluster has not computed the dask array {name!r}: {future.key} is {future.status}"
-                    f"{': ' + repr(future.exception()) if future.status == 'error' else ''}"
-                )
-    return futures
-
-
-def cluster_futures(collection: Any) -> list[Any]:
-    """Return the futures in the graph of a collection: the chunks that a cluster keeps."""
-    if "distributed" not in sys.modules:  # nobody has made one
-        return []
-    from distributed.client import futures_of
-
-    return list(futures_of(collection))
