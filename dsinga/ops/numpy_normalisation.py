@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
 from dsinga.ops.types import Array
+
+BLOCK_ROWS = 32  # of a sum in float32; a sum of thousands of rows in one go rounds several times as much
 
 
 class NumpyNormalisation(Ops):
@@ -111,7 +114,13 @@ class NumpyNormalisation(Ops):
         dx -= normal
         dx *= inverse
         np.multiply(x, inverse, out=normal)
-        return dx, np.einsum("ij,ij->j", dy, normal)
+        return dx, _sums_of_products(dy, normal)
+
+
+def _sums_of_products(x: Array, y: Array) -> Array:
+    """Return the sums of x·y over the rows of (n, C), of at most BLOCK_ROWS rows in float32, of these in float64."""
+    shape = -1, gcd(len(x), BLOCK_ROWS), x.shape[1]
+    return np.einsum("gij,gij->gj", x.reshape(shape), y.reshape(shape)).sum(axis=0, dtype=np.float64).astype(x.dtype)
 
 
 def _along_channels(constants: Array, x: Array) -> Array:

@@ -76,3 +76,21 @@ def test_pooling_and_normalisation_of_image_nets(backend: KernelBackend, kernel,
         assert_close(result, expected.detach().numpy(), backend.dtype)
         expected.backward(torch.tensor(x if result is normed else dy))
         assert_close(gradient, at.grad.numpy(), backend.dtype)
+
+
+def test_sums_over_many_rows_are_as_exact_as_pytorchs(backend: KernelBackend):
+    """The gradient of a scale in float32 is at most twice as far from float64's as PyTorch's float32 is."""
+    x, scale, dy = (normal(seed, *shape) for seed, shape in enumerate([(4096, 64), (64,), (4096, 64)]))
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        arrays = (torch.tensor(array.astype(np.float32)).to(dtype) for array in (x, scale, dy))
+        at, weight, gradient = (array.requires_grad_() for array in arrays)
+        F.rms_norm(at, weight.shape, weight, eps=1e-5).backward(gradient)
+        grads.append(weight.grad.double().numpy())
+    _, workspace = backend.run("rms_norm", x, scale, 1e-5, True)
+    _, grad = backend.run("rms_norm_grad", x, workspace, dy, scale)
+    theirs, exact = grads
+    if backend.dtype == np.float32:
+        assert np.linalg.norm(grad - exact) <= 2 * np.linalg.norm(theirs - exact)
+    else:
+        np.testing.assert_allclose(grad, exact, rtol=1e-4)
