@@ -7,6 +7,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from dsinga.server.served_slice import ServedSlice
+
 
 class SquaresRequest:
     """The sums of squares of the gradients of the slices ``ids`` in one step of a group, which arrive one by one."""
@@ -39,12 +41,14 @@ class SquaresRequest:
 class GradientNorms:
     """The requests of a shard for squares, by worker group and step. Not thread-safe: the shard holds its lock.
 
-    ``ids`` are the slices whose gradients count. A group that begins anew may repeat steps whose gradients have been
-    applied (:meth:`restart`); the squares of such a step are zeros, since its factor is not used.
+    ``slices`` are the shard's, by id, of which those with gradients count; none where their norm is not clipped. A
+    group that begins anew may repeat steps whose gradients have been applied (:meth:`restart`); the squares of such a
+    step are zeros, since its factor is not used.
     """
 
-    def __init__(self, ids: Iterable[int]):
-        self._ids = sorted(ids)
+    def __init__(self, slices: Mapping[int, ServedSlice]):
+        self._slices = {id: slices[id] for id in sorted(slices) if slices[id].is_clipped}
+        self._ids = list(self._slices)
         self._requests: dict[tuple[int, int], SquaresRequest] = {}
         self._starts: dict[int, int] = {}  # by group that has begun anew: its first step
 
@@ -57,19 +61,39 @@ class GradientNorms:
             return repeated
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
+    def reduce(self, complete: Iterable[ServedSlice], group: int) -> dict[int, float]:
+        """Add up the gradients of the slices that count; return their sums of squares by slice id.
+
+        Skipped steps have none. Needs no lock: see :class:`GradientAccumulator`.
+        """
+        ids = [served_slice.spec.slice.id for served_slice in complete] if self._slices else []
+        squares = {id: self._slices[id].accumulators[group].reduce() for id in ids if id in self._slices}
+        return {id: value for id, value in squares.items() if value is not None}
+
     def add(self, group: int, step: int, squares: Mapping[int, float]) -> SquaresRequest | None:
         """Add sums of squares by slice id; return the request if these were the last."""
-        if not squares:
-            return None
         request = self.request(group, step)
         request.squares.update(squares)
         return request if request.complete else None
 
-    def take(self, group: int, step: int) -> list[int]:
-        """Return all slices if their squares are known, and forget the request; an empty list if it is forgotten."""
+    def clip(self, group: int, step: int, factor: float) -> list[ServedSlice]:
+        """Multiply the gradients of a step, whose squares are known, by ``factor``, and forget the request.
+
+        Returns their slices, or none for a request that is forgotten.
+        """
         request = self._requests.pop((group, step), None)
         assert request is None or request.complete, request
-        return [] if request is None else self._ids
+        clipped = [] if request is None else list(self._slices.values())
+        for served_slice in clipped:
+            served_slice.accumulators[group].factor = factor
+        return clipped
+
+    def drop(self, group: int) -> list[SquaresRequest]:
+        """Forget the requests of a group, drop the gradients that wait for their norm, and return the requests."""
+        requests = self.clear(group)
+        for id in {id for request in requests for id in request.squares}:
+            self._slices[id].accumulators[group].drop()
+        return requests
 
     def clear(self, group: int | None = None) -> list[SquaresRequest]:
         """Forget the requests of a group, or all, and return them."""

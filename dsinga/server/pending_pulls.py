@@ -55,15 +55,19 @@ class Pull:
 
     Without a group it waits until the slices have a value. ``read`` returns what is wanted of a slice, such as a copy.
     It is called as soon as the slice is available, under the shard's lock; if ``deferred``, when all slices are
-    available, without the lock. If ``exact``, no slice may be past the version.
+    available, without the lock. If ``exact``, no slice may be past the version. The future resolves to what ``finish``
+    makes of what was read, by slice id.
     """
 
-    def __init__(self, group: int | None, version: int, read: Read, deferred: bool = False, exact: bool = False):
+    def __init__(
+        self, group: int | None, version: int, read: Read, deferred: bool = False, exact: bool = False,
+        finish: Callable[[dict[int, Any]], Any] = dict,
+    ):  # fmt: skip
         self.group, self.version = group, version
         self.missing = 0  # the number of slices that are not available yet
-        self.future: Future[dict[int, Any]] = Future()
+        self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
-        self._read, self._deferred, self.exact = read, deferred, exact
+        self._read, self._deferred, self.exact, self._finish = read, deferred, exact, finish
         self._results: dict[int, Any] = {}
         self._error: Exception | None = None  # of ``read``, such as too little memory for a copy
 
@@ -74,12 +78,12 @@ class Pull:
         accumulator = served_slice.accumulators[self.group]
         return accumulator.version >= self.version and bound.allows(served_slice, self.version)
 
-    def check(self, served_slice: ServedSlice) -> None:
-        """Raise RunError if a slice is past the version, or is being updated from it."""
-        if self.group is not None and served_slice.filled:
-            accumulator = served_slice.accumulators[self.group]
-            if accumulator.version > self.version or accumulator.version == self.version and accumulator.complete:
-                raise RunError(f"slice {served_slice.spec.slice} is already past version {self.version}")
+    def is_late(self, served_slice: ServedSlice) -> bool:
+        """Whether a slice is past the version, or is being updated from it."""
+        if self.group is None or not served_slice.filled:
+            return False
+        accumulator = served_slice.accumulators[self.group]
+        return accumulator.version > self.version or accumulator.version == self.version and accumulator.complete
 
     def deliver(self, served_slice: ServedSlice) -> bool:
         """Take a slice that is available; return whether it was the last missing one."""
@@ -95,7 +99,7 @@ class Pull:
         if self._deferred:
             self._read_slices(list(self._results.values()))
         if self._error is None:
-            self.future.set_result(self._results)
+            self.future.set_result(self._finish(self._results))
         else:
             self.future.set_exception(self._error)
 
@@ -119,11 +123,13 @@ class PendingPulls:
     def add(self, pull: Pull, ids: Sequence[int]) -> bool:
         """Deliver the available slices to a new pull and let it wait for the others; return whether none is missing.
 
-        Raises RunError if the pull is exact and a slice is past its version.
+        If the pull is exact and a slice is past its version, its future fails with RunError.
         """
-        if pull.exact:
-            for id in ids:
-                pull.check(self._slices[id])
+        for served_slice in (self._slices[id] for id in ids if pull.exact):
+            if pull.is_late(served_slice):
+                message = f"slice {served_slice.spec.slice} is already past version {pull.version}"
+                pull.future.set_exception(RunError(message))
+                return False
         pull.missing, complete = len(ids), not ids
         for id in ids:
             served_slice = self._slices[id]
@@ -144,6 +150,10 @@ class PendingPulls:
         for pull in pulls:
             (ready if pull.reached(served_slice, self._bound) else waiting).append(pull)
         return [pull for pull in ready if pull.deliver(served_slice)]
+
+    def serve_all(self) -> list[Pull]:
+        """Deliver all slices to the pulls that they are available for now; return those that miss no other slice."""
+        return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
     def remove(self, pull: Pull) -> None:
         """Remove a pull."""

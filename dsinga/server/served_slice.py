@@ -82,6 +82,11 @@ class ShardCopy(NamedTuple):
     state: dict[int, dict[str, np.ndarray]]
 
 
+def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
+    """Return the copy of a shard from those of its slices (:meth:`ServedSlice.copy`), by slice id."""
+    return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
+
+
 class ServedSlice:
     """A slice of a param on its server: the value, float32 (size,), the updater's state, and accumulated gradients.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,7 +31,7 @@ class PendingAnswer:
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the arrays, computing updates while waiting. Raises TimeoutError after ``timeout`` seconds."""
-        return self._finish(self._shard.wait(self._future, timeout))
+        return self._finish(self._shard.executor.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Call ``callback`` with the answer as soon as the shard's future is done."""
@@ -60,10 +60,9 @@ class ShardService:
             Ignored with ``published`` values, which are where processes of this host read them.
     """
 
-    def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None, published: bool = False):
+    def __init__(self, shard: Shard, codec: Codec | None = None, published: bool = False):
         self.shard = shard
-        self._published = published
-        self._sizes, self._codec = sizes, codec
+        self._codec, self._published = codec, published
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
@@ -82,9 +81,8 @@ class ShardService:
         self, items: Any, ids: Sequence[int], version: int, group: int, since: Sequence[tuple[int, int]] = ()
     ) -> PendingAnswer:
         def finish(values: dict[int, Array]) -> list[Array | SparseRows]:
-            if since:
-                values = changed_rows(values, self.shard.rows_changed(ids, dict(since), version))
-            return [self._encoded(id, values[id]) for id in ids]
+            known = {} if self.shard.copies else dict(since)
+            return [self._encoded(id, self._changed(id, known.get(id), version, values[id])) for id in ids]
 
         return PendingAnswer(self.shard, self.shard.pull(ids, version, group), finish)
 
@@ -100,12 +98,21 @@ class ShardService:
     def _decoded(self, id: int, gradient: Any) -> Any:
         if self._codec is None or gradient.dtype != np.uint8:
             return gradient
-        return self._codec.decode(gradient, self._sizes[id])
+        return self._codec.decode(gradient, self.shard.slices[id].spec.slice.size)
+
+    def _changed(self, id: int, since: int | None, version: int, value: Array) -> Array | SparseRows:
+        """Return the rows of a value that have changed since a version, if that is given and they are known."""
+        served_slice = self.shard.slices[id]
+        rows = None if since is None else served_slice.rows_changed(since, version)
+        if rows is None:
+            return value
+        table = value.reshape(-1, served_slice.spec.slice.width)
+        return SparseRows(rows, table[rows], table.shape)
 
     def _encoded(self, id: int, value: Any) -> Any:
         """Return a value as it is sent: compressed, if it is a sum of gradients that all workers apply."""
-        codec = self._codec
-        if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not self.shard.is_gradient(id):
+        codec, spec = self._codec, self.shard.slices[id].spec
+        if codec is None or not codec.encodes_sums or isinstance(value, SparseRows) or not spec.is_gradient:
             return value
         return codec.encode(id, value)
 
@@ -134,15 +141,4 @@ class ShardService:
             self.shard.move(dict(zip(ids, items, strict=True)))
 
     def _receive(self, items: Sequence[Array], route: int, ids: Sequence[int], sender: int, generation: int) -> None:
-        self.shard.receive(route, dict(zip(ids, items, strict=True)), sender, generation)
-
-
-def changed_rows(
-    values: Mapping[int, Array], changed: Mapping[int, tuple[int, np.ndarray]]
-) -> dict[int, Array | SparseRows]:
-    """Return ``values``, with only the changed rows of the slices in ``changed``, which maps ids to width and rows."""
-    slices: dict[int, Array | SparseRows] = dict(values)
-    for id, (width, rows) in changed.items():
-        table = values[id].reshape(-1, width)
-        slices[id] = SparseRows(rows, table[rows], table.shape)
-    return slices
+        self.shard.synchronisation.receive(route, dict(zip(ids, items, strict=True)), sender, generation)

@@ -16,19 +16,19 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dsinga.errors import RunError
+from dsinga.server.change_sender import ChangeSender, Send
 from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push
 from dsinga.server.gradient_norms import GradientNorms
 from dsinga.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.server.routes import Routes
-from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec
-from dsinga.server.staleness_meter import GroupStaleness, StalenessMeter
-from dsinga.server.synchronisation import Send, Synchronisation
+from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec, join_copies
+from dsinga.server.staleness_meter import StalenessMeter
+from dsinga.server.synchronisation import Synchronisation
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.training import Updater
 
@@ -44,7 +44,8 @@ class Shard:
     messages of others; :meth:`restart` begins the next one.
 
     ``executor`` is the class of the executor that runs updates (:mod:`dsinga.server.update_executors`). Sums that must
-    be complete before the update, as for ``clip_norm``, are computed by the last worker to push.
+    be complete before the update, as for ``clip_norm``, are computed by the last worker to push. Futures of pulls are
+    to be waited for by ``executor.wait``: a cooperative executor runs the remaining blocks of updates meanwhile.
     """
 
     def __init__(
@@ -57,50 +58,52 @@ class Shard:
         staleness: int | None = None,
         executor: type[InlineExecutor] = InlineExecutor,
     ):
-        self._slices = {spec.slice.id: ServedSlice(spec, groups, start) for spec in slices}
+        self.slices = {spec.slice.id: ServedSlice(spec, groups, start) for spec in slices}
         self._updater = updater
         self._groups = groups
-        self._copies = False  # whether pulls return copies, since a value may change while a group uses it
-        self._staleness_meter = StalenessMeter()
+        self.copies = False  # whether pulls return copies, since a value may change while a group uses it
+        self.staleness_meter = StalenessMeter()
         if len(groups) > 1:
             self._return_copies()
-        self._generations, self._linked_generations = Generations(generation), Generations(generation)
+        self._generation = generation  # at first, of all groups
+        self._generations = Generations(generation)
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
-        self._pulls = PendingPulls(self._slices, self._staleness_bound)
+        self._pulls = PendingPulls(self.slices, self._staleness_bound)
         self._collectives = {group: Collectives() for group in groups}
         self._synchronisation: Synchronisation | None = None
-        assert not (executor.requires_single_group and self._copies), groups
-        self._executor = executor()
-        clipped = [id for id, served_slice in self._slices.items() if served_slice.is_clipped]
-        self._norms = GradientNorms(clipped) if updater.conf.clip_global_norm else None
+        assert not (executor.requires_single_group and self.copies), groups
+        self.executor = executor()
+        self._norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {})
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0) -> None:
         """Send changes to the same shard of other server groups from now on; called before the first pull.
 
-        ``group`` is the server group of this shard. After every ``frequency`` updates of a slice its change is passed
-        to ``send``, which delivers it to :meth:`receive` of the other shard: see :class:`Synchronisation`. From now on
-        pulls return copies. After an error of ``send`` the changes for that server group wait for ``patience`` seconds
-        until it is linked again (:meth:`link`); then the shard is closed.
+        ``group`` is the server group of this shard. The other arguments are those of :class:`Synchronisation`; an error
+        after which it gives up closes this shard. From now on pulls return copies.
         """
-        assert not self._executor.requires_single_group
+        assert not self.executor.requires_single_group
         shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
 
         def fail(error: BaseException) -> None:
             if (open_shard := shard()) is not None:
                 open_shard.close(error)
 
-        self._synchronisation = Synchronisation(group, routes, frequency, send, fail, patience)
+        sender = ChangeSender(routes, send, fail, patience)
+        self._synchronisation = Synchronisation(group, routes, frequency, self.slices, sender, self._generation)
         self._return_copies()
-        for served_slice in self._slices.values():
-            if served_slice.filled:
-                self._synchronisation.begin(served_slice)
+
+    @property
+    def synchronisation(self) -> Synchronisation:
+        """The exchange of changes with other server groups, after :meth:`synchronise`."""
+        assert self._synchronisation is not None
+        return self._synchronisation
 
     def _return_copies(self) -> None:
-        self._copies = True
-        for served_slice in self._slices.values():
-            served_slice.meter = self._staleness_meter
+        self.copies = True
+        for served_slice in self.slices.values():
+            served_slice.meter = self.staleness_meter
 
     def put(
         self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
@@ -114,10 +117,10 @@ class Shard:
         with self._lock:
             self._check_open()
             for id, value in values.items():
-                self._slices[id].put(value, None if state is None else state.get(id, {}), self._updater)
+                self.slices[id].put(value, None if state is None else state.get(id, {}), self._updater)
                 if self._synchronisation is not None:
-                    self._synchronisation.begin(self._slices[id])
-            complete = [pull for id in values for pull in self._pulls.serve(self._slices[id])]
+                    self._synchronisation.begin(self.slices[id])
+            complete = [pull for id in values for pull in self._pulls.serve(self.slices[id])]
         for pull in complete:
             pull.resolve()
 
@@ -129,8 +132,8 @@ class Shard:
         """
         with self._lock:
             self._check_open()
-            for id, array in () if self._copies else memory.items():
-                self._slices[id].move(array)
+            for id, array in () if self.copies else memory.items():
+                self.slices[id].move(array)
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
@@ -145,46 +148,41 @@ class Shard:
             message = f"a push of worker {push.worker} of group {push.group} at step {push.step}"
             self._generations.check(push.group, push.generation, message)
             complete = [
-                self._slices[id]
+                self.slices[id]
                 for id, gradient in gradients.items()
-                if self._slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
+                if self.slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
             ]
-        if self._norms is not None:
-            complete = self._add_squares(self._norms, complete, push)
-        self._update(complete, push.group, [self._slices[id] for id in gradients])
+        updated = self._add_squares(complete, push)
+        self._update(updated, push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
         """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
-        self._executor.add(updates, pushed)
+        self.executor.add(updates, pushed)
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
 
-    def _add_squares(self, norms: GradientNorms, complete: Sequence[ServedSlice], push: Push) -> list[ServedSlice]:
-        """Add up the gradients of slices and their squares; return the slices whose update needs no norm."""
-        squares = {
-            served_slice.spec.slice.id: served_slice.accumulators[push.group].reduce()
-            for served_slice in complete
-            if served_slice.is_clipped
-        }
-        counted = {id: value for id, value in squares.items() if value is not None}
+    def _add_squares(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
+        """Add the squares of summed gradients to the norm; return the slices whose update needs no norm."""
+        squares = self._norms.reduce(complete, push.group)
+        if not squares:
+            return complete
         with self._lock:
             if self._generations.is_current(push.group, push.generation):
-                request = norms.add(push.group, push.step, counted)
+                request = self._norms.add(push.group, push.step, squares)
             else:  # the group has begun anew meanwhile, and lets this update end
                 request = None
-                for id in counted:
-                    self._slices[id].accumulators[push.group].advance()
+                for id in squares:
+                    self.slices[id].accumulators[push.group].advance()
         if request is not None:
             request.resolve()
-        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in counted]
+        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
 
     def squares(self, push: Push) -> Future[np.ndarray]:
         """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
 
         Where the norm of all gradients is clipped, slices of which all workers have pushed wait for :meth:`clip`.
         """
-        assert self._norms is not None
         with self._lock:
             self._check_open()
             self._generations.check(push.group, push.generation, f"a request of worker {push.worker}")
@@ -195,13 +193,10 @@ class Shard:
 
         :meth:`squares` must have resolved. A repeated call is dropped.
         """
-        assert self._norms is not None
         with self._lock:
             self._check_open()
             self._generations.check(push.group, push.generation, f"a factor of worker {push.worker}")
-            complete = [self._slices[id] for id in self._norms.take(push.group, push.step)]
-        for served_slice in complete:
-            served_slice.accumulators[push.group].factor = factor
+            complete = self._norms.clip(push.group, push.step, factor)
         self._update(complete, push.group)
 
     def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
@@ -235,44 +230,15 @@ class Shard:
         caller has pushed: the shard's own arrays if there is one group, else copies that all workers of a group
         share.
         """
-        if self._copies:
-            return self._add_pull(
-                Pull(group, version, lambda served_slice: served_slice.copy_for(group), deferred=True), ids
-            )
-        return self._add_pull(Pull(group, version, ServedSlice.read), ids)
-
-    def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
-        """Return the outcome of a future of this shard; raise TimeoutError after ``timeout`` seconds.
-
-        With a cooperative executor this runs the remaining blocks of updates meanwhile. Waiting for the future itself
-        could then take for ever.
-        """
-        return self._executor.wait(future, timeout)
-
-    def rows_changed(
-        self, ids: Iterable[int], since: Mapping[int, int], version: int
-    ) -> dict[int, tuple[int, np.ndarray]]:
-        """Return, by slice id, the width and the rows that have changed since the version ``since[id]``, if known.
-
-        The rows are known for the last steps if there is one worker group and one server group. To be called by a
-        worker that has pulled ``version`` of the slices and has not pushed to them since.
-        """
-        if self._copies:
-            return {}
-        slices = {id: self._slices[id] for id in ids if id in since}
-        changes = {id: served_slice.rows_changed(since[id], version) for id, served_slice in slices.items()}
-        return {id: (slices[id].spec.slice.width, rows) for id, rows in changes.items() if rows is not None}
-
-    def is_gradient(self, id: int) -> bool:
-        """Whether the value of a slice is a sum of gradients, see :class:`SliceSpec`."""
-        return self._slices[id].spec.is_gradient
+        read: Read = partial(ServedSlice.copy_for, group=group) if self.copies else ServedSlice.read
+        return self._add_pull(Pull(group, version, read, deferred=self.copies), ids).future
 
     def refresh(self, group: int) -> None:
         """Drop the copies that the workers of a group share, so that their next pulls return the present values.
 
         No worker of the group may be pulling meanwhile.
         """
-        for served_slice in self._slices.values():
+        for served_slice in self.slices.values():
             with served_slice.lock:
                 served_slice.accumulators[group].copy = None
 
@@ -281,7 +247,7 @@ class Shard:
         with self._lock:
             self._check_open()
             self._staleness_bound.leave(group)
-            complete = [pull for served_slice in self._slices.values() for pull in self._pulls.serve(served_slice)]
+            complete = self._pulls.serve_all()
         for pull in complete:
             pull.resolve()
 
@@ -289,7 +255,7 @@ class Shard:
         """Let a group begin at ``step`` that has called :meth:`leave` before its first push."""
         with self._lock:
             self._check_open()
-            for served_slice in self._slices.values():
+            for served_slice in self.slices.values():
                 assert served_slice.accumulators[group].idle, (str(served_slice.spec.slice), group, step)
                 served_slice.accumulators[group].restart(step)
             self._staleness_bound.join(group)
@@ -304,24 +270,21 @@ class Shard:
 
         Only where pulls return copies: with a single group, its workers read the values in place.
         """
-        assert self._copies, "a single worker group begins anew from a snapshot"
+        assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")
         with self._lock:
             self._check_open()
             self._generations.set(group, generation)
-            accumulators = [served_slice.accumulators[group] for served_slice in self._slices.values()]
-            requests = self._norms.clear(group) if self._norms is not None else []
-            for id in {id for request in requests for id in request.squares}:
-                self._slices[id].accumulators[group].drop()
+            accumulators = [served_slice.accumulators[group] for served_slice in self.slices.values()]
+            requests = self._norms.drop(group)
             step = max([step, *(accumulator.next_step for accumulator in accumulators)])
             for accumulator in accumulators:
                 accumulator.restart(step)
-            if self._norms is not None:
-                self._norms.restart(group, step)
+            self._norms.restart(group, step)
             self._staleness_bound.join(group)
             failed = self._pulls.clear(group)
             collectives, self._collectives[group] = self._collectives[group], Collectives()
-            complete = [pull for served_slice in self._slices.values() for pull in self._pulls.serve(served_slice)]
+            complete = self._pulls.serve_all()
         collectives.close(error)
         for request in requests:
             request.fail(error)
@@ -330,55 +293,6 @@ class Shard:
         for pull in complete:
             pull.resolve()
         return step
-
-    def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return this shard's share of the values with which the lost shard of a linked server group comes back.
-
-        The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return:
-        that of the group ``source`` returns its values and the updater's state, others at most corrections for some
-        slices (:meth:`Synchronisation.values_for`). It may begin any time later, as ``generation``: messages of earlier
-        generations are refused from now on, and changes for it wait until :meth:`link`.
-        """
-        assert self._synchronisation is not None
-        with self._lock:
-            self._check_open()
-            self._linked_generations.set(group, generation)
-        copies = self._synchronisation.values_for(group, source, self._slices)
-        return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
-
-    def link(self, group: int, generation: int) -> None:
-        """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
-        assert self._synchronisation is not None
-        with self._lock:
-            self._check_open()
-            self._linked_generations.set(group, generation)
-        self._synchronisation.link(group)
-
-    def receive(self, route: int, changes: Mapping[int, np.ndarray], sender: int, generation: int = 0) -> None:
-        """Add the changes that the server group ``sender`` sends on a route, by slice id, and forward them.
-
-        They are float32 (size,). Each message must be received once; the caller must not change its arrays afterwards.
-        Raises RunError if they are of another generation of the sender.
-        """
-        with self._lock:
-            self._check_open()
-            self._linked_generations.check(sender, generation, f"a message of server group {sender}")
-        assert self._synchronisation is not None
-        self._synchronisation.receive(self._slices, route, changes)
-
-    def staleness(self) -> list[GroupStaleness]:
-        """Return how stale the gradients of each worker group were since the last call; empty with a single group."""
-        return self._staleness_meter.read()
-
-    def flush(self) -> Future[int]:
-        """Send all changes that other server groups have not got yet, even if fewer than ``frequency`` updates.
-
-        The future resolves when this shard has nothing more to send, to the number of all messages that it has sent.
-        When all worker groups have finished, flush all shards repeatedly until the numbers stay the same: then no
-        message is in flight, and all server groups have the same values, to rounding.
-        """
-        assert self._synchronisation is not None
-        return self._synchronisation.flush(self._slices.values())
 
     def collective(
         self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
@@ -400,10 +314,9 @@ class Shard:
         Unless ``copied`` it has the arrays of the shard themselves, which must not be updated any more. Raises RunError
         if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
         """
-        read = ServedSlice.copy if copied else ServedSlice.contents
-        pull = self._add_snapshot(version, partial(read, state=state))
+        pull = self._add_snapshot(version, partial(ServedSlice.copy if copied else ServedSlice.contents, state=state))
         try:
-            return _snapshot(self.wait(pull.future, timeout))
+            return self.executor.wait(pull.future, timeout)
         except TimeoutError:
             pending = self.pending()
             with self._lock:
@@ -418,31 +331,14 @@ class Shard:
         its next update begins. With None for the version each slice is copied as it is, between two updates. The
         future fails with RunError if a slice is past ``version``.
         """
-        snapshot: Future[ShardCopy] = Future()
-
-        def resolve(copies: Future[dict[int, Any]]) -> None:
-            error = copies.exception()
-            if error is None:
-                snapshot.set_result(_snapshot(copies.result()))
-            else:
-                snapshot.set_exception(error)
-
-        snapshot.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
-        try:
-            self._add_snapshot(version, ServedSlice.copy).future.add_done_callback(resolve)
-        except RunError as error:
-            snapshot.set_exception(error)
-        return snapshot
+        return self._add_snapshot(version, ServedSlice.copy).future
 
     def _add_snapshot(self, version: int | None, read: Read) -> Pull:
         if version is None:
-            assert not self._executor.requires_single_group
-            pull = Pull(None, 0, read, deferred=True)
-        else:
-            (group,) = self._groups
-            pull = Pull(group, version, read, exact=True)
-        self._add_pull(pull, self._slices)
-        return pull
+            assert not self.executor.requires_single_group
+            return self._add_pull(Pull(None, 0, read, deferred=True, finish=join_copies), self.slices)
+        (group,) = self._groups
+        return self._add_pull(Pull(group, version, read, exact=True, finish=join_copies), self.slices)
 
     def close(self, error: BaseException) -> None:
         """Fail all pulls, collectives and flushes, and every later call, with ``error``; a second call does nothing."""
@@ -451,12 +347,12 @@ class Shard:
                 return
             self._error = error
             pulls = self._pulls.clear()
-            requests = self._norms.clear() if self._norms is not None else []
-        self._executor.close(str(error))
+            requests = self._norms.clear()
+        self.executor.close(str(error))
         for collectives in self._collectives.values():
             collectives.close(error)
         if self._synchronisation is not None:
-            self._synchronisation.close(error)
+            self._synchronisation.sender.close(error)
         for request in requests:
             request.fail(error)
         for pull in pulls:
@@ -465,32 +361,27 @@ class Shard:
     def pending(self) -> str:
         """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
-            lines = self._pulls.pending()
-            lines += self._norms.pending() if self._norms is not None else []
+            lines = [*self._pulls.pending(), *self._norms.pending()]
         for group, collectives in self._collectives.items():
             of = f" of group {group}" if len(self._groups) > 1 else ""
             lines += [f"collective{of} {line}" for line in collectives.pending()]
         if self._synchronisation is not None:
-            lines += self._synchronisation.pending()
+            lines += self._synchronisation.sender.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 
-    def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Future[dict[int, Any]]:
-        """Add a pull of these slices, resolve it if they are all available, and return its future."""
+    def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Pull:
+        """Add a pull of these slices, and resolve it if they are all available. Its future has any error."""
         with self._lock:
             if self._error is not None:
                 pull.future.set_exception(self._error)
-                return pull.future
+                return pull
             complete = self._pulls.add(pull, list(ids))
         if complete:
             pull.resolve()
-        return pull.future
+        return pull
 
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def _snapshot(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
-    return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})

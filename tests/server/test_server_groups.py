@@ -31,17 +31,17 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push():
     for group, step in ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1)):  # group 0 has pulled anew after each of its own
         shard.push(Push(0, group, step, 0), {0: ones()})
         shard.pull([0], step + 1, group).result(WAIT)
-    assert shard.staleness() == [GroupStaleness(0, 3, 0 + 0 + 1, 1), GroupStaleness(1, 2, 2 + 1, 2)]
-    assert shard.staleness() == []
+    assert shard.staleness_meter.read() == [GroupStaleness(0, 3, 0 + 0 + 1, 1), GroupStaleness(1, 2, 2 + 1, 2)]
+    assert shard.staleness_meter.read() == []
     shard.push(Push(0, 0, 3, 0, skip=True), {0: None})  # a skipped step updates nothing
-    assert shard.staleness() == []
+    assert shard.staleness_meter.read() == []
 
 
 def test_a_single_group_has_no_staleness():
     shard = make_shard(specs(1), groups=(0,))
     shard.pull([0], 0, 0).result(WAIT)
     shard.push(Push(0, 0, 0, 0), {0: ones()})
-    assert shard.staleness() == []
+    assert shard.staleness_meter.read() == []
 
 
 @pytest.mark.parametrize("staleness", [None, 0, 2])
@@ -79,7 +79,7 @@ def test_every_update_of_every_group_is_applied_once(contributors, staleness, re
     # Of N updates of a slice, one after the other, the n-th came after n others, some of them in the pulled value.
     count = len(groups) * steps
     seen = sum(sum(value[:3].tolist()) / pushes for value in pulled.values())
-    counts = shard.staleness()
+    counts = shard.staleness_meter.read()
     assert [(group, updates) for group, updates, _, _ in counts] == [(group, 3 * steps) for group in groups]
     assert sum(total for *_, total, _ in counts) == 3 * count * (count - 1) / 2 - seen
 

@@ -16,11 +16,11 @@ def test_changes_of_other_server_groups_count_for_the_staleness():
     for shard, group in zip(network.shards, (0, 1), strict=True):
         shard.pull([0], 0, group).result(WAIT)
         shard.push(Push(0, group, 0, 0), {0: ones()})
-    assert [shard.staleness()[0].total for shard in network.shards] == [0, 0]
+    assert [shard.staleness_meter.read()[0].total for shard in network.shards] == [0, 0]
     network.shards[0].pull([0], 1, 0).result(WAIT)
     network.deliver(1)  # the change of group 1 arrives between pull and push
     network.shards[0].push(Push(0, 0, 1, 0), {0: ones()})
-    assert network.shards[0].staleness()[0].total == 1
+    assert network.shards[0].staleness_meter.read()[0].total == 1
 
 
 class DirectNetwork(Network):
@@ -28,7 +28,7 @@ class DirectNetwork(Network):
 
     def send(self, sender, group, route, ids, arrays):
         arrival = Future()
-        self.shards[group].receive(route, dict(zip(ids, arrays, strict=True)), sender)
+        self.shards[group].synchronisation.receive(route, dict(zip(ids, arrays, strict=True)), sender)
         arrival.set_result(None)
         return arrival
 
@@ -41,7 +41,8 @@ class ThreadedNetwork(Network):
         super().__init__(*arguments, **options)
 
     def send(self, sender, group, route, ids, arrays):
-        return self.pool.submit(self.shards[group].receive, route, dict(zip(ids, arrays, strict=True)), sender)
+        receive = self.shards[group].synchronisation.receive
+        return self.pool.submit(receive, route, dict(zip(ids, arrays, strict=True)), sender)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -71,7 +72,8 @@ def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, rest
             future.result(3 * WAIT)
         last, numbers = None, []
         while numbers != last:
-            last, numbers = numbers, [future.result(WAIT) for future in [shard.flush() for shard in network.shards]]
+            flushes = [shard.synchronisation.flush() for shard in network.shards]
+            last, numbers = numbers, [flush.result(WAIT) for flush in flushes]
         for group in range(len(network.shards)):
             for id in (0, 1):
                 np.testing.assert_array_equal(network.value(group, id), ones(len(all_groups) * workers * steps))
@@ -161,11 +163,11 @@ def test_averages_stay_within_the_estimates_at_a_low_frequency(momentum):
 def test_flushing_ends_only_when_no_message_is_in_flight():
     network = Network(GRAPHS["chain"], frequency=100)
     network.shards[2].push(Push(0, 2, 0, 0), {0: ones(-1)})
-    flush = network.shards[2].flush()
+    flush = network.shards[2].synchronisation.flush()
     assert not flush.done()
     network.deliver()
     assert flush.result(0) == 1
-    second_flush = network.shards[0].flush()  # group 0 forwards the change
+    second_flush = network.shards[0].synchronisation.flush()  # group 0 forwards the change
     assert not second_flush.done()
     assert network.flush() == 3  # in the first round group 3 has nothing to forward yet
     np.testing.assert_array_equal(network.value(1), ones(1))
@@ -186,14 +188,14 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
     shard.push(Push(0, 0, 0, 0), {0: ones(-1)})
     waiting = [shard.pull([0], 2, 0)]
     if when == "later":
-        waiting = [shard.pull([0], 2, 0), shard.flush()]
+        waiting = [shard.pull([0], 2, 0), shard.synchronisation.flush()]
         network.messages[0][3].set_exception(error)
         for future in waiting:
             assert str(error) in str(future.exception(0))
     for call in (
         lambda: shard.push(Push(0, 0, 1, 0), {0: ones()}),
-        lambda: shard.receive(0, {0: ones()}, 1),
-        lambda: shard.flush().result(0),
+        lambda: shard.synchronisation.receive(0, {0: ones()}, 1),
+        lambda: shard.synchronisation.flush().result(0),
     ):
         with pytest.raises(RunError, match=str(error)):
             call()
@@ -202,7 +204,7 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
 def test_close_fails_a_flush():
     network = Network(GRAPHS["two"])
     network.shards[0].push(Push(0, 0, 0, 0), {0: ones()})
-    flush = network.shards[0].flush()
+    flush = network.shards[0].synchronisation.flush()
     error = RunError("the run has ended")
     network.shards[0].close(error)
     assert flush.exception(0) is error
@@ -220,7 +222,7 @@ def test_many_changes_while_a_message_is_in_flight_are_sent_without_recursion():
         if step is not None:
             shard.push(Push(0, 0, step, 0), {0: ones(-1)})
         arrival = Future()
-        network.shards[group].receive(route, dict(zip(ids, arrays, strict=True)), 0)
+        network.shards[group].synchronisation.receive(route, dict(zip(ids, arrays, strict=True)), 0)
         arrival.set_result(None)
         return arrival
 

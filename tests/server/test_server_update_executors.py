@@ -68,7 +68,7 @@ def test_the_bits_are_those_of_inline_updates(workers, executor, restless_thread
             order = list(SIZES)
             shuffle(order)
             for id in order:
-                shard.wait(shard.pull([id], step), WAIT)
+                shard.executor.wait(shard.pull([id], step), WAIT)
                 push(shard, step, worker, [id])
 
     with ThreadPoolExecutor(workers) as pool:
@@ -89,7 +89,7 @@ def test_the_last_push_runs_its_share_of_blocks_and_a_wait_the_rest():
     pulled = shard.pull(SIZES, 1)
     push(shard, 0, 1)
     assert not pulled.done()
-    assert shard.wait(pulled, WAIT).keys() == SIZES.keys()
+    assert shard.executor.wait(pulled, WAIT).keys() == SIZES.keys()
 
 
 def test_a_snapshot_runs_the_remaining_blocks():
@@ -113,7 +113,7 @@ def test_a_skipped_step_changes_nothing(executor):
     before = shard.snapshot(0, WAIT).values
     for worker in range(2):
         shard.push(Push(0, 0, 0, worker, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
-    after = shard.wait(shard.pull(SIZES, 1), WAIT)
+    after = shard.executor.wait(shard.pull(SIZES, 1), WAIT)
     assert all((after[id] == before[id]).all() for id in SIZES)
 
 
@@ -121,7 +121,7 @@ def test_a_wait_ends_at_its_timeout():
     shard = make_shard(2)
     push(shard, 0, 0)
     with pytest.raises(TimeoutError):
-        shard.wait(shard.pull([0], 1), 0.01)
+        shard.executor.wait(shard.pull([0], 1), 0.01)
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor, *SHARING])
@@ -142,7 +142,7 @@ def test_an_error_of_the_updater_fails_pushes_and_waiting_pulls(broken, executor
         push(shard, 0, 1)
     failed = "updating slice w.* at step 0 failed: ZeroDivisionError"
     with pytest.raises(RunError, match=failed):
-        shard.wait(waiting, WAIT)
+        shard.executor.wait(waiting, WAIT)
     with pytest.raises(RunError, match=failed):
         push(shard, 1, 0)
 
@@ -154,7 +154,7 @@ def test_a_closed_shard_is_freed_without_garbage_collection(executor):
     try:
         shard = make_shard(1, executor)
         push(shard, 0, 0)
-        shard.wait(shard.pull(SIZES, 1), WAIT)
+        shard.executor.wait(shard.pull(SIZES, 1), WAIT)
         reference = weakref.ref(shard)
         shard.close(RunError("the run has ended"))
         del shard

@@ -82,7 +82,7 @@ class Network:
 
     def deliver(self, number=0):
         group, route, changes, arrival, sender = self.messages.pop(number)
-        self.shards[group].receive(route, changes, sender, self.generations[sender])
+        self.shards[group].synchronisation.receive(route, changes, sender, self.generations[sender])
         arrival.set_result(None)
 
     def lose(self, group):
@@ -103,7 +103,7 @@ class Network:
         """Flush all shards repeatedly until the numbers of messages stay the same; return the number of rounds."""
         last, rounds = None, 0
         while True:
-            futures = [shard.flush() for shard in self.shards]
+            futures = [shard.synchronisation.flush() for shard in self.shards]
             while self.messages:
                 self.deliver(-1)
             numbers = [future.result(0) for future in futures]

@@ -88,7 +88,7 @@ def create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
         kept = [spec for spec in specs if spec.slice.server == server]
         shard = Shard(kept, config.updater, range(config.topology.groups))
         shard.put({spec.slice.id: pieces[spec.slice.id].copy() for spec in kept})
-        service = ShardService(shard, {spec.slice.id: spec.slice.size for spec in kept}, config.options.codec())
+        service = ShardService(shard, config.options.codec())
         Endpoint(_server_key(config, server).name, service, to_host=False)
         shards.append(shard)
     return shards

@@ -119,7 +119,7 @@ def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterat
 
 
 def direct(shard: Shard) -> DirectTransport:
-    service = ShardService(shard, {})
+    service = ShardService(shard)
     return DirectTransport(lambda: service, "the server")
 
 
@@ -449,7 +449,7 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
 
     shard = Shard([SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()))
     shard.put({0: np.zeros(2, np.float32)})
-    endpoint = Endpoint("failing", ShardService(shard, {}), to_host=False)
+    endpoint = Endpoint("failing", ShardService(shard), to_host=False)
     here, there = socket_pair()
     endpoint.accept(there)
     reply = client_of(RemoteTransport(here)).push_pull(0, {0: np.zeros(2, np.float32)}, {}, False)
@@ -472,7 +472,7 @@ def test_a_released_server_actor_is_not_found() -> None:
 
 def test_a_service_goes_with_its_last_reference() -> None:
     """And its shard with it: the values of an ended run do not wait for the garbage collector."""
-    service = ShardService(Shard([], create_updater(plain_sgd())), {})
+    service = ShardService(Shard([], create_updater(plain_sgd())))
     gone = weakref.ref(service.shard)
     gc.disable()
     try:
@@ -483,14 +483,14 @@ def test_a_service_goes_with_its_last_reference() -> None:
 
 
 def test_a_method_that_a_server_lacks_is_refused() -> None:
-    service = ShardService(Shard([], create_updater(plain_sgd())), {})
+    service = ShardService(Shard([], create_updater(plain_sgd())))
     with pytest.raises(RunError, match="a server has no method '__init__'"):
         service.handle("__init__", [], [])
 
 
 def served_value(shard: Shard) -> np.ndarray:
     """Return the memory of the first value of a server."""
-    return shard._slices[0].value
+    return shard.slices[0].value
 
 
 class TestTwoHosts:
@@ -511,7 +511,7 @@ class TestTwoHosts:
     @pytest.fixture
     def clients(self, shards: list[Shard]) -> Iterator[dict[int, ServerClient]]:
         here, there = socket_pair()
-        Endpoint("elsewhere", ShardService(shards[1], {}), to_host=False).accept(there)
+        Endpoint("elsewhere", ShardService(shards[1]), to_host=False).accept(there)
         transport = RemoteTransport(here)
         yield {0: client_of(direct(shards[0])), 1: client_of(transport)}
         transport.close()
@@ -547,7 +547,7 @@ class TestTwoHosts:
         assert not np.shares_memory(second["w"], first["w"])
 
     def test_values_that_other_processes_read_stay_where_they_are(self, shards, clients) -> None:
-        service = ShardService(shards[0], {}, None, published=True)
+        service = ShardService(shards[0], None, published=True)
         clients[0] = client_of(DirectTransport(lambda: service, "the server"))
         view, before = self.view(clients), served_value(shards[0])
         view.begin(0)

@@ -40,7 +40,7 @@ class Server:
         conf = UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}, clip_norm=clip_norm)
         self.shard = Shard([SliceSpec(self.slice, contributors=(0, 1))], create_updater(conf))
         arrays = SharedArrays({0: size})
-        self.endpoint = Endpoint(self.name, ShardService(self.shard, {0: size}), arrays.buffer)
+        self.endpoint = Endpoint(self.name, ShardService(self.shard), arrays.buffer)
         self.shard.put(arrays.fill({0: np.zeros(size, np.float32)}))
 
     def connect(self, partition: int = 0) -> tuple[ServerClient, SendBuffer]:

@@ -77,11 +77,10 @@ class ServerActor:
         if single_worker_group:
             executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
         self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
-        sizes = {spec.slice.id: spec.slice.size for spec in slices}
         self._timeout = timeout
-        self._arrays = _shared_arrays(sizes) if has_host_clients else None
+        self._arrays = _shared_arrays({spec.slice.id: spec.slice.size for spec in slices}) if has_host_clients else None
         published = self._arrays.buffer if self._arrays else None
-        service = ShardService(self._shard, sizes, codec, published is not None)
+        service = ShardService(self._shard, codec, published is not None)
         clips, sparse = bool(self._updater.conf.clip_global_norm), any(spec.slice.width for spec in slices)
         slow = clips or self._updater.needs_whole_params or sparse or executor is InlineExecutor
         endpoint = Endpoint(key.name, service, published, has_remote_clients, slow, key.secret)
@@ -111,12 +110,12 @@ class ServerActor:
 
     async def staleness(self) -> list[GroupStaleness]:
         """Return how stale the gradients of each worker group were since the last call."""
-        return self._shard.staleness()
+        return self._shard.staleness_meter.read()
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._shard.flush()), self._timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.synchronisation.flush()), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
@@ -139,8 +138,8 @@ class ServerActor:
     def values_for(
         self, group: int, generation: int, source: int
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return a share of the values and states of a lost server of a linked group (:meth:`Shard.values_for`)."""
-        return self._shard.values_for(group, generation, source)
+        """Return a share of a lost server of a linked group (:meth:`Synchronisation.values_for`)."""
+        return self._shard.synchronisation.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
         """Let a worker group begin at ``step`` that has left before its first step."""
@@ -204,7 +203,7 @@ def connect_server(
 
     service.shard.synchronise(key.group, routes, frequency, send, timeout)
     for other in addresses:
-        service.shard.link(other.group, other.generation)
+        service.shard.synchronisation.link(other.group, other.generation)
 
 
 @cleared_frames()
@@ -213,7 +212,7 @@ def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) 
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")
-    service.shard.link(other.group, other.generation)
+    service.shard.synchronisation.link(other.group, other.generation)
 
 
 def _find_server(key: ServerKey) -> ShardService:
