@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,12 @@ from dsinga.engine.engine import Snapshot
 from dsinga.errors import RunError
 
 
-class Copies:
-    """Copies that a run has been asked for, which come when the test says so."""
+class Copies(Future[float]):
+    """The copies that a run has been asked for, which come when the test says so."""
 
-    def __init__(self, step: int, value: float):
-        self.step, self._value = step, value
-        self.is_done, self.error = False, None
-        self.done_at = time.monotonic()
-
-    def done(self) -> bool:
-        return self.is_done
-
-    def result(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        if self.error is not None:
-            raise self.error
-        return {"w": np.full(3, self._value, np.float32)}, {}
-
-    def cancel(self) -> None:
-        self.is_done = True
+    def __init__(self, step: int):
+        super().__init__()
+        self.step = step
 
 
 class Run:
@@ -40,9 +29,12 @@ class Run:
     def __init__(self) -> None:
         self.requests: list[Copies] = []
 
-    def request_snapshot(self, step: int) -> Copies:
-        self.requests.append(Copies(step, step))
-        return self.requests[-1]
+    def request_snapshot(self, step: int) -> tuple[list[Copies], list[Any]]:
+        self.requests.append(Copies(step))
+        return [self.requests[-1]], []
+
+    def join_copies(self, copies: list[float], replicas: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return {"w": np.full(3, copies[0], np.float32)}, {}
 
 
 @pytest.fixture
@@ -66,7 +58,7 @@ def test_a_snapshot_counts_once_all_its_parts_are_there(snapshots: Snapshots) ->
     run = Run()
     copies = requested(snapshots, run, 5)
     assert not snapshots.collect()
-    copies.is_done = True
+    copies.set_result(copies.step)
     assert not snapshots.collect()  # the steps before it are not known to be done
     snapshots.reach(4)
     assert not snapshots.collect()
@@ -90,7 +82,7 @@ def test_there_is_one_request_at_a_time_and_none_for_an_old_step(snapshots: Snap
 @pytest.mark.parametrize("error", [RunError("past"), RuntimeError("Worker holding Actor was lost"), TimeoutError()])
 def test_copies_that_fail_leave_the_snapshot_before(snapshots: Snapshots, error: Exception) -> None:
     copies = requested(snapshots, Run(), 5)
-    copies.is_done, copies.error = True, error
+    copies.set_exception(error)
     snapshots.reach(5)
     assert not snapshots.collect()
     assert snapshots.newest.step == 0
@@ -102,7 +94,7 @@ def test_too_little_memory_ends_snapshots_with_a_warning(
 ) -> None:
     run = Run()
     copies = requested(snapshots, run, 5)
-    copies.is_done, copies.error = True, MemoryError()
+    copies.set_exception(MemoryError())
     snapshots.reach(5)
     with caplog.at_level(logging.WARNING):
         assert not snapshots.collect()
@@ -115,7 +107,7 @@ def test_the_state_of_the_loop_is_added_at_its_step(snapshots: Snapshots) -> Non
     copies = requested(snapshots, Run(), 5)
     snapshots.add_loop(4, lambda: {"at": 4})
     snapshots.add_loop(5, lambda: {"at": 5})
-    copies.is_done = True
+    copies.set_result(copies.step)
     snapshots.reach(5)
     assert snapshots.collect()
     assert snapshots.newest.loop == {"at": 5}

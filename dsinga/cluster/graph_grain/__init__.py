@@ -31,7 +31,7 @@ MAX_STEPS = 16
 def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
     plans = [plan_iteration(local) for local in run.config.nets[Phase.kTrain].locals]
     several = run.config.topology.groups > 1
-    return run.send_graph(
+    return run.workers.send_graph(
         group,
         lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several),
     )

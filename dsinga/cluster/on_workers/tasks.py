@@ -44,14 +44,14 @@ def ends_quietly(task: Callable[Concatenate[WorkerKey, P], T]) -> Callable[..., 
 
 
 @ends_quietly
-def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey]) -> None:
+def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey], token: Any = None) -> None:
     """Task: connect a worker to all workers of its group, given in the order of their partitions."""
     transports = [connect(peer.name, connection_to(peer.address, peer.name), peer.secret) for peer in peers]
     find_worker(key).peers.connect(transports)
 
 
 @ends_quietly
-def set_replica(key: WorkerKey, state: ReplicaState) -> None:
+def set_replica(key: WorkerKey, state: ReplicaState, token: Any = None) -> None:
     """Task: set the first values and the updater's state of the params that a worker updates itself."""
     find_worker(key).set_replica(state)
 

@@ -129,7 +129,7 @@ class ClusterEngine(Engine):
         """Let the workers of group 0 evaluate their parts of each batch."""
         step = self._reached
         averages = self.params() if self._averages else None
-        by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(phase, batches, step, averages)))
+        by_worker = self._run.do(lambda run: run.workers.chains.wait(run.evaluate(phase, batches, step, averages)))
         return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:

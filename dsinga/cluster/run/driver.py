@@ -102,7 +102,7 @@ def train(
             return check
 
         run = RecoverableRun(prepared, client, begin, make_check, observer.waiting)
-        events = RunEvents(prepared, client, lambda method: run.cluster_run.ask_servers(method))
+        events = RunEvents(prepared, client, lambda method: run.cluster_run.servers.ask_all(method))
         return run_to_end(
             ClusterEngine(prepared, run, grain, events), begin, observer, [events, *all_extensions],
             options, prepared.topology.describe(), cancellation, started,

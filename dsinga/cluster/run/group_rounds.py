@@ -40,7 +40,7 @@ class Grain(NamedTuple):
 
 
 def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    return run.send(tasks.train_round, group, steps_words(start, stop), start, stop)
+    return run.workers.send(tasks.train_round, group, steps_words(start, stop), start, stop)
 
 
 ROUNDS = Grain(_send_round, lambda job: None)

@@ -223,8 +223,8 @@ class RecoverableRun:
         self._generation += 1
         self._placement, self._check = placement, self._make_check(placement)
         try:
-            self.cluster_run.end_groups(groups, str(loss), lost)
-            self.cluster_run.replace_servers(placement, self._check, self._generation)
+            self.cluster_run.workers.end(groups, str(loss), lost)
+            self.cluster_run.move(placement, self._check, self._generation)
             self._connected().go_on(groups)
             reached = self.cluster_run.restart_groups(groups, self._generation)
         except WorkerLost as again:

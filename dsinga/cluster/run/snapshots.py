@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
-from dsinga.cluster.run.cluster_run import ClusterRun, PendingSnapshot
+from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import Snapshot
 from dsinga.errors import RunError
 from dsinga.net.memory_check import in_gib
+from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,41 @@ LEAST_SECONDS = 0.5
 
 # What copies fail with where Dask workers are lost: Dask's errors are of many kinds.
 LOST = (RunError, RuntimeError, OSError, TimeoutError, CancelledError)
+
+
+class PendingSnapshot:
+    """Copies of params and of the updater's state that are on their way to the driver.
+
+    Attributes:
+        step: the number of steps after which they are made.
+    """
+
+    def __init__(self, run: ClusterRun, step: int):
+        self._run, self.step = run, step
+        self._replies, self._replicas = run.request_snapshot(step)
+        self._futures: list[Any] = [*self._replies, *self._replicas]
+        self._times = times = [time.monotonic()]
+        for future in self._futures:
+            # Futures keep their callbacks: one with self would keep all of the run until garbage is collected.
+            future.add_done_callback(lambda _: times.append(time.monotonic()))
+
+    @property
+    def done_at(self) -> float:
+        """When the last copy came, by ``time.monotonic()``."""
+        return self._times[-1]
+
+    def done(self) -> bool:
+        """Whether all copies, or errors in their place, have come."""
+        return all(future.done() for future in self._futures)
+
+    def result(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return whole params and the updater's state, once they are done. Raises the error of a copy."""
+        return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
+
+    def cancel(self) -> None:
+        """Wait for the copies no longer."""
+        for reply in self._replies:
+            reply.cancel()
 
 
 class Snapshots:
@@ -55,7 +91,7 @@ class Snapshots:
         """
         if self._pending is not None or step <= self.newest.step or time.monotonic() < self._due_at:
             return
-        self._pending = run.request_snapshot(step)
+        self._pending = PendingSnapshot(run, step)
         self._pending_loop = self._reached_at = None
 
     def reach(self, step: int) -> None:

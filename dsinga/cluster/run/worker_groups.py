@@ -85,7 +85,7 @@ class WorkerGroups:
         """
         rounds = self.first
         try:
-            by_worker = self._run.cluster_run.chains.wait(rounds.oldest)
+            by_worker = self._run.cluster_run.workers.chains.wait(rounds.oldest)
         except WorkerLost as loss:
             self._run.recover(loss)
             return [], []
@@ -100,7 +100,7 @@ class WorkerGroups:
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)
         run.leave(0)
-        run.chains.finish()
+        run.workers.chains.finish()
         run.synchronise()
 
     def restart(self, step: int) -> None:
@@ -130,7 +130,7 @@ class WorkerGroups:
         """Let the groups that are not ``restarting`` go on with their rounds in flight."""
         for rounds in self._groups[1:]:
             if rounds.group not in restarting:
-                self._run.cluster_run.chains.add(self._train_alone(rounds))
+                self._run.cluster_run.workers.chains.add(self._train_alone(rounds))
 
     def restart_groups(self, steps: Mapping[int, int]) -> None:
         """Begin the rounds of some groups at the steps from which they have started again."""
@@ -138,7 +138,7 @@ class WorkerGroups:
             rounds = GroupRounds(self._run.cluster_run, self._grain, group, step)
             rounds.length, self._groups[group] = self._groups[group].length, rounds
             if group:
-                self._run.cluster_run.chains.add(self._train_alone(rounds))
+                self._run.cluster_run.workers.chains.add(self._train_alone(rounds))
 
     def _show_restarts(self, seconds: float, group: int) -> None:
         show = self._show()

@@ -1,0 +1,185 @@
+"""The driver's handle of a run's workers: starts them, sends them tasks, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from dask.typing import Key
+from distributed import Client, Future
+from distributed.client import ClosedClientError
+
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.dask.placement import Placement
+from dsinga.cluster.dask.shared_objects import Packed, share
+from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
+from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_words
+from dsinga.cluster.on_workers import tasks
+from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
+from dsinga.errors import RunError
+from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
+from dsinga.worker.processor import Processor
+
+# The priority of all tasks: ahead of other work of the cluster.
+PRIORITY = 10
+# What tasks do, in words, where the name of the function does not say so.
+WORDS: Mapping[Callable[..., Any], str] = {
+    WorkerActor: "start worker",
+    tasks.set_replica: "set params",
+    tasks.replica_state: "copy params",
+    tasks.refresh: "pull values",
+}
+# Seconds to tell Dask workers that a run has ended.
+END_SECONDS = 3
+# Submits a task graph: (client, keys of the partitions, tasks that it must come after); see :meth:`send_graph`.
+Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[Future]]
+
+
+class WorkerTasks:
+    """The tasks of the workers of all worker groups of a run, each worker an Actor on a Dask worker.
+
+    Each task of a worker depends on its task before, so that no queue can run tasks of workers that wait for each other
+    in a wrong order. The tasks of one worker group do not depend on those of another. Waits for tasks call ``check``.
+
+    Attributes:
+        chains: waits for tasks.
+        generations: the generation of each worker group.
+    """
+
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
+        self._client, self._config = client, config
+        self._several = config.topology.groups > 1
+        self.move(placement, check)
+        self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
+        groups = placement.workers
+        self.generations = dict.fromkeys(range(len(groups)), config.generation)
+        # By worker group: its Actors, all its tasks, and the last task of each of its workers.
+        self._actors: list[list[Future]] = [[] for _ in groups]
+        self._futures: list[weakref.WeakSet[Future]] = [weakref.WeakSet() for _ in groups]
+        self._tokens: list[list[Future | None]] = [[None] * len(group) for group in groups]
+
+    def move(self, placement: Placement, check: Check) -> None:
+        """Create workers by another placement from now on, and wait with another check."""
+        self._placement, self._check = placement, check
+        self.chains = TaskChains(self._client, placement.addresses, check)
+
+    def gather(self, futures: Sequence[Future]) -> list[Any]:
+        """Return the results of tasks, in their order; chains do not go on meanwhile."""
+        return gather(self._client, futures, self._placement.addresses, self._check)
+
+    def create(self, steps: Mapping[int, int], servers: Mapping[int, Mapping[ServerKey, str]]) -> None:
+        """Create the workers of some worker groups, ready for a step of each group, with the addresses of its servers.
+
+        Where they send each other arrays, the workers of each group are connected.
+        """
+        # The configuration is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
+        stores = [store for reader in self._config.readers.values() for store in reader.stores.values()]
+        packed = Packed(self._config) if all(store.from_files for store in stores) else self._config
+        config = self.share(packed, steps, WorkerActor)
+        for group, step in steps.items():
+            self._actors[group] = [
+                self._submit(
+                    WorkerActor, group, p, "", config, servers[group],
+                    Processor(threads, self._placement.device(group, p), self._config.precision), step,
+                    actor=True,
+                )
+                for p, threads in enumerate(self._placement.threads[group])
+            ]  # fmt: skip
+        self.chains.wait([actor for group in steps for actor in self._actors[group]])
+        connected: list[Future] = []
+        for group in steps if self._config.has_bridges else ():
+            peers = [self._key(group, p) for p in range(len(self._placement.workers[group]))]
+            connected += self.send(tasks.connect_peers, group, "", peers)
+        self.chains.wait(connected)
+
+    def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
+        """End the workers of some worker groups on the Dask workers that are left; the others go on."""
+        for group in groups:
+            for future in self._futures[group].difference(self._actors[group]):
+                future.release()
+        generations = {group: self.generations[group] for group in groups}
+        addresses = {address for group in groups for address in self._placement.workers[group]}
+        self._tell(addresses.difference(lost), end_groups, self._config.run, generations, message)
+        self.forget([future for group in groups for future in self._futures[group]])
+        for group in groups:
+            self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
+
+    def send(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
+        """Send a task to every worker of a group, each after the task that was sent to it before."""
+        futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
+        self._tokens[group] = [*futures]
+        return futures
+
+    def send_graph(self, group: int, submit: Submit) -> list[Future]:
+        """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
+        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
+        with run_span(priority=PRIORITY):
+            futures = submit(self._client, keys, self._tokens[group])
+        self._futures[group].update(futures)
+        self._tokens[group] = [*futures]
+        return futures
+
+    def share(self, value: Any, groups: Iterable[int], task: Callable[..., Any]) -> Any:
+        """Return a value as an argument of tasks of some worker groups, sent once to each process."""
+        addresses = {address for group in groups for address in self._placement.workers[group]}
+        return share(self._client, value, addresses, self._task_key(task))
+
+    def moment(self, step: int) -> str:
+        """Return "at step <step>" for the key of a task, numbered where there are several at one step."""
+        last, count = self._moments
+        self._moments = step, count + 1 if step == last else 0
+        return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
+
+    def close(self, message: str | None, lost: Collection[str], last: bool) -> None:
+        """End the run, or only its present generation unless ``last``, as :meth:`ClusterRun.close` does."""
+        # First, because tasks that begin when the run has ended fail, which Dask logs.
+        for futures, actors in zip(self._futures, self._actors, strict=True):
+            for future in futures.difference(actors):
+                future.release()
+        # Where the scheduler or the client is gone, the run ends with its Actors.
+        generation = None if last else max(self.generations.values())
+        with contextlib.suppress(RunError):
+            self._tell(self._placement.addresses.difference(lost), end_run, self._config.run, message, generation)
+        end_run(self._config.run, message, generation)  # Dask workers of this process that were closed are not told
+        self.forget(future for futures in self._futures for future in futures)
+        self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
+
+    def forget(self, futures: Iterable[Future]) -> None:
+        """Let the client and the scheduler drop the tasks of some futures, whatever still refers to these.
+
+        The traceback of an error that ends the run refers to them, and each refers to the error of its task. They are
+        not cancelled: the scheduler would tell so to a client that may have closed meanwhile, and log a traceback.
+        """
+
+        def forget(keys: Iterable[Key]) -> None:
+            with contextlib.suppress(ClosedClientError):
+                for key in keys:
+                    self._client._release_key(key)
+
+        loop: Any = self._client.loop
+        loop.add_callback(forget, {future.key for future in futures})
+
+    def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in those of these Dask workers that are left, on their event loops."""
+        left = sorted(available_workers(self._client).keys() & {*addresses})
+        # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
+        with contextlib.suppress(OSError):
+            self._client.run(function, *arguments, workers=left, on_error="ignore", callback_timeout=END_SECONDS)
+
+    def _key(self, group: int, partition: int) -> WorkerKey:
+        address = self._placement.workers[group][partition]
+        return WorkerKey(self._config.run, self.generations[group], group, partition, address, self._config.secret)
+
+    def _task_key(self, task: Callable[..., Any], *items: str) -> TaskKey:
+        return task_key(WORDS.get(task) or task.__name__.replace("_", " "), self._config.run, *items)
+
+    def _submit(
+        self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
+    ) -> Future:
+        key = self._key(group, partition)
+        name = self._task_key(task, what, worker_words(key, self._several))
+        future = submit_to(self._client, key.address, task, key, *arguments, key=name, actor=actor, priority=PRIORITY)
+        self._futures[group].add(future)
+        return future
