@@ -113,7 +113,10 @@ class NetEstimator(EstimatorRecords):
         validation = self._open_validation(validation_data, client)
         before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
         trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
-        trained = train_net(trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation)
+        trained = train_net(
+            trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
+            goes_on=epochs is not None,
+        )  # fmt: skip
         self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
         self._local = self._local_net()
         return self

@@ -43,11 +43,12 @@ def train_net(
     on_cluster: bool,
     before: Trained | None = None,
     validation: TrainingSet | None = None,
+    goes_on: bool = False,
 ) -> Trained:
     """Train a job from what was trained ``before``, or from initial values, and return the result.
 
     On a cluster it is that of the client, or for None one that is started in this process for the run. Raises UserError
-    for bad input, Diverged where a loss is not finite.
+    for bad input, Diverged where a loss is not finite. ``goes_on`` says that training will go on from the result.
     """
     data: dict[str, Any] = {"train": _sources(job, records)}
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
@@ -62,7 +63,8 @@ def train_net(
         return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
     updater = None if before is None else before.updater
     earlier_steps = 0 if updater is None else updater.steps
-    job = job.replace(updater=job.updater.replace(earlier_steps=earlier_steps))  # for checks; the updater counts itself
+    counts = {"earlier_steps": earlier_steps, "goes_on": goes_on}  # for checks; the updater counts itself
+    job = job.replace(updater=job.updater.replace(**counts))
     job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:

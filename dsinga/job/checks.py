@@ -84,7 +84,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
         check_type(layer, message)
         check_settings(layer, message)
         if isinstance(message, LRGenConf):
-            check_schedule(message, job.train_steps, job.updater.earlier_steps)
+            check_schedule(message, job.train_steps, job.updater)
         elif isinstance(message, ParamGenConf) and message.low > message.high:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
@@ -109,20 +109,23 @@ def check_schedules(job: Job) -> None:
     """Raise JobError for a schedule of the learning rate that does not fit into the ``train_steps`` of a job."""
     for _, message in iterate_messages(job.updater):
         if isinstance(message, LRGenConf):
-            check_schedule(message, job.train_steps, job.updater.earlier_steps)
+            check_schedule(message, job.train_steps, job.updater)
 
 
-def check_schedule(conf: LRGenConf, train_steps: int, earlier_steps: int) -> None:
+def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> None:
     """Raise JobError for a schedule that begins or warms up beyond the ``train_steps`` of a job; 0: not known yet.
 
-    ``earlier_steps`` of another run, from which this one goes on, count for schedules.
+    The steps of another run, from which this one goes on, count for schedules. Where other runs go on from this one, a
+    schedule may last longer.
     """
     if conf.warmup_lr and not conf.warmup_steps:
         raise conf.error("warmup_lr has no effect without warmup_steps; give both or leave it out", "warmup_lr")
-    steps = train_steps + earlier_steps
-    if 0 < train_steps and steps <= conf.start_step:
+    steps = train_steps + updater.earlier_steps
+    if train_steps == 0 or updater.goes_on:
+        return
+    if steps <= conf.start_step:
         raise conf.error(f"start_step: {conf.start_step} is after the {steps} train_steps", "start_step")
-    if 0 < train_steps and steps < conf.warmup_steps:
+    if steps < conf.warmup_steps:
         text = f"warmup_steps: {conf.warmup_steps} is more than the {steps} steps of the run"
         raise conf.error(f"{text}, so that the rate would not reach base_lr; give fewer", "warmup_steps")
 

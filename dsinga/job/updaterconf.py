@@ -87,6 +87,7 @@ class UpdaterConf(Component):
     ``param_settings``, the first that matches a param's name holds for it.
     ``l1`` and ``l2`` add the gradients l1·sign(w) and 2·l2·w of penalties, as weight decay also after clipping.
     ``earlier_steps`` of another run count for the schedule and for formulas that depend on the step, such as Adam's.
+    ``goes_on`` says that other runs go on from this one, so that the schedule may last longer than it.
     """
 
     kind: ClassVar = "updater"
@@ -108,6 +109,7 @@ class UpdaterConf(Component):
     nan_to_zero: bool = False
     ema_conf: EMAConf | None = None
     earlier_steps: Natural = 0
+    goes_on: bool = False
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
 

@@ -64,6 +64,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     for layer in confs:
         cls = layer_class(layer)
         check_records(layer, cls, records)
+        check_recompute(layer, cls)
         source_positions = [position[source] for source in forward_sources(layer, named)]
         shapes = [
             labels_shape(layers[source]) if k == cls.labels.source else handed_shape(layers[source], handed, source)
@@ -129,6 +130,13 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
             "labels: y in Python, or a store that has them",
             "srclayers",
         )
+
+
+def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
+    """Raise JobError where a job asks to compute a loss again."""
+    if layer.recompute and cls.is_loss:
+        text = "recompute saves nothing in a loss, with which the backward pass begins; leave it out"
+        raise layer.error(f"layer {layer.name!r}: {text}", "recompute")
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:

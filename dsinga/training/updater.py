@@ -110,8 +110,10 @@ def _create(conf: UpdaterConf) -> Updater:
     if conf.clip_global_norm and (conf.clip_norm or conf.clip_high > conf.clip_low):
         text = "clips twice: give clip_global_norm, or clip_norm, clip_low and clip_high, also in param_settings"
         raise conf.error(text, "clip_global_norm")
-    if conf.momentum_conf and conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
-        raise conf.error(f"{conf.type.name} has no momentum; leave momentum_conf out", "momentum_conf")
+    if conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
+        for name in ("momentum", "momentum_conf"):
+            if getattr(conf, name):
+                raise conf.error(f"{conf.type.name} has no momentum; leave {name} out", name)
     if conf.momentum_conf and conf.momentum:
         raise conf.error("gives momentum and momentum_conf; leave one out", "momentum")
     cls = resolve(conf)

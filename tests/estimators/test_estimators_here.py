@@ -179,6 +179,16 @@ def test_fit_goes_on_with_warm_start_and_partial_fit_always() -> None:
         steps.partial_fit(x, y + 1)
 
 
+def test_a_warm_up_lasts_over_calls_of_partial_fit() -> None:
+    x, y = load_iris(return_X_y=True)
+    job = dsinga.models.mlp([8], inputs=4, classes=3, brightest=1.0, batchsize=50, epochs=4)
+    job = job.replace(updater=job.updater.replace(learning_rate=job.updater.learning_rate.replace(warmup_steps=10)))
+    whole, parts = Classifier(job, random_state=0).fit(x, y), Classifier(job, random_state=0)
+    for _ in range(4):
+        parts.partial_fit(x, y, classes=[0, 1, 2])
+    assert_same(parts.params_, whole.params_)
+
+
 def test_weights_are_repetitions() -> None:
     x, y = RNG.normal(size=(60, 4)), RNG.integers(0, 3, 60)
     weights = RNG.integers(0, 4, 60)

@@ -78,6 +78,7 @@ def test_elements_that_are_nan_are_set_to_zero_before_clipping() -> None:
         ({"param_settings": [{**LAST, "base_lr": 1}]}, "gives base_lr and learning_rate: put base_lr into"),
         ({"nan_to_zero": True, "clip_norm": 1}, "nan_to_zero goes with clip_low and clip_high, not with clip_norm"),
         ({"type": "kAdam", "momentum_conf": {"saturation_step": 9}}, "kAdam has no momentum; leave momentum_conf out"),
+        ({"type": "kLamb", "momentum": 0.9}, "kLamb has no momentum; leave momentum out"),
         ({"momentum": 0.9, "momentum_conf": {"saturation_step": 9}}, "gives momentum and momentum_conf; leave one"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.job import LayerConf, NetConf, Phase, loads
+from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
 from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
@@ -138,3 +138,10 @@ def test_stretches_give_the_same_bits(stretches: int):
     assert not any(stage.recompute for stage in kept.stages)
     values, batches = initial(kept, np.float32), batches_of(kept, 2, CLASSES, np.float32)
     assert_same_bits(run_whole(again, values, batches), run_whole(kept, values, batches))
+
+
+def test_a_loss_is_not_computed_again() -> None:
+    chain = CHAIN.replace('name: "loss"', 'name: "loss" recompute: true')
+    conf = loads(f"neuralnet {{ {chain} }}", "chain.conf").neuralnet
+    with pytest.raises(JobError, match="chain.conf:.*recompute saves nothing in a loss, with which the backward pass"):
+        create_net(conf, Phase.kTrain, {"data": INFOS["data"]})
