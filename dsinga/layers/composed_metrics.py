@@ -1,6 +1,6 @@
 """Metrics that are no means over rows, and the layers kConfusionMatrix and kRegressionError, which report some.
 
-A layer reports the parts of a metric ``rmse`` under names such as ``rmse:squares``, each as (sum, count). Parts add up
+A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records.
 A sum that is no number is a :class:`dsinga.layers.metric_state.MetricState`.
 """
@@ -18,7 +18,7 @@ from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels
 from dsinga.layers.label import class_labels, required_labels
-from dsinga.layers.metric_state import Moments
+from dsinga.layers.metric_state import ArraySum, Moments
 from dsinga.registry import register
 
 Sums = Mapping[str, tuple[Any, float]]
@@ -43,7 +43,7 @@ def composed_metric(name: str) -> Callable[[Callable[[Sums], Figures]], Callable
 def figures(sums: Sums) -> dict[str, Any]:
     """Return the figure of each metric: sum / count, or what the function of a composed metric returns.
 
-    ``sums`` maps names to (sum, count). A name may have a layer in front, as in ``layer/rmse:squares``. Metrics with a
+    ``sums`` maps names to (sum, count). A name may have a layer in front, as in ``layer/r2:moments``. Metrics with a
     count of 0 are left out.
     """
     means: dict[str, Any] = {}
@@ -60,11 +60,24 @@ def figures(sums: Sums) -> dict[str, Any]:
     return means
 
 
-@composed_metric("rmse")
-def root_mean_square(parts: Sums) -> Figures:
-    """Return "rmse", the square root of the mean of the squares; nothing without records."""
-    total, count = parts["squares"]
-    return {"rmse": math.sqrt(total / count)} if count else {}
+def errors_of(sums: np.ndarray) -> Figures:
+    """Return "rmse", "mae" and "bias" of Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|, (5 or more, C) float64.
+
+    e is prediction - label. Each figure is (C,), NaN where Σ w is 0.
+    """
+    weights, _, errors, squares, absolute = sums[:5]
+    total = np.where(weights > 0, weights, np.nan)
+    return {"rmse": np.sqrt(squares / total), "mae": absolute / total, "bias": errors / total}
+
+
+@composed_metric("errors")
+def error_figures(parts: Sums) -> Figures:
+    """Return "rmse" and "mae" of all numbers; nothing without records."""
+    sums, count = parts["sums"]
+    if not count:
+        return {}
+    by_name = errors_of(sums.sums[:, None])
+    return {name: float(by_name[name][0]) for name in ("mae", "rmse")}
 
 
 @register("layer", kConfusionMatrix=751)
@@ -159,10 +172,11 @@ class RegressionError(Layer):
         x, labels = to_matrix(sources[0], ctx.ops), required_labels(self, sources[1])
         self._check(labels.shape)
         errors = x - ctx.ops.asarray(labels.reshape(x.shape).astype(x.dtype))
-        exact, count = errors.astype(np.float64), math.prod(errors.shape)
-        squares, absolute = (exact * exact).sum(), ctx.ops.xp.abs(exact).sum()
-        moments = Moments.of(labels.reshape(x.shape), ctx.ops.to_numpy(errors))
-        metrics = {"rmse:squares": (squares, count), "mae": (absolute, count), "r2:moments": (moments, len(labels))}
+        of_host, count = ctx.ops.to_numpy(errors), math.prod(errors.shape)
+        exact = of_host.astype(np.float64)
+        sums = np.array([count, count, exact.sum(), (exact * exact).sum(), np.abs(exact).sum()])
+        moments = Moments.of(labels.reshape(x.shape), of_host)
+        metrics = {"errors:sums": (ArraySum(sums), count), "r2:moments": (moments, len(labels))}
         return Output(errors, metrics=metrics)
 
 

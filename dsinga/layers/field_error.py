@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text
-from dsinga.layers.composed_metrics import Figures, Sums, composed_metric
+from dsinga.layers.composed_metrics import Figures, Sums, composed_metric, errors_of
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.declarations import Cut, Labels, SourceKind
 from dsinga.layers.field_targets import MASKED, WEIGHTED, FieldTargets
@@ -161,9 +161,9 @@ def field_figures(parts: Sums) -> Figures:
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
         return {}
-    figures = {**dict(errors_of(sums.sum(axis=1, keepdims=True))), **dict(correlations(sums))}
+    figures = {**errors_of(sums.sum(axis=1, keepdims=True)), **correlations(sums)}
     result: dict[str, Any] = {name: _mean(values) for name, values in figures.items()}
-    by_channel: Mapping[str, np.ndarray] = {**dict(errors_of(sums)), **dict(correlations(sums))}
+    by_channel: Mapping[str, np.ndarray] = {**errors_of(sums), **correlations(sums)}
     for name, values in by_channel.items():
         if names[0]:
             result |= {f"{name}_{channel}": float(v) for channel, v in zip(names, values, strict=True)}
@@ -178,21 +178,12 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def errors_of(sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield "rmse", "mae" and "bias" of sums (5 or 12, C), each with its figure by channel, NaN without points."""
-    weights, _, errors, squares, absolute = sums[:5]
-    total = np.where(weights > 0, weights, np.nan)
-    yield "rmse", np.sqrt(squares / total)
-    yield "mae", absolute / total
-    yield "bias", errors / total
-
-
-def correlations(sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield "anomaly_correlation" by channel, if the sums have those of anomalies; NaN where one of these is 0."""
+def correlations(sums: np.ndarray) -> Figures:
+    """Return "anomaly_correlation" by channel, if the sums have those of anomalies; NaN where one of these is 0."""
     if len(sums) < 12:
-        return
+        return {}
     weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]
     f, a = f / count, a / count
     together = wfa - f * wa - a * wf + f * a * weights
     product = (wff - 2 * f * wf + f * f * weights) * (waa - 2 * a * wa + a * a * weights)
-    yield "anomaly_correlation", together / np.sqrt(np.where(product > 0, product, np.nan))
+    return {"anomaly_correlation": together / np.sqrt(np.where(product > 0, product, np.nan))}

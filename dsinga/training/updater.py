@@ -110,10 +110,10 @@ def _create(conf: UpdaterConf) -> Updater:
     if conf.clip_global_norm and (conf.clip_norm or conf.clip_high > conf.clip_low):
         text = "clips twice: give clip_global_norm, or clip_norm, clip_low and clip_high, also in param_settings"
         raise conf.error(text, "clip_global_norm")
-    if conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
-        for name in ("momentum", "momentum_conf"):
-            if getattr(conf, name):
-                raise conf.error(f"{conf.type.name} has no momentum; leave {name} out", name)
+    has_momentum = conf.type in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater)
+    for name in () if has_momentum else ("momentum", "momentum_conf"):
+        if getattr(conf, name) and not (name == "momentum" and conf.type.name in IGNORE_MOMENTUM):
+            raise conf.error(f"{conf.type.name} has no momentum; leave {name} out", name)
     if conf.momentum_conf and conf.momentum:
         raise conf.error("gives momentum and momentum_conf; leave one out", "momentum")
     cls = resolve(conf)
@@ -132,6 +132,9 @@ def _create(conf: UpdaterConf) -> Updater:
             raise conf.error(f"{cls.__name__}.__init__ must begin with super().__init__(conf)", "user_type")
         updater.update(0, value := np.ones(3, np.float32), np.ones(3, np.float32), updater.initial_state(value))
     return updater
+
+
+IGNORE_MOMENTUM = ("kAdaGrad", "kRMSProp", "kAdaDelta", "kAdam", "kAdamMax")  # so that SINGA's jobs stay as they are
 
 
 def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga.layers import Layer
 from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metric_state import ArraySum
 from dsinga.ops import BACKENDS
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
@@ -60,8 +61,10 @@ def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None
 
 
 def test_a_layer_in_front_of_the_name_stays() -> None:
-    assert figures({"a/rmse:squares": (8.0, 2), "loss": (6.0, 3), "empty": (0.0, 0)}) == {"a/rmse": 2.0, "loss": 2.0}
-    assert figures({"rmse:squares": (0.0, 0)}) == {}
+    sums = ArraySum(np.array([2.0, 2.0, 0.0, 8.0, 4.0]))
+    found = figures({"a/errors:sums": (sums, 2), "loss": (6.0, 3), "empty": (0.0, 0)})
+    assert found == {"a/rmse": 2.0, "a/mae": 2.0, "loss": 2.0}
+    assert figures({"errors:sums": (ArraySum(np.zeros(5)), 0)}) == {}
 
 
 JOB = """

@@ -30,7 +30,8 @@ def ops() -> Any:
 
 def updater_of(kind: UpdaterType, **more: Any) -> Updater:
     rate, rho = LRGenConf(type="kInverse", base_lr=0.1, inverse_conf={"gamma": 0.5, "pow": 1}), RMSPropConf(rho=0.9)
-    return create_updater(UpdaterConf(type=kind, rmsprop_conf=rho, learning_rate=rate, momentum=0.9, **more))
+    momentum = 0.9 if kind in (UpdaterType.kSGD, UpdaterType.kNesterov) else 0.0
+    return create_updater(UpdaterConf(type=kind, rmsprop_conf=rho, learning_rate=rate, momentum=momentum, **more))
 
 
 class Params:

@@ -39,6 +39,9 @@ def make_updater(kind, **more):
 
 
 def conf_of(kind, **more):
+    """Return a configuration; ``momentum`` is left out for updaters that refuse it."""
+    if kind in ("kAdamW", "kLion", "kLamb", "kMuon"):
+        more.pop("momentum", None)
     return UpdaterConf(**{"type": kind, "learning_rate": RATE, **OPTIONS.get(kind, {}), **more})
 
 
