@@ -92,22 +92,22 @@ def predict_lazily(
     leads: int | None = None,
     data_root: str | None = None,
 ) -> Any:
-    """Return the output of ``layer`` for a dask array or an xarray Dataset, which is computed when it is asked for.
+    """Return the output of ``layer`` for a dask array or an xarray Dataset, computed when it is asked for.
 
     For a dask array ``x`` of records it is a dask array; Dask computes it chunk by chunk wherever it computes, in
     bounded memory. Numbers that are not finite are not refused: their records give what the net computes from them.
 
-    For a Dataset or DataArray ``x`` it is a Dataset of the targets of the windows that the job was trained from, see
-    :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions, coordinates and
-    attributes. Tiles follow from the net and the size of the field, so that the numbers have the same bits however
-    ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With ``leads``
-    predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time that are
-    not predicted are read at the later times, static fields are the same, and coordinates go on.
+    For a Dataset or DataArray ``x``, or the path of one, it is a Dataset of the targets of the windows that the job was
+    trained from, see :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions,
+    coordinates and attributes. Tiles follow from the net and the size of the field, so that the numbers have the same
+    bits however ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With
+    ``leads`` predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time
+    that are not predicted are read at the later times, static fields are the same, and coordinates go on.
 
     Other arguments are those of :func:`predict`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
-    if is_a(x, "xarray", "Dataset", "DataArray"):
+    if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
         from dsinga.cluster.inference.field_prediction import predict_dataset
 
         job = job_with_data(job, None, job_phase, data_root)

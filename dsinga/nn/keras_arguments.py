@@ -56,6 +56,7 @@ ARGUMENTS = {
     "unit_forget_bias": "the bias of the forget gate begins with 0; give param=[nn.Param(init=...), ...] for others",
     "go_backwards": "use nn.Bidirectional",
     "stateful": "use carry=True",
+    "ConvLSTM2D.stateful": "each record begins with a state of zeros; give records more steps",
     "merge_mode": "the features of both directions are joined",
     "epsilon": "it is 1e-5",
     "center": "the layer always has a bias",

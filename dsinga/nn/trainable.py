@@ -290,11 +290,12 @@ class Trainable(ModelParams):
     ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
-        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, the
-        output of a model that was trained from windows of one is a lazy Dataset of their targets, which Dask computes,
-        for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
+        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, or the
+        path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
+        computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
-        if is_a(x, "xarray", "Dataset", "DataArray") and self.is_of_windows():
+        is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
+        if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")

@@ -165,13 +165,15 @@ def test_statistics_at_each_point_are_fields() -> None:
     part = windows(data.isel(lat=slice(0, 4)))
     with pytest.raises(UserError, match="statistics of 'z' have 6 points along 'lat', but the windows' data 4"):
         found.of_inputs(part)
+    with pytest.raises(UserError, match="statistics of 'z' are at other coordinates of 'lat' than the windows' data"):
+        found.of_inputs(windows(data.isel(lat=slice(None, None, -1))))
 
 
 def test_a_constant_variable_is_refused() -> None:
     data = fields()
     data["t"][:, 2, 3] = 4.0
     found = field_statistics(data, "time")
-    with pytest.raises(UserError, match=r"'t' is constant at lat=2.0, lon=3.0, so it cannot be divided by its std"):
+    with pytest.raises(UserError, match=r"'t' is constant at lat=2, lon=3, so it cannot be divided by its std"):
         found.of_inputs(windows(data))
 
 

@@ -62,7 +62,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
             {"coordinates": "time"},
             r"the coordinate 'time' of the channel 'time' is not numbers; of dates there are sin",
         ),
-        ({"static": "ice"}, "the static variable 'ice' has the dimension 'time'; name it in inputs"),
+        ({"static": "ice"}, "the static variable 'ice' has the dimension 'time'; name it in inputs, or take it once"),
         ({"max_nan": 0.2}, r"max_nan=0.2 keeps windows that have NaN; ask for a mask, too \(mask=True\), or give max_"),
         ({"max_nan": 2.0}, "max_nan is a share of NaN from 0 to less than 1, not 2.0"),
         ({"weights": "time"}, "the coordinate 'time' of the channel 'time' is not numbers"),
@@ -71,6 +71,10 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
             "no point of 'time' lies within 2001 to None; it has 2000-01-01 to 2000-",
         ),
         ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
+        ({"lead": {"time": "6h"}}, "lead of 'time' is a whole number of points of the data, not '6h'"),
+        ({"input_dims": ["time"]}, r"input_dims has a number of points for each dimension, such as .*, not \['time'\]"),
+        ({"context": {"time": 1.5}}, "context of 'time' is a whole number of points of the data, not 1.5"),
+        ({"lead": {"time": 1}, "targets": None}, "lead says where targets lie, but no targets are named"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], fault: str) -> None:
@@ -103,11 +107,28 @@ def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
         UserError, match=r"out of an xarray Dataset or DataArray, or the path of one, not a ndarray; name"
     ):
         dsinga.windows(np.zeros((3, 4)), input_dims={"time": 1})
+    with pytest.raises(UserError, match=r"not a list; open several files as one Dataset: xarray.open_mfdataset"):
+        dsinga.windows(["a.nc", "b.nc"], input_dims={"time": 1})
+    tree = xr.DataTree.from_dict({"/sea": dataset()})
+    with pytest.raises(UserError, match=r"not a DataTree; give a node of it: tree\['GROUP'\].to_dataset\(\)"):
+        dsinga.windows(tree, input_dims={"time": 1})
+    dataset().to_zarr(tmp_path / "x.zarr", group="sea", zarr_format=2)
+    with pytest.raises(UserError, match=r"x.zarr has no variables at its root; where they are in a group"):
+        dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+    assert len(dsinga.windows(tmp_path / "x.zarr" / "sea", input_dims={"time": 1})) == 12
     with pytest.raises(UserError, match=r"x.nc cannot be opened as a Dataset \(FileNotFoundError"):
         dsinga.windows(tmp_path / "x.nc", input_dims={"time": 1})
     text = dataset(name=("time", np.array(["a"] * 12)))
     with pytest.raises(UserError, match="variable 'name': records must be numbers, not strings"):
         dsinga.windows(text, inputs="name", input_dims={"time": 1})
+
+
+def test_a_periodic_longitude_that_is_no_circle_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    dsinga.windows(dataset(), input_dims=WHOLE, edges={"lon": "periodic"})
+    assert not caplog.text
+    dsinga.windows(dataset().isel(lon=slice(4)), input_dims=WHOLE, edges={"lon": "periodic"})
+    assert "'lon' is periodic, but its 4 points from 0 to 135 with a step of 45 are not once round" in caplog.text
 
 
 def test_a_split_that_leaves_nothing_is_refused() -> None:

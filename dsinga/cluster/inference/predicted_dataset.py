@@ -69,7 +69,8 @@ def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ah
     later = continued(coordinate, (points[:, None] + ahead).reshape(-1), step)
     valid = later.values.reshape(len(points), len(ahead))
     differences = valid - continued(coordinate, points, step).values[:, None]
-    leads = differences[0] if (differences == differences[0]).all() and differences.dtype.kind != "O" else ahead
+    leads = differences[0] if (differences == differences[0]).all() else ahead
+    leads = leads.astype("timedelta64[us]").astype("timedelta64[ns]") if leads.dtype.kind == "O" else leads  # of cftime
     return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
 
 

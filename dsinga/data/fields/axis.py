@@ -11,6 +11,8 @@ import numpy as np
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.errors import UserError
 
+LONGITUDES = ("lon", "longitude")
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -175,6 +177,24 @@ def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> lis
                 f"points of {name!r} lie {hours.min():g} to {hours.max():g} h apart (the longest after "
                 f"{label_text(dates[place])}), and windows count points; where that matters, fill the gaps: "
                 f"ds.resample or ds.reindex"
+            )
+    return sentences
+
+
+def period_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each periodic dimension of longitudes in degrees that are not once round a circle."""
+    sentences = []
+    for name, axis in axes.items():
+        is_longitude = name in labels and str(labels[name].attrs.get("units", "")).startswith("degree")
+        if axis.edge != "periodic" or not (is_longitude or name in labels and name in LONGITUDES) or axis.length < 2:
+            continue
+        first, last = float(labels[name].values[0]), float(labels[name].values[-1])
+        step = abs(last - first) / (axis.length - 1)
+        if abs(step * axis.length - 360) > step / 2:
+            sentences.append(
+                f"{name!r} is periodic, but its {axis.length} points from {first:g} to {last:g} with a step of {step:g} are "
+                "not once round 360 degrees; leave out a point that is there twice, or give other edges to a part "
+                "of a circle"
             )
     return sentences
 

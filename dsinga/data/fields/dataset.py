@@ -22,6 +22,8 @@ from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 from dsinga.registry import listed, nearest
 
+OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
+
 
 def open_dataset(source: Any) -> tuple[Any, str | None]:
     """Return the Dataset that ``source`` is, or is the path or URL of, and that path.
@@ -33,9 +35,14 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
     if is_data_array(source):
         return source.to_dataset(name=str(source.name or "x")), None
     if not isinstance(source, (str, os.PathLike)):
+        remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
+        if isinstance(source, (list, tuple)):
+            remedy = OPEN_SEVERAL
+        elif is_a(source, "xarray", "DataTree"):
+            remedy = "give a node of it: tree['GROUP'].to_dataset()"
         raise UserError(
             f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
-            "; name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
+            f"; {remedy}"
         )
     try:
         import xarray
@@ -48,11 +55,19 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
                 store = zarr_store(path, read_only=True) if is_url(path) else path  # which tries again after faults
-                return xarray.open_zarr(store, chunks=None), path
-        return xarray.open_dataset(path), path
+                opened = xarray.open_zarr(store, chunks=None)
+        else:
+            opened = xarray.open_dataset(path)
     except Exception as error:  # of any engine: any class
         fault = redact(f"{type(error).__name__}: {error}", path)
-        raise UserError(f"{path} cannot be opened as a Dataset ({fault})") from redacted_cause(error, path)
+        remedy = f"; {OPEN_SEVERAL}" if "*" in path else ""
+        raise UserError(f"{path} cannot be opened as a Dataset ({fault}){remedy}") from redacted_cause(error, path)
+    if not opened.data_vars:
+        raise UserError(
+            f"{redact(path)} has no variables at its root; where they are in a group, give that: the path of the group "
+            "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
+        )
+    return opened, path
 
 
 def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
@@ -96,7 +111,10 @@ def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
     for name in definition.static:
         times = [dim for dim in dataset[name].dims if dim in definition.lead or dim == "time"]
         if times:
-            raise UserError(f"the static variable {name!r} has the dimension {times[0]!r}; name it in inputs")
+            raise UserError(
+                f"the static variable {name!r} has the dimension {times[0]!r}; name it in inputs, or take it once: "
+                f"ds.assign({name}=ds[{name!r}].isel({times[0]}=0, drop=True))"
+            )
 
 
 def _listed(dims: Iterable[Any]) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.registry import nearest
@@ -14,6 +17,7 @@ EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps
 SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, and reads the next
 
+T = TypeVar("T")
 Label = str | float  # of a coordinate: a number, or a date as text
 
 
@@ -153,7 +157,7 @@ def define_windows(
     memory: int = DEFAULT_MEMORY,
 ) -> WindowDefinition:
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
-    dims = {str(dim): int(size) for dim, size in input_dims.items()}
+    dims = _by_dim("input_dims", input_dims, _points)
     if isinstance(edges, str):
         edges = dict.fromkeys(dims, edges)
     if fill is not None and not isinstance(fill, Mapping):
@@ -162,9 +166,9 @@ def define_windows(
         inputs=_names(inputs),
         targets=_names(targets),
         input_dims=dims,
-        input_overlap={dim: int(points) for dim, points in (input_overlap or {}).items()},
-        context={dim: _pair(dim, points) for dim, points in (context or {}).items()},
-        lead={dim: int(points) for dim, points in (lead or {}).items()},
+        input_overlap=_by_dim("input_overlap", input_overlap, _points),
+        context=_by_dim("context", context, _pair),
+        lead=_by_dim("lead", lead, _points),
         channels=None if channels is None else _names(channels),
         static=_names(static),
         coordinates=_names(coordinates),
@@ -182,13 +186,28 @@ def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:
     return () if names is None else (names,) if isinstance(names, str) else tuple(str(name) for name in names)
 
 
-def _pair(dim: str, points: int | Sequence[int]) -> tuple[int, int]:
+def _by_dim(what: str, given: Any, convert: Callable[[str, str, Any], T]) -> dict[str, T]:
+    """Return a setting by dimension, each value converted by ``convert(what, dim, value)``."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"{what} has a number of points for each dimension, such as {{'time': 1}}, not {given!r}")
+    return {str(dim): convert(what, str(dim), value) for dim, value in (given or {}).items()}
+
+
+def _points(what: str, dim: str, value: Any) -> int:
+    """Return a number of points; raise UserError for anything else, such as a span of time."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{what} of {dim!r} is a whole number of points of the data, not {value!r}") from None
+
+
+def _pair(what: str, dim: str, points: Any) -> tuple[int, int]:
     """Return the context before and after a window; a single number stands for both."""
-    if isinstance(points, Sequence):
-        if len(points) != 2:
-            raise UserError(f"context of {dim!r} is a number of points, or a pair (before, after), not {points!r}")
-        return int(points[0]), int(points[1])
-    return int(points), int(points)
+    if not isinstance(points, (Sequence, np.ndarray)) or isinstance(points, str):
+        points = (points, points)
+    if len(points) != 2:
+        raise UserError(f"context of {dim!r} is a number of points, or a pair (before, after), not {points!r}")
+    return _points(what, dim, points[0]), _points(what, dim, points[1])
 
 
 def _ends(dim: str, ends: Sequence[Any]) -> tuple[Label | None, Label | None]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.column import PointRanges
-from dsinga.data.fields.axis import left_out_sentences, uneven_sentences
+from dsinga.data.fields.axis import left_out_sentences, period_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
@@ -79,7 +79,8 @@ class FieldWindows(RecordSource):
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        advice = [*chunk_sentences(self._grid), *uneven_sentences(self.layout.axes, self.layout.coordinates)]
+        axes, labels = self.layout.axes, self.layout.coordinates
+        advice = [*chunk_sentences(self._grid), *uneven_sentences(axes, labels), *period_sentences(axes, labels)]
         for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
 

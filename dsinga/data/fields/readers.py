@@ -119,7 +119,8 @@ class CoordinateReader(VariableReader):
             numbers = turns * (2 * np.pi) if self._function else turns
         else:
             numbers = values.astype(np.float64)
-            numbers = np.deg2rad(numbers) if self._function else numbers
+            in_radians = str(self._variable.attrs.get("units", "")).startswith("rad")
+            numbers = np.deg2rad(numbers) if self._function and not in_radians else numbers
         if self._function:
             numbers = np.sin(numbers) if self._function == "sin" else np.cos(numbers)
         return as_float32(numbers, self.name)
@@ -144,8 +145,9 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
 def coordinate_reader(dataset: Any, expression: str, time: str | None) -> CoordinateReader:
     """Return the reader of a channel such as "cos(latitude)", "latitude" or "sin(day of year)".
 
-    Sine and cosine take a coordinate in degrees; those of "day of year" and "hour of day" have one turn in a year (365
-    or 366 days) or a day; without them it is a share of it. ``time`` is the dimension of time.
+    Sine and cosine take a coordinate in degrees, or in radians where its units are these; those of "day of year" and
+    "hour of day" have one turn in a year (365 or 366 days) or a day; without them it is a share of it. ``time`` is the
+    dimension of time.
 
     Raises:
         UserError: there is no such coordinate, or it has no numbers.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
@@ -91,6 +92,12 @@ class FieldStatistics:
                     f"the statistics of {part.name!r} have {mean.sizes[dim]} points along {dim!r}, but the windows' "
                     f"data {axis.length}; take the statistics of the same fields, or over {dim!r}, too"
                 )
+            labels = windows.layout.coordinates.get(dim)
+            if labels is not None and dim in mean.coords and not np.array_equal(labels.values, mean[dim].values):
+                raise UserError(
+                    f"the statistics of {part.name!r} are at other coordinates of {dim!r} than the windows' data, or "
+                    f"in another order; select theirs: statistics of ds.sel({dim}=windows.dataset[{dim!r}])"
+                )
             if dim in part.space and axis.input_size != axis.length:
                 raise UserError(
                     f"the statistics of {part.name!r} have a number for each point along {dim!r}, but windows have "
@@ -116,8 +123,8 @@ def _place(constant: Any) -> str:
     return f" at {', '.join(words)}"
 
 
-def _label(array: Any, dim: str, at: int) -> Any:
-    return array[dim].values[at] if dim in array.coords else at
+def _label(array: Any, dim: str, at: int) -> str:
+    return label_text(array[dim].values[at]) if dim in array.coords else str(at)
 
 
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:

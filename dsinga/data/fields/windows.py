@@ -9,6 +9,7 @@ from typing import Any
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.definition import DEFAULT_MEMORY, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.errors import UserError
 
 
 def windows(
@@ -76,6 +77,8 @@ def windows(
         inputs = [
             str(name) for name in opened.data_vars if name not in ([static] if isinstance(static, str) else static)
         ]
+    if lead and not targets:
+        raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
     definition = define_windows(
         inputs=inputs,
         input_dims=input_dims,
