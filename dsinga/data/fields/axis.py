@@ -192,9 +192,9 @@ def period_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> lis
         step = abs(last - first) / (axis.length - 1)
         if abs(step * axis.length - 360) > step / 2:
             sentences.append(
-                f"{name!r} is periodic, but its {axis.length} points from {first:g} to {last:g} with a step of {step:g} are "
-                "not once round 360 degrees; leave out a point that is there twice, or give other edges to a part "
-                "of a circle"
+                f"{name!r} is periodic, but its {axis.length} points from {first:g} to {last:g} with "
+                f"a step of {step:g} are not once round 360 degrees; leave out a point that is there twice, or give "
+                "other edges to a part of a circle"
             )
     return sentences
 
