@@ -1,7 +1,7 @@
 """The programs of the workers without partitioning the net: quick enough for a search, and for hundreds of workers.
 
 A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
-number. Here a feature that all workers send to all is one operation, and halos of nets cut by space are left out;
+number. Here a feature that all workers send to all is one operation, and so are the halos of a feature cut by space;
 everything else is as in :mod:`dsinga.planner.exact_program`.
 """
 

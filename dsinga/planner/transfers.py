@@ -10,10 +10,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsinga.job import LayerType
+from dsinga.layers.base import Layer
 from dsinga.layers.declarations import Connection
+from dsinga.layers.reach import FILL
 from dsinga.net import NeuralNet
 from dsinga.net.bridges import features_rounded, gradients_rounded, is_bf16_image, rounds_source
-from dsinga.net.cut import WHOLE_LAYER, LayerCut
+from dsinga.net.cut import WHOLE_LAYER, LayerCut, cut_regions
+from dsinga.net.region_redistribution import space_sharding
+from dsinga.ops.types import Shape
 
 
 class FeatureTransfer(NamedTuple):
@@ -50,7 +54,7 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
 def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
     """Return the transfers of a net, one for all layers that need a feature in the same cut.
 
-    Labels are left out: they are one number a row.
+    Labels are left out: they are one number a row, or cut like the layers that take them.
     """
     transfers: dict[tuple, FeatureTransfer] = {}
     rounded, gradients = features_rounded(net.nodes), gradients_rounded(net.nodes, net.stages)
@@ -61,11 +65,16 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
         for index, (edge, gradient) in enumerate(zip(stage.edges, stage.needs, strict=True)):
             source = net.nodes[edge.node].layer
             dim, holders = cuts[source.name].dim, locations(cuts[source.name], workers)
-            if edge.labels or (dim == needed_dim and (dim != WHOLE_LAYER or set(targets) <= set(holders))):
+            if edge.labels:
                 continue
             part = 0 if source.conf.type is LayerType.kSplit else edge.part
-            key = (edge.node, part, needed_dim, targets)
+            key: tuple = (edge.node, part, needed_dim, targets)
             shape = source.part_shapes[part] if source.part_shapes else source.shape
+            halo = 0
+            if dim == needed_dim and (dim != WHOLE_LAYER or set(targets) <= set(holders)):
+                if not (halo := halo_numbers(node.layer, index, cut, shape, workers)):
+                    continue
+                key = (*key, halo)
             bf16_gradient = gradients[edge.node]
             rounds = rounds_source(node.layer, index, rounded[position]) or is_bf16_image(shape, bf16_gradient)
             if key in transfers:
@@ -75,10 +84,25 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
                 )
                 continue
             whole = needed_dim == WHOLE_LAYER
-            numbers = math.prod(shape) // len(holders) // (1 if whole else len(targets))
-            name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"
-            sums_gradients = whole and len(targets) > 1
+            numbers = halo or math.prod(shape) // len(holders) // (1 if whole else len(targets))
+            name = f"{source.name}.{part}:{needed_dim}@{targets[0]}" + (f" halo {halo}" if halo else "")
+            sums_gradients = bool(halo) or (whole and len(targets) > 1)
             transfers[key] = FeatureTransfer(
                 name, edge.node, position, holders, targets, numbers, sums_gradients, gradient, rounds, bf16_gradient
             )
     return list(transfers.values())
+
+
+def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers: int) -> int:
+    """Return the numbers of a source that a part of a layer cut by space needs of others, for each other worker.
+
+    The part is the one that needs most. It gets them from its neighbours; their sum is what counts here.
+    """
+    if not cut.grid or not layer.takes_points(source):
+        return 0
+    target, last = space_sharding(layer, cut, shape), cut.dim + len(cut.grid)
+    missing = [0]
+    for needs, region in zip(target.needs, cut_regions(shape, cut.dim, cut.grid), strict=False):
+        points = [sum(run.length for run in runs if run.start != FILL) for runs in needs]
+        missing.append(math.prod([*shape[: cut.dim], *points, *shape[last:]]) - math.prod(region.part(shape)))
+    return -(-max(missing) // (workers - 1))

@@ -12,8 +12,10 @@ from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net.cut import SPACE
+from dsinga.planner.approximate_program import NetParts, WorkerShare
 from dsinga.planner.choice import named_strategies
 from dsinga.planner.strategies import describe_cuts
+from dsinga.planner.transfers import find_transfers
 from dsinga.worker.nets import build_net
 
 
@@ -47,13 +49,13 @@ def test_a_net_with_classes_as_targets_is_not() -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_many_workers_are_priced_without_cutting_the_net(workers: int) -> None:
-    from dsinga.planner.approximate_program import NetParts, WorkerShare
-
     job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1))
     net = build_net(job, Phase.kTrain)
     cuts = named_strategies(net, workers)["space"]
     shares = [WorkerShare(NetParts(net, workers), cuts, worker) for worker in range(workers)]
     assert sum(share.works[1].layer.shape[2] for share in shares) == 8
+    halos = [transfer.numbers * (workers - 1) for transfer in find_transfers(net, cuts, workers)]
+    assert halos == [4 * 2 * 8 * (workers - 1)], "rows, channels, a row of points of each neighbour"
 
 
 def test_a_batch_of_one_field_is_cut_by_space() -> None:
