@@ -57,7 +57,8 @@ class FieldSoftmaxLoss(PointClasses):
             grads[0] = ctx.ops.point_softmax_loss_grad(output.feature, classes, weights, factor)
         if any(needs[WEIGHTS:]):
             xp, p = ctx.ops.xp, self.by_class(output.feature)
-            losses = -xp.log(xp.maximum(xp.take_along_axis(p, classes[:, None], 1)[:, 0], FLT_MIN))
+            of_labels = p[xp.arange(len(p))[:, None], classes, xp.arange(self.points)]
+            losses = -xp.log(xp.maximum(of_labels, FLT_MIN))
             if labels.weights is not None:
                 losses = losses * ctx.ops.asarray(labels.weights)
             grads[WEIGHTS] = gradient_of_weights(losses.sum(axis=1, dtype=np.float64), factor, sources[WEIGHTS])
