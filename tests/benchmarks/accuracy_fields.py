@@ -3,9 +3,13 @@
     python -m tests.benchmarks.accuracy_fields [era5-1] [era5-4] [ersst]
 
 dsinga and PyTorch train in turn, each in a process of its own on the same core with one thread: the same net, the same
-initial params, the same windows in the same order, Adam with the same settings. Prints the largest relative difference
-of the losses of the first 50 steps, the error of forecasts of the windows held out, weighted by the cosine of latitude,
-and the median milliseconds of an iteration.
+initial params, the same windows in the same order, Adam with the same settings. Prints the error of forecasts of the
+windows held out, weighted by the cosine of latitude, and the median milliseconds of an iteration.
+
+A second table has the largest relative differences of the losses of the first 50 steps. Both frameworks also train in
+float64, where the losses are the same. How far float32 is from float64 is rounding; float64 training whose params alone
+are rounded to float32 after each step shows how much of it no float32 training can avoid. ``--curves`` leaves out the
+first table and trains 50 steps only.
 
 era5-1, era5-4: the temperature over the United Kingdom six hours ahead, from one field or from those of four hours; the
 last week is held out. ersst: the departure of the sea-surface temperature of the next month from the climatology of the
@@ -19,7 +23,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +34,10 @@ import xarray as xr
 import dsinga
 from dsinga import models, nn
 from dsinga.data.fields.field_windows import FieldWindows
-from dsinga.job import Phase
+from dsinga.job import Job, Phase
 from dsinga.worker.batch_reader import open_batch_reader
 from tests.benchmarks.turns import take_turn
+from tests.support.float64_training import largest_difference, round_to_float32, train_in_float64
 
 MODULE = "tests.benchmarks.accuracy_fields"
 RAW = Path(os.environ.get("DSINGA_DATA", Path(__file__).resolve().parents[3] / "shared/data")) / "climate"
@@ -142,72 +147,115 @@ def ersst() -> Case:
 CASES: dict[str, Callable[[], Case]] = {"era5-1": lambda: era5(1), "era5-4": lambda: era5(4), "ersst": ersst}
 
 
-def steps_of(case: Case) -> int:
-    """Return the number of steps of training."""
-    return case.epochs * len(case.train) // case.batchsize
+def job_of(case: Case, steps: int = 0) -> Job:
+    """Return the job of training for so many steps, by default for all epochs."""
+    steps = steps or case.epochs * len(case.train) // case.batchsize
+    return case.model().job(case.train, batch_size=case.batchsize, train_steps=steps)
 
 
-def ours(case: Case) -> dict[str, Any]:
+def batches(case: Case, job: Job) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the batches of training, records and targets."""
+    sampler = open_batch_reader(job, Phase.kTrain, 1, []).sampler
+    for step in range(job.train_steps):
+        x, y = case.train.read(sampler.rows(step))
+        assert y is not None
+        yield x, y
+
+
+def ours(case: Case, steps: int) -> dict[str, Any]:
     """Return the losses of all steps, the error, and the milliseconds of an iteration of dsinga."""
-    model, steps = case.model(), steps_of(case)
+    model, steps = case.model(), job_of(case, steps).train_steps
     history = model.fit(
         case.train, batch_size=case.batchsize, train_steps=steps, disp_freq=1, cluster=None, progress=False
     )
     rows = [row for row in history if row["phase"] == "train"]
-    seconds = (rows[-1]["time"] - rows[COMPARED]["time"]) / (len(rows) - 1 - COMPARED)
+    first = min(COMPARED, steps // 2)
+    seconds = (rows[-1]["time"] - rows[first]["time"]) / (len(rows) - 1 - first)
     error = case.error(np.asarray(model.predict(case.test)))
     return {"losses": [row["loss"] for row in rows], "error": error, "ms": 1e3 * seconds}
 
 
-def theirs(case: Case) -> dict[str, Any]:
+def theirs(case: Case, steps: int, precision: str = "float32") -> dict[str, Any]:
     """Return the same figures of PyTorch."""
     import torch
 
     from tests.support.torch_fields import Peer
 
     torch.set_num_threads(1)
-    steps = steps_of(case)
-    job = case.model().job(case.train, batch_size=case.batchsize, train_steps=steps)
+    dtype = getattr(torch, precision)
+    job = job_of(case, steps)
     params = nn.LocalNet(job).initial_params()
-    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
+    tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in params.items()}
     peer = Peer(tensors, case.padding, "none")
-    adam = torch.optim.Adam(tensors.values(), lr=1e-3, fused=True)
-    sampler = open_batch_reader(job, Phase.kTrain, 1, []).sampler
+    adam = torch.optim.Adam(tensors.values(), lr=1e-3, eps=job.updater.delta, fused=True)  # its own default is 1e-8
     losses, seconds = [], []
-    for step in range(steps):
-        began = time.perf_counter()
-        x, y = (torch.tensor(array) for array in case.train.read(sampler.rows(step)))
+    began = time.perf_counter()
+    for batch in batches(case, job):
+        x, y = (torch.tensor(array, dtype=dtype) for array in batch)
         adam.zero_grad(set_to_none=True)
         loss = torch.where(torch.isfinite(y), peer.field_resnet(x, BLOCKS) - y, 0).square().mean()
         loss.backward()
         adam.step()
         losses.append(float(loss.detach()))
         seconds.append(time.perf_counter() - began)
+        began = time.perf_counter()
     with torch.no_grad():
-        records = torch.tensor(case.test.read(np.arange(len(case.test)))[0])
+        records = torch.tensor(case.test.read(np.arange(len(case.test)))[0], dtype=dtype)
         error = case.error(peer.field_resnet(records, BLOCKS).numpy())
     return {"losses": losses, "error": error, "ms": 1e3 * statistics.median(seconds)}
 
 
+def in_float64(case: Case, rounds_params: bool = False) -> dict[str, Any]:
+    """Return the first losses of dsinga in float64; ``rounds_params`` to float32 after each step."""
+    job = job_of(case, COMPARED)
+    losses = []
+    for loss, params in train_in_float64(job, nn.LocalNet(job).initial_params(), batches(case, job)):
+        losses.append(loss)
+        if rounds_params:
+            round_to_float32(params)
+    return {"losses": losses}
+
+
+TURNS: dict[str, Callable[[Case, int], dict[str, Any]]] = {
+    "dsinga": ours,
+    "pytorch": theirs,
+    "dsinga float64": lambda case, _: in_float64(case),
+    "pytorch float64": lambda case, _: theirs(case, COMPARED, "float64"),
+    "rounded params": lambda case, _: in_float64(case, rounds_params=True),
+}
+
+
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
-@click.option("--turn", type=click.Choice(["dsinga", "pytorch"]), hidden=True)
-def main(names: tuple[str, ...], turn: str | None) -> None:
-    """Print a row for each case."""
+@click.option("--curves", is_flag=True, help="Only the losses of the first steps.")
+@click.option("--turn", type=click.Choice(list(TURNS)), hidden=True)
+def main(names: tuple[str, ...], curves: bool, turn: str | None) -> None:
+    """Print a row for each case in both tables."""
     if turn:
-        print(json.dumps((ours if turn == "dsinga" else theirs)(CASES[names[0]]())))
+        print(json.dumps(TURNS[turn](CASES[names[0]](), COMPARED if curves else 0)))
         return
-    print(
-        "| case | error: dsinga | PyTorch | simple forecasts | first losses differ by | ms: dsinga | PyTorch | ratio |"
-    )
-    print("|" + " --- |" * 8)
+    errors, differences = [], []
     for name in names or CASES:
-        first, second = (take_turn(MODULE, "--turn", framework, name) for framework in ("dsinga", "pytorch"))
-        pairs = list(zip(first["losses"], second["losses"], strict=True))[:COMPARED]
-        difference = max(abs(mine - other) / other for mine, other in pairs)
+        arguments = [name, *(["--curves"] if curves else [])]
+        runs = {what: take_turn(MODULE, "--turn", what, *arguments) for what in TURNS}
+        first, second = runs["dsinga"], runs["pytorch"]
         simple = ", ".join(f"{what} {error:.3f}" for what, error in CASES[name]().simple.items())
-        figures = f"{first['error']:.3f} | {second['error']:.3f} | {simple} | {difference:.1e}"
-        print(f"| {name} | {figures} | {first['ms']:.1f} | {second['ms']:.1f} | {first['ms'] / second['ms']:.2f} |")
+        times = f"{first['ms']:.1f} | {second['ms']:.1f} | {first['ms'] / second['ms']:.2f}"
+        errors.append(f"| {name} | {first['error']:.3f} | {second['error']:.3f} | {simple} | {times} |")
+        differences.append(f"| {name} | {' | '.join(compared(runs))} |")
+    if not curves:
+        header = "| case | error: dsinga | PyTorch | simple forecasts | ms: dsinga | PyTorch | ratio |"
+        print(header, "|" + " --- |" * 7, *errors, "", sep="\n")
+    columns = "dsinga and PyTorch | both in float64 | dsinga and float64 | PyTorch and float64 | params rounded"
+    print(f"| first {COMPARED} losses | {columns} |", "|" + " --- |" * 6, *differences, sep="\n")
+
+
+def compared(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the largest differences of the first losses, in the order of the columns."""
+    first = {what: run["losses"][:COMPARED] for what, run in runs.items()}
+    pairs = [("dsinga", "pytorch"), ("dsinga float64", "pytorch float64")]
+    pairs += [(what, "pytorch float64") for what in ("dsinga", "pytorch", "rounded params")]
+    return [f"{largest_difference(first[what], first[other]):.1e}" for what, other in pairs]
 
 
 if __name__ == "__main__":

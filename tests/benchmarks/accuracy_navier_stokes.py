@@ -115,7 +115,7 @@ def theirs(path: str, budget: Budget) -> dict[str, Any]:
     params = nn.LocalNet(job).initial_params()
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
     peer = Peer(tensors, ("periodic", "periodic"), "group")
-    adam = torch.optim.Adam(tensors.values(), lr=RATE, fused=True)
+    adam = torch.optim.Adam(tensors.values(), lr=RATE, eps=job.updater.delta, fused=True)
     sampler = open_batch_reader(job, Phase.kTrain, 1, []).sampler
     losses, seconds = [], []
     for step in range(steps):
