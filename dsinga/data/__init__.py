@@ -12,7 +12,7 @@ from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.prefetch import Prefetch
 from dsinga.data.reading_store import make_blosc_lock
-from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources
+from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sampler import Sampler
 from dsinga.data.sources.open_records import DataSource, open_records
 from dsinga.data.sources.stores import open_labels, open_store, read_mean
@@ -50,6 +50,7 @@ __all__ = [
     "field_statistics",
     "import_records",
     "is_dataset",
+    "kept_bytes",
     "open_labels",
     "open_records",
     "open_store",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.chunk_cache import LIMIT_BYTES, MIXED_BLOCKS, ChunkCache
 from dsinga.data.column import Column, PointRanges
 from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
@@ -56,6 +56,7 @@ class RecordSource:
     """
 
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
+    cache_name = "records"  # of the cache of decoded blocks, which sources of one process share
     allows_nonfinite = False
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
@@ -113,6 +114,16 @@ class RecordSource:
     def label_bytes(self) -> int:
         """Bytes of the label of one record in memory, if it is a field; 0 for labels that are few numbers."""
         return self._labels.row_bytes if self._labels is not None and len(self._labels.shape) > 1 else 0
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of all records in memory, as they are decoded, with labels that are fields."""
+        return len(self) * (self.record_bytes + self.label_bytes)
+
+    @property
+    def cache_limit(self) -> int:
+        """Bytes of decoded records that a process keeps, at most, of all sources that share the cache."""
+        return max(LIMIT_BYTES, MIXED_BLOCKS * self._data.block_bytes)
 
     @property
     def has_labels(self) -> bool:
@@ -258,6 +269,19 @@ class RecordSource:
         if bad is not None:
             place = column.place(bad.position)
             raise nonfinite_error(f"{self.location}: {column.name!r}", bad.value, start + bad.row, place)
+
+
+def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:
+    """Return the bytes of decoded records that a process keeps, at most, in the caches that its sources share.
+
+    ``shares`` says how much of the points of each source's records the process reads.
+    """
+    decoded: dict[str, float] = {}
+    limits: dict[str, int] = {}
+    for source, share in shares:
+        decoded[source.cache_name] = decoded.get(source.cache_name, 0) + source.decoded_bytes * share
+        limits[source.cache_name] = max(limits.get(source.cache_name, 0), source.cache_limit)
+    return sum(min(int(size), limits[name]) for name, size in decoded.items())
 
 
 class AlgorithmRecords(RecordSource):

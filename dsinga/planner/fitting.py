@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from dsinga.data import kept_bytes
 from dsinga.errors import UserError
 from dsinga.job import Job, NetConf, Phase
 from dsinga.layers import RecordInfo
@@ -75,7 +76,7 @@ class NetVariants:
         conf: the net of the job.
         infos: the records of each input layer, as the job has them.
         record_bytes: the bytes of a record of each input layer, and of its label.
-        store_bytes: the bytes of all records.
+        kept_bytes: the bytes of decoded records that a process keeps, at most.
         slots: the number of arrays that the updater keeps for each param.
         bf16: whether the kernels have features in bfloat16.
     """
@@ -83,7 +84,7 @@ class NetVariants:
     conf: NetConf
     infos: Mapping[str, RecordInfo]
     record_bytes: Mapping[str, tuple[int, int]]
-    store_bytes: int
+    kept_bytes: int
     slots: int
     bf16: bool = False
 
@@ -91,8 +92,8 @@ class NetVariants:
     def of(cls, job: Job, reader: Any, slots: int, bf16: bool = False) -> NetVariants:
         """Return the variants of a job whose records ``reader``, a BatchReader, reads."""
         sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
-        total = sum(len(store) * sum(sizes[name]) for name, store in reader.stores.items())
-        return cls(job.neuralnet, dict(reader.infos), sizes, total, slots, bf16)
+        kept = kept_bytes((store, 1.0) for store in reader.stores.values())
+        return cls(job.neuralnet, dict(reader.infos), sizes, kept, slots, bf16)
 
     @property
     def batchsize(self) -> int:
@@ -114,7 +115,7 @@ class NetVariants:
         locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
         memories = (
             worker_memory(
-                local, self.slots, workers, self._batch_bytes(local), self.store_bytes, self.bf16, micro_batches
+                local, self.slots, workers, self._batch_bytes(local), self.kept_bytes, self.bf16, micro_batches
             )
             for local in locals_
         )

@@ -24,7 +24,6 @@ from dsinga.ops.buffers import LARGEST
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed
-CHUNK_CACHE = 128 << 20  # decoded chunks, see dsinga.data.chunk_cache
 
 
 class Memory(NamedTuple):
@@ -68,7 +67,7 @@ def worker_memory(
     slots: int,
     workers: int = 1,
     record_bytes: int = 0,
-    store_bytes: int = 0,
+    kept_bytes: int = 0,
     bf16: bool = False,
     micro_batches: int = 1,
 ) -> Memory:
@@ -80,7 +79,7 @@ def worker_memory(
         workers: the size of the group. One of several workers has its own copy of the values, beside its share of those
             that the servers keep.
         record_bytes: bytes of the worker's part of a batch, as stored; 0 where nothing is read.
-        store_bytes: bytes of all records of the store, of which some are cached.
+        kept_bytes: bytes of decoded records that are kept, at most.
         bf16: whether the kernels have features in bfloat16.
         micro_batches: the number of micro-batches of a batch; ``net`` and ``record_bytes`` are those of one of them.
     """
@@ -100,7 +99,7 @@ def worker_memory(
         state=slots * served,
         features=features,
         workspaces=most - features,
-        records=BATCHES * record_bytes + min(CHUNK_CACHE, store_bytes),
+        records=BATCHES * record_bytes + kept_bytes,
         handed_out=params,
     )
 

@@ -20,6 +20,7 @@ from dsinga.data import (
     RecordSource,
     Sampler,
     Windows,
+    kept_bytes,
     open_records,
     open_store,
     open_text,
@@ -136,15 +137,14 @@ class BatchReader:
         return records
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return the bytes that a worker with this net reads for a batch, and those that it would of all records."""
-        batch = every = 0
+        """Return the bytes that a worker with this net reads for a batch, and of the decoded records that it keeps."""
+        batch, shares = 0, []
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
-                store = self.stores[stage.layer.name]
-                sizes = store.record_bytes, store.label_bytes
-                batch += batch_bytes(stage, *sizes)
-                every += len(store) * _bytes_read(stage.layer, *sizes)
-        return batch, every
+                store, region = self.stores[stage.layer.name], stage.layer.region
+                batch += batch_bytes(stage, store.record_bytes, store.label_bytes)
+                shares.append((store, region.share if region else 1.0))
+        return batch, kept_bytes(shares)
 
 
 def batch_bytes(stage: Stage, record: int, label: int) -> int:

@@ -138,6 +138,6 @@ def test_params_and_state_are_shared_out_over_the_servers() -> None:
 def test_the_peak_is_at_the_update_or_when_params_are_handed_out() -> None:
     assert Memory(params=10, gradients=10, handed_out=10, fixed=5).peak == 35
     assert Memory(params=10, gradients=10, passing=10, handed_out=10, fixed=5).peak == 25
-    records = worker_memory(net_of(*NETS["resnet"]), 0, record_bytes=1 << 20, store_bytes=1 << 40).records
+    records = worker_memory(net_of(*NETS["resnet"]), 0, record_bytes=1 << 20, kept_bytes=128 << 20).records
     assert records == (5 << 20) + (128 << 20)
     assert Memory().peak == FIXED

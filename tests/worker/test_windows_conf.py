@@ -12,7 +12,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.data import FieldWindows, WindowDefinition, define_windows
+from dsinga.data import FieldWindows, WindowDefinition, define_windows, kept_bytes, open_records
 from dsinga.data.fields.definition import Grid
 from dsinga.errors import UserError
 from dsinga.job import Phase, WindowsConf, loads, to_text
@@ -92,12 +92,23 @@ def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
     job = loads(JOB, "fields.conf")
     reader = open_batch_reader(job, Phase.kTrain, 1, [])
     assert len(reader) == 5 * 2
+    assert kept_bytes([(reader.stores["data"], 1)]) == 6 * 6 * 4  # fields of six days, for targets, too
     (records,) = reader.read_range(0, 10).values()
     np.testing.assert_array_equal(records.data, dataset().t[:5].values.reshape(10, 1, 3))
     np.testing.assert_array_equal(records.labels, dataset().t[1:6].values.reshape(10, 1, 3))
     test = open_batch_reader(job, Phase.kTest, 1, [])
     assert len(test) == 4 * 2  # without labels the last step has a window, too
     assert test.read_range(0, 1)["data"].labels is None
+
+
+def test_fields_that_are_kept_have_the_memory_of_the_largest_windows() -> None:
+    steps = xr.Dataset({"t": (("time", "lat"), np.zeros((4096, 2048), np.float32))})  # 32 MiB
+    windows = [dsinga.windows(steps, input_dims={"time": 1}, memory=memory << 20) for memory in (8, 16)]
+    records = open_records(np.zeros((3, 4), np.float32))
+    assert kept_bytes((source, 1) for source in windows) == 16 << 20
+    assert kept_bytes((source, 1) for source in [*windows, records]) == (16 << 20) + 3 * 4 * 4
+    assert kept_bytes([(windows[0], 0.5)]) == 8 << 20
+    assert kept_bytes([(windows[0], 0.125)]) == 4 << 20
 
 
 @pytest.mark.parametrize(

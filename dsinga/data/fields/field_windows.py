@@ -50,6 +50,7 @@ class FieldWindows(RecordSource):
     """
 
     kind = "windows of fields"
+    cache_name = "fields"
 
     def __init__(
         self,
@@ -152,6 +153,16 @@ class FieldWindows(RecordSource):
     def cached_bytes(self) -> int:
         """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
         return self._cache.bytes
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of the fields that windows are cut out of, in memory."""
+        return self._grid.bytes_of(self._grid.counts)
+
+    @property
+    def cache_limit(self) -> int:
+        """Bytes of decoded fields that a process keeps, at most, of all windows together."""
+        return self.definition.memory
 
     @property
     def is_named(self) -> bool:
