@@ -4,7 +4,7 @@ Three cases on one zarr store of two variables (time, lat, lon), all shuffled: w
 that do not overlap; patches with overlap, four steps of time and a target. xbatcher cuts the same windows for a
 DataLoader of PyTorch. Cold: an empty cache, and files out of the page cache; warm: again. "Loaded" is the Dataset in
 memory, loaded before the time is taken. Last, the seconds in which every chunk is read once in order by xarray, beside
-an epoch of whole fields.
+an epoch of whole fields. With ``--memory``: a worker trains from, predicts and writes ten times its memory limit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import xarray as xr
 
 import dsinga
 from dsinga.data import Prefetch, Sampler
+from tests.benchmarks.field_memory import measure
 
 BATCH = 32
 CASES: dict[str, dict[str, Any]] = {
@@ -143,11 +144,16 @@ def epoch_seconds(make: Callable[[], Ours]) -> float:
 @click.option("--chunk", default=48, show_default=True, help="Steps of a chunk.")
 @click.option("--turns", default=3, show_default=True)
 @click.option("--seconds", default=1.5, show_default=True, help="Of a turn.")
-def main(steps: int, chunk: int, turns: int, seconds: float) -> None:
+@click.option("--memory", is_flag=True, help="Measure the memory of a worker instead.")
+@click.option("--limit", default=512, show_default=True, help="Of its memory, in MiB.")
+def main(steps: int, chunk: int, turns: int, seconds: float, memory: bool, limit: int) -> None:
     """Print windows a second of each loader, and how many times as fast dsinga is."""
     folder = Path(tempfile.mkdtemp(prefix="dsinga-bench-"))
     path = folder / "x.zarr"
     try:
+        if memory:
+            click.echo(measure(folder, limit << 20))
+            return
         make_store(path, steps, chunk)
         click.echo("| windows | loader | cold/s | warm/s | dsinga / this, cold | warm |\n| " + "--- | " * 6)
         for name, case in CASES.items():
