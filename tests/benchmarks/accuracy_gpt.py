@@ -16,6 +16,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,32 +90,43 @@ def theirs(folder: Path, sizes: dict[str, int], train_steps: int) -> dict[str, A
     return {"ms": 1e3 * statistics.median(seconds), "held_out": held_out, "losses": losses}
 
 
+SIZES = (
+    click.option("--width", default=128, show_default=True),
+    click.option("--blocks", default=4, show_default=True),
+    click.option("--heads", default=4, show_default=True),
+    click.option("--length", "steps", default=128, show_default=True, help="Codes that the net sees at once."),
+    click.option("--batchsize", default=16, show_default=True),
+)
+
+
+def with_sizes(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the sizes of the GPT, with the names that ``models.gpt`` has for them, to a command."""
+    for option in reversed(SIZES):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.option("--steps", default=300, show_default=True, help="Steps of training.")
-@click.option("--width", default=128, show_default=True)
-@click.option("--blocks", default=4, show_default=True)
-@click.option("--heads", default=4, show_default=True)
-@click.option("--length", default=128, show_default=True, help="Codes that the net sees at once.")
-@click.option("--batchsize", default=16, show_default=True)
+@click.option("--steps", "train_steps", default=300, show_default=True, help="Steps of training.")
+@with_sizes
 @click.option("--turn", hidden=True)
-def main(steps: int, width: int, blocks: int, heads: int, length: int, batchsize: int, turn: str | None) -> None:
+def main(train_steps: int, turn: str | None, **sizes: int) -> None:
     """Print the table."""
     if turn:
         framework, folder, sizes, train_steps = json.loads(turn)
         print(json.dumps((ours if framework == "dsinga" else theirs)(Path(folder), sizes, train_steps)))
         return
-    sizes = {"width": width, "blocks": blocks, "heads": heads, "steps": length, "batchsize": batchsize}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         import_records("text", RAW / "tinyshakespeare" / "input.txt", folder, held_out=0.1)
         first, second = (
-            take_turn(MODULE, "--turn", json.dumps([framework, str(folder), sizes, steps]))
+            take_turn(MODULE, "--turn", json.dumps([framework, str(folder), sizes, train_steps]))
             for framework in ("dsinga", "pytorch")
         )
     pairs = list(zip(first["losses"], second["losses"], strict=True))
     print("| | dsinga | PyTorch |\n| --- | --- | --- |")
-    for step in (1, 10, COMPARED, steps):
-        if step <= steps:
+    for step in (1, 10, COMPARED, train_steps):
+        if step <= train_steps:
             print(f"| loss of step {step} | {pairs[step - 1][0]:.6f} | {pairs[step - 1][1]:.6f} |")
     print(f"| held-out loss | {first['held_out']:.4f} | {second['held_out']:.4f} |")
     print(f"| ms of an iteration | {first['ms']:.1f} | {second['ms']:.1f} |")

@@ -21,7 +21,7 @@ import numpy as np
 from dsinga import models, nn
 from dsinga.data import Windows, import_records, open_text
 from dsinga.job import Job, UpdaterConf
-from tests.benchmarks.accuracy_gpt import RAW
+from tests.benchmarks.accuracy_gpt import RAW, with_sizes
 from tests.support.float64_training import round_to_float32, train_in_float64
 
 COUNTS = (2, 4, 8)
@@ -111,24 +111,20 @@ def joined(figures: Iterable[float]) -> str:
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(UPDATERS)))
-@click.option("--steps", default=10, show_default=True, help="Steps of training.")
-@click.option("--width", default=128, show_default=True)
-@click.option("--blocks", default=4, show_default=True)
-@click.option("--heads", default=4, show_default=True)
-@click.option("--length", default=128, show_default=True, help="Codes that the net sees at once.")
-@click.option("--batchsize", default=16, show_default=True)
-def main(names: tuple[str, ...], steps: int, width: int, blocks: int, heads: int, length: int, batchsize: int) -> None:
+@click.option("--steps", "train_steps", default=10, show_default=True, help="Steps of training.")
+@with_sizes
+def main(names: tuple[str, ...], train_steps: int, **sizes: int) -> None:
     """Print a row for each updater."""
-    sizes = {"width": width, "blocks": blocks, "heads": heads, "steps": length, "batchsize": batchsize}
     print("| updater | 2, 4, 8 micro-batches and whole | PyTorch's | whole and float64 | PyTorch's ", end="")
     print("| 2, 4, 8 and float64 | params rounded and float64 |\n|" + " --- |" * 7)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         import_records("text", RAW / "tinyshakespeare" / "input.txt", folder, held_out=0.1)
         text = open_text(folder / "train_data.zarr")
-        windows = Windows(text, batchsize, length, True)
-        batches = [windows.read(range(step * batchsize, (step + 1) * batchsize)) for step in range(steps)]
-        job = models.gpt(len(text.vocabulary), temporary, **sizes, train_steps=steps)
+        rows = sizes["batchsize"]
+        windows = Windows(text, rows, sizes["steps"], True)
+        batches = [windows.read(range(step * rows, (step + 1) * rows)) for step in range(train_steps)]
+        job = models.gpt(len(text.vocabulary), temporary, **sizes, train_steps=train_steps)
         for name in names or UPDATERS:
             row = row_of(job.replace(updater=UPDATERS[name]), batches, sizes)
             print(f"| {name} | {' | '.join(row)} |", flush=True)

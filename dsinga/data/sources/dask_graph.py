@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dsinga.data.sources.chunk_parts import axis_parts
 from dsinga.errors import UserError
 
 
@@ -99,34 +100,19 @@ class DaskRegions:
     def __init__(self, array: Any, name: str):
         self.graph, self._dtype = DaskGraph(array, name), array.dtype
         self._counts = tuple(map(len, array.chunks))
-        self._ends = [np.cumsum(sizes) for sizes in array.chunks]
+        self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
     def read(self, region: Sequence[slice]) -> np.ndarray:
         """Return the numbers of a region, a slice with a start and a stop along each axis."""
-        chunks = [
-            range(*(int(np.searchsorted(ends, point, side="right")) + more for point, more in _ends_of(part)))
-            for ends, part in zip(self._ends, region, strict=True)
-        ]
-        numbers = list(product(*chunks))
-        values = self.graph.compute([self.graph.keys[self._flat(number)] for number in numbers])
+        parts = list(product(*map(axis_parts, region, self._begins)))
+        values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
-        for number, value in zip(numbers, values, strict=True):
-            here, there = [], []
-            for ends, place, part, size in zip(self._ends, number, region, np.shape(value), strict=True):
-                begin = int(ends[place]) - size
-                low, high = max(begin, part.start), min(begin + size, part.stop)
-                here.append(slice(low - part.start, high - part.start))
-                there.append(slice(low - begin, high - begin))
-            out[tuple(here)] = np.asarray(value)[tuple(there)]
+        for part, value in zip(parts, values, strict=True):
+            out[tuple(axis.place for axis in part)] = np.asarray(value)[tuple(axis.inside for axis in part)]
         return out
 
     def _flat(self, number: Sequence[int]) -> int:
         return int(np.ravel_multi_index(number, self._counts)) if number else 0
-
-
-def _ends_of(part: slice) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the first point of a slice, and the last with the 1 that a range of chunks counts beyond it."""
-    return (part.start, 0), (part.stop - 1, 1)
 
 
 def _finished_futures(array: Any, name: str) -> list[Any]:

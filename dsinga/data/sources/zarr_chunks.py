@@ -6,9 +6,8 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numcodecs
 import numpy as np
@@ -16,6 +15,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from dsinga.cores import available_cores
+from dsinga.data.sources.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
@@ -23,14 +23,7 @@ _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs
 MOST_THREADS = 2  # that read a region; files and codecs let others run
 SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
-
-class _ChunkPart(NamedTuple):
-    """The number of a chunk, what is read of it, and where that lies in the region and in the array."""
-
-    chunk: tuple[int, ...]
-    inside: tuple[slice, ...]
-    places: tuple[slice, ...]
-    points: tuple[slice, ...]
+_ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
 class ChunkFiles:
@@ -46,7 +39,7 @@ class ChunkFiles:
 
     def __init__(self, array: zarr.Array):
         self._array = array
-        self._folder = os.path.join(array.store.root, array.path, "")  # type: ignore[attr-defined]
+        self._folder = os.path.join(cast(LocalStore, array.store).root, array.path, "")
         self._key = array.metadata.encode_chunk_key
         self.shape, self.dtype, self.chunks = array.shape, array.dtype, array.chunks
         self._nbytes = math.prod(self.chunks) * self.dtype.itemsize
@@ -58,7 +51,8 @@ class ChunkFiles:
         out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
         if not out.size:
             return out
-        parts = deque(self._parts(region))
+        begins = (range(0, size, chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
+        parts = deque(itertools.product(*map(axis_parts, region, begins)))
         helpers = min(MOST_THREADS, available_cores(), len(parts)) - 1 if out.nbytes > SMALL_BYTES else 0
         if helpers < 1:
             self._read_parts(parts, out)
@@ -70,22 +64,6 @@ class ChunkFiles:
             share.result()
         return out
 
-    def _parts(self, region: tuple[slice, ...]) -> Iterator[_ChunkPart]:
-        """Yield the parts of chunks that make up a region."""
-        grid = [
-            range(part.start // size, (part.stop - 1) // size + 1)
-            for part, size in zip(region, self.chunks, strict=True)
-        ]
-        for index in itertools.product(*grid):
-            inside, places, points = [], [], []
-            for number, size, part in zip(index, self.chunks, region, strict=True):
-                first = number * size
-                low, high = max(first, part.start), min(first + size, part.stop)
-                inside.append(slice(low - first, high - first))
-                places.append(slice(low - part.start, high - part.start))
-                points.append(slice(low, high))
-            yield _ChunkPart(index, tuple(inside), tuple(places), tuple(points))
-
     def _read_parts(self, parts: deque[_ChunkPart], out: np.ndarray) -> None:
         """Take parts until there is none, and write their numbers to their places; threads share the parts."""
         while True:
@@ -93,14 +71,14 @@ class ChunkFiles:
                 part = parts.popleft()
             except IndexError:
                 return
-            target = out[part.places]
-            if not self._decode(part.chunk, part.inside, target):
-                target[...] = self._array[part.points]
+            target = out[tuple(axis.place for axis in part)]
+            if not self._decode(part, target):
+                target[...] = self._array[tuple(axis.points for axis in part)]
 
-    def _decode(self, index: tuple[int, ...], inside: tuple[slice, ...], target: np.ndarray) -> bool:
-        """Write the part ``inside`` of a chunk into ``target``; return whether there is such a chunk, undamaged."""
+    def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
+        """Write a part of a chunk into ``target``; return whether there is such a chunk, undamaged."""
         try:
-            data = _read_file(f"{self._folder}{self._key(index)}")
+            data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}")
             encoded = self._is_blosc and _blosc_bytes(data)
             if self._codec is None:
                 chunk = data.view(self.dtype)
@@ -112,7 +90,7 @@ class ChunkFiles:
             else:
                 chunk = buffers.empty(self.chunks, dtype=self.dtype)
                 self._codec.decode(data, out=chunk)
-            target[...] = chunk.reshape(self.chunks)[inside]
+            target[...] = chunk.reshape(self.chunks)[tuple(axis.inside for axis in part)]
         except CutOff:
             raise
         except Exception:  # of files and codecs: any class, and zarr will say it

@@ -19,6 +19,7 @@ from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, is_file, join
 from dsinga.data.reading_store import check_lengths
+from dsinga.data.sources.chunk_parts import axis_parts
 from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
@@ -159,18 +160,14 @@ class MissingChunks:
         fill = self._array.fill_value
         fill = rows.dtype.type(0 if fill is None else fill)
         starts = [*starts, *[0] * (rows.ndim - len(starts))]
-        axes = list(zip(starts, rows.shape, self._chunks, strict=True))
-        for index in itertools.product(
-            *(range(start // chunk, (start + size - 1) // chunk + 1) for start, size, chunk in axes)
-        ):
-            part = rows[
-                tuple(
-                    slice(max(number * chunk - start, 0), (number + 1) * chunk - start)
-                    for number, (start, _, chunk) in zip(index, axes, strict=True)
-                )
-            ]
-            if part.size and part.flat[0] == fill and (part == fill).all():
-                self._check_chunk(index)
+        axes = [
+            axis_parts(slice(start, start + size), range(0, start + size, chunk))
+            for start, size, chunk in zip(starts, rows.shape, self._chunks, strict=True)
+        ]
+        for part in itertools.product(*axes):
+            numbers = rows[tuple(axis.place for axis in part)]
+            if numbers.size and numbers.flat[0] == fill and (numbers == fill).all():
+                self._check_chunk(tuple(axis.number for axis in part))
 
     def _check_chunk(self, index: tuple[int, ...]) -> None:
         key = join(self._array.path, self._array.metadata.encode_chunk_key(index))

@@ -35,6 +35,12 @@ def by_channel(x: Array) -> Array:
     return rows.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
 
+def from_channel_rows(rows: Array, shape: tuple[int, ...]) -> Array:
+    """Return rows (n, C) as the channels-last array (B, C, ...) of ``shape``, a view: undo :func:`by_channel`."""
+    batch, channels, *sizes = shape
+    return rows.reshape(batch, *sizes, channels).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
 def empty_image(shape: tuple[int, ...], dtype: Any) -> Array:
     """Return an uninitialised image (B, C, H, W) with channels-last strides."""
     batch, channels, *sizes = shape

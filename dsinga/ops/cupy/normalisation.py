@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, empty_like, to_rows
+from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, empty_like, from_channel_rows, to_rows
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import ChannelSums, column_sums, source
 from dsinga.ops.interface import Ops
@@ -131,7 +131,7 @@ def _by_rows(kernel: str, arrays: tuple[Array | None, ...], vectors: tuple[Array
     """
     x: Array = arrays[0]
     rows = [None if array is None else contiguous(by_channel(array), x.dtype) for array in arrays]
-    result = cupy.empty((x.shape[0], *x.shape[2:], x.shape[1]), x.dtype)
+    result = cupy.empty((x.size // max(x.shape[1], 1), x.shape[1]), x.dtype)
     constants = (contiguous(cupy.asarray(vector), x.dtype) for vector in vectors)
     _elementwise.each(kernel, x.dtype, x.size, *rows, *constants, result, x.shape[1])
-    return result.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
+    return from_channel_rows(result, x.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.ops.cupy.arrays import by_channel
+from dsinga.ops.cupy.arrays import by_channel, from_channel_rows
 from dsinga.ops.cupy.elementwise import CupyElementwise
 from dsinga.ops.types import Array
 
@@ -13,7 +13,7 @@ class CupyPoints(CupyElementwise):
     """Softmax and cross-entropy of the points of fields; results are channels-last."""
 
     def point_softmax(self, x: Array) -> Array:
-        return _from_rows(self.softmax(by_channel(x)), x)
+        return from_channel_rows(self.softmax(by_channel(x)), x.shape)
 
     def point_softmax_loss(self, x: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Any, Any]:
         p = self.softmax(by_channel(x))
@@ -21,19 +21,13 @@ class CupyPoints(CupyElementwise):
         if weights is not None:
             rows *= weights.reshape(-1)
         sums = rows.sum(axis=1)
-        return _from_rows(p, x), sums[0], sums[1]
+        return from_channel_rows(p, x.shape), sums[0], sums[1]
 
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
         dx = self.softmax_loss_grad(by_channel(p), labels.reshape(-1), factor)
         if weights is not None:
             dx *= weights.reshape(-1, 1).astype(dx.dtype, copy=False)
-        return _from_rows(dx, p)
+        return from_channel_rows(dx, p.shape)
 
     def highest_channel(self, x: Array) -> Array:
         return x.argmax(axis=1)
-
-
-def _from_rows(rows: Array, like: Array) -> Array:
-    """Return a row of K numbers for each point as (B, K, *space), the shape of ``like``, without a copy."""
-    batch, classes, *space = like.shape
-    return rows.reshape(batch, *space, classes).transpose(0, -1, *range(1, like.ndim - 1))
