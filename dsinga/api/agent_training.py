@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
-from dsinga.advice import option
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs import wanted_workers
+from dsinga.api.jobs_with_data import wanted_workers
 from dsinga.api.result import Result
-from dsinga.errors import UserError
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_reinforcement
 from dsinga.loop.beginning import RunOptions

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import job_with_data, roots, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
+from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
+from dsinga.base.registry import nearest
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
-from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import train_here
 from dsinga.loop.running import Outcome
 from dsinga.monitor import History, Row, RunMonitor
-from dsinga.registry import nearest
-from dsinga.worker.batch_reader import resolve_epochs
+from dsinga.reading.batch_reader import resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -229,7 +229,7 @@ class Execution:
         asks_for_cluster = options.grain != "round" or options.retry or options.resources or options.hosts
         if asks_for_cluster or source.is_running or source.is_shared or not trains_locally(job):
             return False
-        from dsinga.settings import read_setting  # it imports Dask
+        from dsinga.base.settings import read_setting  # it imports Dask
 
         return read_setting("device") != "gpu"
 

@@ -11,17 +11,17 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, open_client
 from dsinga.api.execution import select_workers
-from dsinga.api.jobs import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
-from dsinga.engine import generation, translation
-from dsinga.engine.predictor import ONE_CORE
-from dsinga.errors import UserError
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
-from dsinga.worker.processor import Processor
+from dsinga.passes import generation, translation
+from dsinga.passes.predictor import ONE_CORE
+from dsinga.passes.processor import Processor
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -215,7 +215,7 @@ def translate(
 
 def _choose_processor(job: Job, net: NeuralNet) -> Processor:
     """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
-    from dsinga.settings import read_setting  # imports Dask, which other commands do not need
+    from dsinga.base.settings import read_setting  # imports Dask, which other commands do not need
 
     if not job.gpu and read_setting("device") in ("auto", "cpu"):
         return ONE_CORE

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from dsinga.api.clients import find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
+from dsinga.base.termination import deferred_terminations
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
-from dsinga.termination import deferred_terminations
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsinga.advice import option
 from dsinga.api.result import Result
+from dsinga.base.advice import option
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
 from dsinga.data.filesystem import is_url
-from dsinga.errors import RunError, UserError
 from dsinga.job import Job
 from dsinga.monitor.run_monitor import RUN_FILES
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
-from dsinga.redaction import redact
 
 if TYPE_CHECKING:
     from dsinga.cluster import Arrays

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.durable_files import sync_folder
+from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -41,8 +43,6 @@ from dsinga.checkpoint.tensors import (
     separate_arrays,
     write_tensors,
 )
-from dsinga.durable_files import sync_folder
-from dsinga.errors import RunError, UserError
 from dsinga.training.divergence import first_not_finite
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import averaged

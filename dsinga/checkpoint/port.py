@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.durable_files import sync_folder
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
 from dsinga.checkpoint.tensors import Arrays, find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
-from dsinga.durable_files import sync_folder
-from dsinga.errors import RunError, UserError
-from dsinga.redaction import redact
 
 _log = logging.getLogger(__name__)
 

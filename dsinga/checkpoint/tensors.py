@@ -16,8 +16,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dsinga.errors import UserError
-from dsinga.regular_files import open_regular
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular
 
 Arrays = dict[str, np.ndarray]
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON

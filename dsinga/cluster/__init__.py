@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.run.group_rounds import Grain
     from dsinga.loop.observer import Observer
     from dsinga.loop.running import Outcome
-    from dsinga.worker.nets import build_net, build_partitioned_net
+    from dsinga.reading.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
 __all__ = [
@@ -47,8 +47,8 @@ _MODULES = {
     "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask.dask_workers",
-    "build_net": "dsinga.worker.nets",
-    "build_partitioned_net": "dsinga.worker.nets",
+    "build_net": "dsinga.reading.nets",
+    "build_partitioned_net": "dsinga.reading.nets",
     "check_client": "dsinga.cluster.connecting.embedded",
     "connect": "dsinga.cluster.connecting.embedded",
     "evaluate": "dsinga.cluster.inference.inference",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut

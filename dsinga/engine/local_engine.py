@@ -9,26 +9,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dsinga.cores import available_cores
-from dsinga.data import Prefetch
+from dsinga.base.cores import available_cores
+from dsinga.base.errors import Diverged, RunError
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
-from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import Diverged, RunError
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
+from dsinga.passes.cut_runner import to_host
+from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.reading.all_records import count_batches, evaluate_batches
+from dsinga.reading.batch_reader import BatchReader, steps_per_epoch
+from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged
-from dsinga.worker.all_records import count_batches, evaluate_batches
-from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
 from dsinga.worker.configure import OpenedJob
 from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 _log = logging.getLogger(__name__)
 

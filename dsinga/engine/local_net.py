@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_whole
-from dsinga.cores import available_cores
-from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
-from dsinga.engine.local_cut import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
+from dsinga.base.arguments import check_whole
+from dsinga.base.cores import available_cores
+from dsinga.base.errors import UserError
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.engine.predictor import Predictor, batch_rows, in_batches
-from dsinga.errors import UserError
+from dsinga.engine.nets_by_shape import LocalNets, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops.types import is_plain
+from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
+from dsinga.passes.predictor import Predictor, batch_rows, in_batches
+from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.training import (
     Algorithm,
     Metrics,
@@ -37,7 +38,6 @@ from dsinga.training import (
 )
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 
 class LocalNet:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.ops import SparseRows
 from dsinga.training import Metrics
 from dsinga.worker.param_slices import Arrays

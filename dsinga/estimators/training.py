@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.api import train
-from dsinga.api.jobs import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators.jobs import batchsize_of, input_name
@@ -19,7 +19,7 @@ from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.worker.batch_reader import resolve_epochs
+from dsinga.reading.batch_reader import resolve_epochs
 from dsinga.worker.param_slices import Arrays
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dsinga.advice import job_field, option, short_path
+from dsinga.base.advice import job_field, option, short_path
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.engine.engine import Snapshot
-from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
+from dsinga.base.error_frames import cleared_frames
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.error_frames import cleared_frames
 from dsinga.job import Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
-from dsinga.worker.batch_reader import steps_per_epoch
+from dsinga.reading.batch_reader import steps_per_epoch
 
 
 def train_here(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:

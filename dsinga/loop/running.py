@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsinga.base.errors import Cancelled, Diverged, RunError, SchedulerLost
 from dsinga.engine.engine import Engine, Snapshot
-from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost
 from dsinga.extensions import Extension
 from dsinga.job import Phase
 from dsinga.job.signature import job_signature

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dsinga.base.errors import RunError, UserError
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
-from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, resume_hint

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from dsinga.base.errors import Diverged, UserError
 from dsinga.engine.engine import Engine, Restart
-from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
-from dsinga.extensions.checks import ASKED_BY
+from dsinga.extensions.validation import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.monitor import RECOVERY, Row
+from dsinga.reading.batch_reader import epoch_at
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
-from dsinga.worker.batch_reader import epoch_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)

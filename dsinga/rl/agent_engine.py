@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.engine.engine import Engine, StepReport
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase, training_phases
-from dsinga.rl.environments import Environment
+from dsinga.rl.environments.registered import Environment
 from dsinga.rl.evaluation import evaluate
 from dsinga.rl.from_job import layout_of
 from dsinga.rl.learning import Learning

@@ -12,8 +12,8 @@ from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay import ReplayMemory
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 from dsinga.worker.param_slices import Arrays
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Backward, Means
-from dsinga.engine.loss_gradients import loss_gradients
-from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf
-from dsinga.layers.recurrent import RecurrentConf
+from dsinga.layers.sequences.recurrent import RecurrentConf
+from dsinga.passes.loss_gradients import loss_gradients
 from dsinga.rl.model import Model, input_layer
 from dsinga.worker.param_slices import Arrays
 

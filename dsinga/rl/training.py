@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
 from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import UserError
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
@@ -22,17 +23,16 @@ from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint, 
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.observer import Observer
 from dsinga.loop.running import Outcome, run_to_end
-from dsinga.registry import is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_engine import AgentEngine
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.from_job import agent_of, reinforcement_of
 from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop, ReplayUpdates
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.spaces import Spaces
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

@@ -1,4 +1,4 @@
-"""Slices of params and the shards that keep them: plain thread-safe objects, with no idea where they run."""
+"""Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
 
 from dsinga.server.compression import Codec, create_codec
 from dsinga.server.gradient_accumulator import Push

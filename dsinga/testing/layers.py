@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase
 from dsinga.testing.layer_parts import for_cases, gradient_for

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured
 from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
-from dsinga.registry import nearest
 from dsinga.training.composed_schedules import momentum_share
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import decay_at

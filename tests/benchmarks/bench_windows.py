@@ -23,7 +23,8 @@ import numpy as np
 import xarray as xr
 
 import dsinga
-from dsinga.data import Prefetch, Sampler
+from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.sampler import Sampler
 from tests.benchmarks.field_memory import measure
 
 BATCH = 32

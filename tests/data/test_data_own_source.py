@@ -13,13 +13,13 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data import DataSource, RecordStore, Windows, write_store
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
-from dsinga.registry import register
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.testing import SourceContract
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from tests.support.registries import restored_registry
 from tests.support.small_job import LINEAR, assert_same
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, Sampler, Windows, import_records, open_text, write_store
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, Windows, import_records, open_text, write_store
 from dsinga.data.vocabulary import SymbolEncoder, decode, encode
-from dsinga.errors import UserError
+from dsinga.reading.sampler import Sampler
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import room_tables
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dsinga"
 PAGE = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
@@ -32,6 +34,8 @@ def test_files_in_the_picture_of_processes_exist():
     assert not [name for name in names if not is_there(name, PACKAGE)]
 
 
-def test_the_table_has_exactly_the_rooms():
-    rooms = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()}
-    assert set(re.findall(r"^\| `(\w+)/` \|", ROOMS, re.MULTILINE)) == rooms
+@pytest.mark.parametrize("page", room_tables.PAGES)
+def test_the_tables_of_rooms_are_those_of_importlinter(page):
+    assert room_tables.page_with_rooms(page) == (ROOT / page).read_text(encoding="utf-8"), (
+        "write them anew: python -m tests.support.room_tables"
+    )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.metric_state import ArraySum
+from dsinga.layers.metrics.composed_metrics import figures
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.ops import BACKENDS
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of

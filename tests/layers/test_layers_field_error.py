@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.ops import BACKENDS, layout
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.extensions import EverySteps
-from dsinga.extensions.create import Display
-from dsinga.layers import metric_state
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.metric_state import GatheredRows, Moments
+from dsinga.extensions.standard import Display
+from dsinga.layers.metrics import metric_state
+from dsinga.layers.metrics.composed_metrics import figures
+from dsinga.layers.metrics.metric_state import GatheredRows, Moments
 from dsinga.ops import BACKENDS
-from dsinga.score_curves import average_precision, roc_auc
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
 from tests.support.registries import restored_registry

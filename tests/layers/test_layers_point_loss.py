@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
-from dsinga.layers.composed_metrics import figures
+from dsinga.base.errors import UserError
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import available_backends
 from dsinga.training import add_metrics

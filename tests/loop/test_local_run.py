@@ -17,11 +17,11 @@ from distributed import Client
 import dsinga
 from dsinga.api.clients import ClusterSource
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs import job_with_data
+from dsinga.api.jobs_with_data import job_with_data
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
     ChangeMethod,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import nn
-from dsinga.nn.forms import named
-from dsinga.nn.optimizers import updater_conf
-from dsinga.registry import is_user_code
+from dsinga.base.registry import is_user_code
+from dsinga.nn.words.forms import named
+from dsinga.nn.words.optimizers import updater_conf
+from dsinga.nn.writing import symbol
 
 STUB = Path(nn.__file__).with_suffix(".pyi")
 HEAD = '"""Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""\n\n'
@@ -31,7 +32,7 @@ def stub() -> str:
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
     imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
-    imports.add("from dsinga.nn import augment as augment")
+    imports.add("from dsinga.nn.words import augment as augment")
     texts = []
     for name, function in functions.items():
         signature = inspect.signature(function)
@@ -51,7 +52,7 @@ def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> l
     words = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(map(text_of, annotations)))))
     found = []
     for word in sorted(words - BUILT_IN - {"inspect", "_empty", "PathLike"}):
-        scopes = [f.__globals__ for f in (inspect.unwrap(function), updater_conf, nn.symbol.layer, named)]
+        scopes = [f.__globals__ for f in (inspect.unwrap(function), updater_conf, symbol.layer, named)]
         scope = next((scope for scope in scopes if word in scope), scopes[0])
         home = STANDARD.get(word) or getattr(scope.get(word), "__module__", None) or scope["__name__"]
         home = scope["__name__"] if home in ("typing", "types") and word != "Any" else home

@@ -9,17 +9,17 @@ from typing import NamedTuple
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
+from dsinga.passes.processor import Processor
+from dsinga.reading.batch_reader import resolve_epochs
+from dsinga.reading.nets import cut_nets
 from dsinga.server import Shard
 from dsinga.server.service import ShardService
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
-from dsinga.worker.batch_reader import resolve_epochs
 from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.nets import cut_nets
 from dsinga.worker.param_slices import Arrays, replica_values, slice_specs, sliced_values, whole_values
-from dsinga.worker.processor import Processor
 
 TIMEOUT_SECONDS = 60.0  # of one wait of a worker
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.engine.thread_group import Deadlock
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.context import Rows
+from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.registry import lookup
+from dsinga.passes.thread_group import Deadlock
 from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,

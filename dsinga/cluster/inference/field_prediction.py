@@ -11,30 +11,30 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
 from dsinga.data import read_mean, resolve
-from dsinga.data.fields.applied import CLASS, AppliedWindows, apply_windows, with_known_times
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.grid import with_grid
 from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
+from dsinga.data.fields.prediction_windows import CLASS, AppliedWindows, apply_windows, with_known_times
+from dsinga.data.fields.trained_layout import with_grid
 from dsinga.data.sources.dask_graph import cluster_futures
-from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
-from dsinga.engine.field_rollout import FedBack, FieldRollout
-from dsinga.engine.field_tiles import FieldTiles, plan_tiles
-from dsinga.engine.predictor import Predictor, row_bytes
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import Shape, as_text
-from dsinga.layers.point_classes import PointClasses
+from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
+from dsinga.passes.field_predictor import Box, FieldPredictor, MaskedTarget
+from dsinga.passes.field_rollout import FedBack, FieldRollout
+from dsinga.passes.field_tiles import FieldTiles, plan_tiles
+from dsinga.passes.predictor import Predictor, row_bytes
+from dsinga.reading.windows_conf import definition_of
 from dsinga.worker.param_slices import Arrays
-from dsinga.worker.windows_conf import definition_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
@@ -58,7 +58,7 @@ def predict_dataset(
     Dataset and the prediction are in chunks.
 
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
-    :class:`dsinga.engine.field_rollout.FieldRollout`.
+    :class:`dsinga.passes.field_rollout.FieldRollout`.
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """

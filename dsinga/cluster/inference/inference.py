@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from distributed import Client, Future
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.registry import nearest_or_listed
+from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.shared_objects import share
@@ -19,21 +23,17 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import write_csv, write_store
 from dsinga.engine.local_job import OUTPUT_LAYERS
-from dsinga.engine.predictor import BatchResult, Predictor
 from dsinga.engine.round_length import RoundLength
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, Precision, check
 from dsinga.layers import Records
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.registry import nearest_or_listed
-from dsinga.settings import read_setting
+from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.passes.processor import Processor
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.training import add_metrics, check_params
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import new_run_name
 from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import Processor
 
 # Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
 ROUNDS_AHEAD = 3

@@ -10,11 +10,11 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.cluster.inference.inference import open_inference
-from dsinga.engine.predictor import Predictor
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase
-from dsinga.registry import nearest
+from dsinga.passes.predictor import Predictor
 from dsinga.worker.param_slices import Arrays
 
 

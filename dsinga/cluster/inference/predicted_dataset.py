@@ -8,11 +8,11 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dsinga.data.fields.applied import AppliedWindows, Target
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import continued
-from dsinga.data.fields.grid import backwards
 from dsinga.data.fields.leads import LEAD, lead_axis
+from dsinga.data.fields.prediction_windows import AppliedWindows, Target
+from dsinga.data.fields.trained_layout import backwards
 
 
 def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:

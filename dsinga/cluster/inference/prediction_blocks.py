@@ -11,8 +11,8 @@ from itertools import product
 import dask.array as da
 
 from dsinga.cluster.inference.tile_graph import BlockPlan
-from dsinga.engine.field_predictor import Box, FieldPredictor, Range
-from dsinga.engine.field_rollout import FieldRollout
+from dsinga.passes.field_predictor import Box, FieldPredictor, Range
+from dsinga.passes.field_rollout import FieldRollout
 
 BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
 

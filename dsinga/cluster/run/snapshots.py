@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
+from dsinga.base.errors import RunError
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import Snapshot
-from dsinga.errors import RunError
 from dsinga.net.memory_check import in_gib
 from dsinga.worker.param_slices import Arrays
 

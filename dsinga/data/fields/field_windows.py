@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import left_out_sentences, period_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, BoxGrid
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
-from dsinga.data.fields.grid import align, grid_of
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.trained_layout import align, grid_of
 from dsinga.data.fields.window_column import WindowColumn
 from dsinga.data.record_source import RecordSource
-from dsinga.errors import UserError
-from dsinga.redaction import redact
 
 FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
 logger = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_whole
-from dsinga.data.fields.applied import AppliedWindows
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import continued
 from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.prediction_windows import AppliedWindows
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
-from dsinga.errors import UserError
 
 LEAD = "lead"
 

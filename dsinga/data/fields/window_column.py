@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
 from dsinga.data.fields.layout import ChannelGroup
-from dsinga.errors import UserError
 from dsinga.ops import buffers
 
 SAMPLE_BYTES = 16 << 20

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import zarr
 
-from dsinga.data.store_opening import unreadable
-from dsinga.errors import UserError
-from dsinga.redaction import redacted_cause
-from dsinga.registry import nearest
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import nearest
+from dsinga.data.stores.store_faults import unreadable
 
 DATA_NAMES = ("data", "x", "image", "images", "feature", "features", "record", "records", "input", "inputs")
 LABEL_NAMES = ("label", "labels", "y", "class", "classes", "target", "targets")

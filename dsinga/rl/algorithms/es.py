@@ -7,15 +7,15 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import UpdaterConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Range
-from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
 from dsinga.rl.updaters import adam
 from dsinga.worker.param_slices import Arrays
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.learning import ReplayUpdates, mean_metrics
-from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.remote.actor_learning import ActorLoop
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.rollout_actor import Acting, ActorRollout, ActorTransitions, pack
 from dsinga.rl.remote.rollout_stream import RolloutStream
-from dsinga.rl.replay import ReplayMemory
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 
 class RemoteReplayLoop(ActorLoop):
