@@ -28,7 +28,7 @@ from dsinga.rl.training import AgentTask, has_groups, train_agent
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 # Options that have no meaning for an agent, and what applies in their place.
 WITHOUT_EFFECT = {
@@ -158,7 +158,7 @@ class AgentTraining:
 
 
 def agent_result(
-    job: Job, params: Arrays, history: History, step: int, workspace: Path | None, stopped: str
+    job: Job, params: ParamArrays, history: History, step: int, workspace: Path | None, stopped: str
 ) -> AgentResult:
     """Return the result of an earlier run, whose agent has these params."""
     agent = AgentTask.of(job).agent

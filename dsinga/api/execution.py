@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.api.agent_training import AgentTraining
-    from dsinga.cluster import Arrays, WorkerSelection
+    from dsinga.cluster import WorkerSelection
+    from dsinga.ops.types import ParamArrays
     from dsinga.rl.training import AgentTask
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class TrainingOptions:
     progress: bool = True
     grain: str = "round"
     extensions: Sequence[ExtensionLike] = ()
-    params: Arrays | str | os.PathLike[str] | None = None
+    params: ParamArrays | str | os.PathLike[str] | None = None
     updater_state: Mapping[str, Mapping[str, Any]] | None = None
     resources: Mapping[str, float] | None = None
     hosts: Sequence[str] = ()

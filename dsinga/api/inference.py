@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsinga import cluster
-from dsinga.api.clients import awaitable, open_client
+from dsinga.api.clients import awaitable, find_cluster, open_client
 from dsinga.api.execution import select_workers
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
-from dsinga.passes import generation, translation
+from dsinga.passes import generation, inference, translation
 from dsinga.passes.predictor import ONE_CORE
 from dsinga.passes.processor import Processor
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 
 @awaitable
 def evaluate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None = None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
     phase: str = "test",
     client: Client | None = None,
     *,
@@ -50,15 +51,21 @@ def evaluate(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root)
+    folders = roots(job, data_root)
+    trained = trained_params(job, params, folders)
+    if _computes_here(job, client, is_limited=bool(resources or hosts)):
+        with cleared_frames("dsinga"):
+            net, reader = inference.open_phase(job, trained, job_phase, folders)
+            return inference.evaluate(net, reader, inference.forward_in_threads(job, trained))
+    selection = select_workers(resources, hosts)
     with open_client(client) as client:
-        folders, selection = roots(job, data_root), select_workers(resources, hosts)
-        return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, selection)
+        return cluster.evaluate(job, client, trained, job_phase, folders, selection)
 
 
 @awaitable
 def predict(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -84,7 +91,7 @@ def predict(
 
 def predict_lazily(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     x: Any,
     phase: str = "test",
@@ -124,7 +131,7 @@ def predict_lazily(
 
 def predict_batches(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -143,7 +150,7 @@ def predict_batches(
 
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -159,16 +166,28 @@ def predict_with_labels(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root)
+    folders = roots(job, data_root)
+    trained = trained_params(job, params, folders)
+    if _computes_here(job, client, is_limited=bool(resources or hosts)):
+        with cleared_frames("dsinga"):
+            net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
+            yield from inference.predict(net, reader, layer, inference.forward_in_threads(job, trained))
+        return
+    selection = select_workers(resources, hosts)
     with open_client(client) as client:
-        folders, selection = roots(job, data_root), select_workers(resources, hosts)
-        yield from cluster.predict(
-            job, client, trained_params(job, params, folders), layer, job_phase, folders, selection
-        )
+        yield from cluster.predict(job, client, trained, layer, job_phase, folders, selection)
+
+
+def _computes_here(job: Job, client: Any, is_limited: bool) -> bool:
+    """Whether forward passes are computed in this process: no cluster runs, and none and no GPU is asked for."""
+    from dsinga.base.settings import read_setting  # it imports Dask
+
+    return not (find_cluster(client, waits=True).is_running or is_limited or job.gpu or read_setting("device") == "gpu")
 
 
 def generate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None = None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
     seed_text: str = "",
     length: int = 500,
     temperature: float = 1.0,
@@ -192,7 +211,7 @@ def generate(
 
 def translate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     sentences: Sequence[str],
     beam: int = 5,
     length_penalty: float = 0.6,

@@ -16,7 +16,7 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 
 def train(
@@ -32,7 +32,7 @@ def train(
     progress: bool = True,
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
-    params: Arrays | str | os.PathLike[str] | None = None,
+    params: ParamArrays | str | os.PathLike[str] | None = None,
     updater_state: Mapping[str, Mapping[str, Any]] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),

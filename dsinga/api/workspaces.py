@@ -21,7 +21,7 @@ from dsinga.monitor.run_monitor import RUN_FILES
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
 
 if TYPE_CHECKING:
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,9 @@ def default_workspace(job: Job) -> Path | str:
     return named if is_url(named) else Path(named)
 
 
-def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
+def trained_params(
+    job: Job, params: ParamArrays | Result | str | os.PathLike[str] | None, roots: list[str]
+) -> ParamArrays:
     """Return params by name: those given, those of a result, or those at the path of a checkpoint.
 
     For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from dsinga.loop.observer import Observer
     from dsinga.loop.running import Outcome
     from dsinga.reading.nets import build_net, build_partitioned_net
-    from dsinga.worker.param_slices import Arrays
 
 __all__ = [
-    "Arrays",
     "Grain",
     "Observer",
     "Outcome",
@@ -40,7 +38,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Arrays": "dsinga.worker.param_slices",
     "Grain": "dsinga.cluster.run.group_rounds",
     "Observer": "dsinga.loop.observer",
     "Outcome": "dsinga.loop.running",

@@ -9,7 +9,7 @@ import click
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_source, job_options, where_options
 
 if TYPE_CHECKING:
     from dsinga.job import Job
@@ -38,13 +38,13 @@ def predict(
     from dsinga import api
     from dsinga.data import write_store
 
-    job, connection = job_and_connection(conf, options)
+    source: Any  # which stands for a client
+    job, source = job_and_source(conf, options)
     _check_apart(out, job, data_root)
-    with connection as client:
-        batches = api.predict_with_labels(
-            job, checkpoint, layer, phase, client, data_root=data_root, resources=resources, hosts=hosts
-        )
-        count = write_store(out, batches, overwrite=overwrite)
+    batches = api.predict_with_labels(
+        job, checkpoint, layer, phase, source, data_root=data_root, resources=resources, hosts=hosts
+    )
+    count = write_store(out, batches, overwrite=overwrite)
     click.echo(redact(f"wrote the feature of {layer!r} for {count} records to {out}"))
 
 

@@ -159,10 +159,14 @@ def job_and_source(conf: Path, options: dict[str, Any]) -> tuple[Job, ClusterSou
 def _job_and_credentials(conf: Path, options: dict[str, Any]) -> tuple[Job, Any]:
     """Return the job with its overrides, and the credentials of TLS that the options name."""
     from dsinga import api
-    from dsinga.cluster.connecting.credentials import read_credentials
     from dsinga.job import load
 
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])
-    return job, read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"])
+    files = options["tls_ca_file"], options["tls_cert"], options["tls_key"]
+    if files == (None, None, None):
+        return job, None
+    from dsinga.cluster.connecting.credentials import read_credentials  # it imports distributed
+
+    return job, read_credentials(*files)

@@ -15,7 +15,6 @@ from dsinga.commands.options import (
     CHECKPOINT,
     DEVICE,
     cluster_options,
-    job_and_connection,
     job_and_source,
     job_options,
     where_options,
@@ -133,7 +132,8 @@ def test(
     """
     from dsinga import api
 
-    job, connection = job_and_connection(conf, options)
+    source: Any  # which stands for a client
+    job, source = job_and_source(conf, options)
     if job.reinforcement is not None:
         refuse_without_effect(without_effect_on_test())
         from dsinga import rl
@@ -144,8 +144,7 @@ def test(
         episodes = rl.evaluate(agent, settings.environment, max(1, settings.evaluation_episodes), seed=job.seed)
         click.echo(json.dumps(episodes.summary()))
         return
-    with connection as client:
-        metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root, resources=resources, hosts=hosts)
+    metrics = api.evaluate(job, checkpoint, phase, source, data_root=data_root, resources=resources, hosts=hosts)
     click.echo(json.dumps(metrics))
 
 

@@ -19,7 +19,9 @@ from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
+from dsinga.ops.types import ParamArrays
 from dsinga.passes.cut_runner import to_host
+from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader, steps_per_epoch
@@ -28,7 +30,6 @@ from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged
 from dsinga.worker.configure import OpenedJob
-from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
@@ -212,25 +213,32 @@ class LocalEngine(Engine):
 
         return add_metrics(evaluate_batches(passes, _read_function, evaluate))
 
-    def _averages(self) -> Arrays:
+    def write_outputs(self, phase: Phase, batches: int) -> None:
+        """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
+        layers = outputs_to_write(self.nets, phase)
+        if layers:
+            forward = forward_in_threads(self.job, self._averages())
+            write_outputs(self.nets[phase], self._opened.readers[phase], forward, batches, layers)
+
+    def _averages(self) -> ParamArrays:
         """Return what tests use: the params, or their averages where the job asks for these."""
         if self.job.updater.ema_conf is None:
             return self._params
         params = averaged({name: value.reshape(-1) for name, value in self._params.items()}, self.updater.state)
         return {name: params[name].reshape(value.shape) for name, value in self._params.items()}
 
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params, or of their averages."""
         return {name: value.copy() for name, value in self._averages().items()}
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state."""
         state = {
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.last_state().items()
         }
         return {name: value.copy() for name, value in self._params.items()}, state
 
-    def last_state(self) -> dict[str, Arrays]:
+    def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state by param and slot: the arrays that were trained, in the shapes of the params."""
         return {
             name: {slot: array.reshape(self._params[name].shape) for slot, array in slots.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from dsinga.base.errors import UserError
-from dsinga.job import AlgType, ClusterConf, Job, LayerType, Phase, Precision, check
+from dsinga.job import ClusterConf, Job, Phase, Precision, check
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
@@ -21,22 +21,18 @@ from dsinga.worker.configure import OpenedJob, open_job
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")
-# Layers that write files need a pass of their own for each.
-OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 # The file with the bytes that the processes of a container may use.
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether the local engine can train a job: one worker on CPU cores, by an algorithm of this package."""
+    """Whether the local engine can train a job: one worker on CPU cores."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
         and not job.gpu
         and job.precision is not Precision.kTF32
         and job.reinforcement is None
-        and job.train_one_batch.alg is not AlgType.kUserAlg
-        and not any(layer.type in OUTPUT_LAYERS for layer in job.neuralnet.layer)
     )
 
 

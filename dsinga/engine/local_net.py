@@ -20,7 +20,7 @@ from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops.types import is_plain
+from dsinga.ops.types import ParamArrays, is_plain
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.predictor import Predictor, batch_rows, in_batches
 from dsinga.passes.processor import PRECISIONS, cpu_ops
@@ -37,7 +37,6 @@ from dsinga.training import (
     initial_values,
 )
 from dsinga.training.divergence import check_metrics
-from dsinga.worker.param_slices import Arrays
 
 
 class LocalNet:
@@ -106,7 +105,7 @@ class LocalNet:
         """The whole training net."""
         return self._nets.predictor(Phase.kTrain).net
 
-    def initial_params(self) -> Arrays:
+    def initial_params(self) -> ParamArrays:
         """Return the initial value of each param, float32 by name: those with which training of the job begins."""
         return initial_values(self.net.params, self.job.seed)
 
@@ -266,7 +265,7 @@ class LocalNet:
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
-    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
+    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> ParamArrays:
         values = {}
         for name, shape in net.shapes.items():
             value = params.get(name)

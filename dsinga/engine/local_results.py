@@ -8,8 +8,8 @@ import numpy as np
 
 from dsinga.layers.metrics.composed_metrics import figures
 from dsinga.ops import SparseRows
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
-from dsinga.worker.param_slices import Arrays
 
 
 class Means(dict[str, Any]):
@@ -23,7 +23,7 @@ class Means(dict[str, Any]):
 class Forward(NamedTuple):
     """The result of a forward pass: features by layer, and the means of the metrics over the batch."""
 
-    outputs: Arrays
+    outputs: ParamArrays
     metrics: Means
 
     @property

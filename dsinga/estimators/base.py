@@ -27,8 +27,8 @@ from dsinga.estimators.training import Trained, train_net
 from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
+from dsinga.ops.types import ParamArrays
 from dsinga.reading.bind_records import with_batchsize
-from dsinga.worker.param_slices import Arrays
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
@@ -62,7 +62,7 @@ class NetEstimator(EstimatorRecords):
         self.random_state = random_state
 
     job_: Job
-    params_: Arrays
+    params_: ParamArrays
     history_: History
     classes_: np.ndarray
     _updater: LocalUpdater | None

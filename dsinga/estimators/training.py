@@ -19,8 +19,8 @@ from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.ops.types import ParamArrays
 from dsinga.reading.batch_reader import resolve_epochs
-from dsinga.worker.param_slices import Arrays
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Trained:
     The updater is None for training on a cluster, whose updaters begin anew.
     """
 
-    params: Arrays
+    params: ParamArrays
     updater: LocalUpdater | None
     history: list[Row]
 

@@ -19,9 +19,9 @@ from dsinga.extensions import Extension, ExtensionLike, check_extensions, create
 from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.net import NeuralNet, Param
+from dsinga.ops.types import ParamArrays
 from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite
-from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def begin_run(
 
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
-) -> Arrays:
+) -> ParamArrays:
     """Return initial values of the params of a net, in whose place ``params`` are put, by name.
 
     A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
@@ -92,9 +92,9 @@ def begin_anew(
 def complete_state(
     job: Job,
     net_params: Mapping[str, Param],
-    params: Arrays,
+    params: ParamArrays,
     state: Mapping[str, Mapping[str, np.ndarray]],
-) -> dict[str, Arrays]:
+) -> dict[str, ParamArrays]:
     """Return copies of an updater's state, and that with which training begins for params that it lacks.
 
     Raises UserError for the state of another updater, or of params of other shapes.
@@ -118,7 +118,7 @@ def complete_state(
     return complete
 
 
-def put_params(values: Arrays, params: Mapping[str, np.ndarray]) -> None:
+def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
     """Put ``params`` to start from in the place of ``values``, by name; those that ``values`` lack are left out.
 
     Raises UserError where none of them is known, shapes do not fit, or they have NaN or infinity.

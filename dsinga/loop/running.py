@@ -20,7 +20,7 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
 from dsinga.monitor.timings_file import write_timings
 from dsinga.net import NeuralNet
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Outcome:
     extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
     """
 
-    params: Arrays
+    params: ParamArrays
     step: int
     net: NeuralNet
     batchsize: int
@@ -77,7 +77,7 @@ def run_to_end(
 
 def _run(
     engine: Engine, loop: TrainingLoop, begin: Snapshot, folder: Path | None, cancellation: Cancellation
-) -> Arrays:
+) -> ParamArrays:
     engine.use_rate_factors(read_rate_factors(begin.loop or {}))
     try:
         engine.open()
@@ -110,7 +110,7 @@ def _save(loop: TrainingLoop) -> None:
         _log.warning("%s", error)
 
 
-def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: Arrays, folder: Path | None) -> Outcome:
+def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> Outcome:
     """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps

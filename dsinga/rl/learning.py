@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.ops.types import ParamArrays
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
@@ -14,7 +15,6 @@ from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
 from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay.replay_memory import ReplayMemory
-from dsinga.worker.param_slices import Arrays
 
 
 class Learning(Protocol):
@@ -124,7 +124,7 @@ class EvolutionLoop(CollectingLoop):
         assert isinstance(algorithm, ES)
         return self.agent.learn([self._mean_return(algorithm, params) for params in algorithm.candidates()])
 
-    def _mean_return(self, algorithm: ES, params: Arrays) -> float:
+    def _mean_return(self, algorithm: ES, params: ParamArrays) -> float:
         """Return the mean return of the first episode in each environment."""
         environments, statistics = self.collector.environments, self.collector.statistics
         statistics.begin()

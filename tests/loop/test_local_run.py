@@ -24,6 +24,7 @@ from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
+    AlgConf,
     ChangeMethod,
     ClusterConf,
     Job,
@@ -39,6 +40,7 @@ from dsinga.layers import Context, Layer, Output
 from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import go_on_here
 from dsinga.monitor import Row
+from dsinga.training import bp
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -76,6 +78,47 @@ def test_a_run_may_be_resumed_on_a_cluster_and_back(threads: Client, tmp_path: P
         )  # fmt: skip
     for name, value in whole.params.items():
         assert np.array_equal(value, result.params[name])
+
+
+def test_figures_and_features_are_those_of_a_cluster(threads: Client) -> None:
+    job, data = small_job(), (X, Y)  # 50 records in batches of 16: the last one is short
+    params = dsinga.train(job, data=DATA, progress=False).params
+    for function, more in ((dsinga.evaluate, {}), (dsinga.predict, {"layer": "ip"})):
+        here, there = (
+            function(job, params, phase="test", data=data, client=client, **more)
+            for client in (ClusterSource(), threads)
+        )
+        np.testing.assert_equal(here, there)
+
+
+def test_an_own_algorithm_is_trained_in_this_process(threads: Client) -> None:
+    @dsinga.register("algorithm", "Halved")
+    def halved(net, values, records, ctx, push):  # type: ignore[no-untyped-def]
+        return bp(net, values, records, ctx, lambda name, gradient: push(name, gradient / 2))
+
+    job = small_job(train_one_batch=AlgConf(alg="kUserAlg", user_alg="Halved"))
+    assert trains_locally(job)
+    here, there = (dsinga.train(job, client, data=DATA, progress=False) for client in (ClusterSource(), threads))
+    np.testing.assert_equal(here.params, there.params)
+
+
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_commands_that_use_a_trained_net_import_no_distributed(command: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from dsinga.commands.cli import main_group; "
+        "command, path = sys.argv[1:]; "
+        "main_group(['example', 'digits', path], standalone_mode=False); "
+        "job, run = f'{path}/job.conf', f'{path}/run'; "
+        "main_group(['train', job, '--workspace', run, '--set', 'train_steps=2'], standalone_mode=False); "
+        "more = ['--layer', 'conv1', '--out', f'{path}/out'] if command == 'predict' else []; "
+        "main_group([command, job, '--checkpoint', f'{run}/checkpoint/step2', *more], standalone_mode=False); "
+        "print('distributed' in sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, command, str(tmp_path / "digits")],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert answer.stdout.splitlines()[-1] == "False"
 
 
 def test_distributed_is_not_imported() -> None:

@@ -1,4 +1,4 @@
-"""Writes the tables of rooms in CONTRIBUTING.md and docs/how-it-works.md from ``.importlinter`` and the rooms' docstrings.
+"""Writes the tables of rooms in CONTRIBUTING.md and docs/how-it-works.md, from ``.importlinter`` and docstrings.
 
 ``python -m tests.support.room_tables`` writes them anew; a test compares them with the pages.
 """

@@ -16,8 +16,8 @@ from dsinga.base.errors import UserError
 from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
-def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security | None:
-    """Return the credentials in these PEM files, None if none is given. Dask's settings name the files not given.
+def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security:
+    """Return the credentials in these PEM files, at least one. Dask's settings name the files not given.
 
     Args:
         ca_file: the certificates of the authorities that have issued those of the scheduler and the workers.
@@ -26,7 +26,7 @@ def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> 
     """
     files = {"tls_ca_file": ca_file, "tls_client_cert": cert, "tls_client_key": key}
     given = {field: path for field, path in files.items() if path is not None}
-    return Security(require_encryption=True, **given) if given else None
+    return Security(require_encryption=True, **given)
 
 
 def find_credentials(address: str, security: Security | None) -> Security:

@@ -29,12 +29,12 @@ from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
+from dsinga.ops.types import ParamArrays
 from dsinga.passes.field_predictor import Box, FieldPredictor, MaskedTarget
 from dsinga.passes.field_rollout import FedBack, FieldRollout
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes
 from dsinga.reading.windows_conf import definition_of
-from dsinga.worker.param_slices import Arrays
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
@@ -42,7 +42,7 @@ MOST_ROWS = 64  # of a call
 
 def predict_dataset(
     job: Job,
-    params: Arrays,
+    params: ParamArrays,
     layer: str,
     dataset: Any,
     phase: Phase = Phase.kTest,
@@ -134,7 +134,7 @@ def _predict_lead(rollout: FieldRollout, values: Mapping[str, np.ndarray], box: 
 
 
 def _plan(
-    job: Job, params: Arrays, layer: str, windows: AppliedWindows, phase: Phase, roots: Sequence[str]
+    job: Job, params: ParamArrays, layer: str, windows: AppliedWindows, phase: Phase, roots: Sequence[str]
 ) -> tuple[FieldTiles, str]:
     """Return the tiles of the fields, and the name of the net's input layer."""
     inputs = input_layers(job.neuralnet, phase)

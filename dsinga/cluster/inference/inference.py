@@ -5,12 +5,10 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from distributed import Client, Future
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.registry import nearest_or_listed
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
@@ -21,19 +19,16 @@ from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, 
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
-from dsinga.data import write_csv, write_store
-from dsinga.engine.local_job import OUTPUT_LAYERS
 from dsinga.engine.round_length import RoundLength
-from dsinga.job import Job, LayerConf, LayerType, Phase, Precision, check
+from dsinga.job import Job, Phase, Precision
 from dsinga.layers import Records
-from dsinga.layers.metrics.composed_metrics import figures
-from dsinga.net import NeuralNet, create_net, without_labels
+from dsinga.net import NeuralNet
+from dsinga.ops.types import ParamArrays
+from dsinga.passes import inference
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.passes.processor import Processor
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
-from dsinga.training import add_metrics, check_params
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.worker.config import new_run_name
-from dsinga.worker.param_slices import Arrays
 
 # Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
 ROUNDS_AHEAD = 3
@@ -48,7 +43,7 @@ ROUND_BYTES = 8 << 20
 def evaluate(
     job: Job,
     client: Client,
-    params: Arrays,
+    params: ParamArrays,
     phase: Phase,
     roots: Sequence[str] = (),
     selection: WorkerSelection = ANYWHERE,
@@ -57,54 +52,14 @@ def evaluate(
 
     The job's output layers of that phase write their files. ``selection`` says which Dask workers compute.
     """
-    net, reader = open_inference(job, params, phase, roots)
-    sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), selection=selection))
-    write_outputs(job, client, net, reader, params, selection=selection)
-    return figures(sums)
-
-
-def output_layers(net: NeuralNet) -> list[LayerConf]:
-    """Return the layers of a net that write files."""
-    return [node.layer.conf for node in net.nodes if node.layer.conf.type in OUTPUT_LAYERS]
-
-
-def write_outputs(
-    job: Job,
-    client: Client,
-    net: NeuralNet,
-    reader: BatchReader,
-    params: Arrays,
-    batches: int = 0,
-    selection: WorkerSelection = ANYWHERE,
-    layers: Sequence[str] | None = None,
-) -> None:
-    """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
-
-    ``layers`` are the names of those that are written, by default all. This takes a forward pass for each output layer:
-    a job seldom has one, and then no loss.
-    """
-    for conf in output_layers(net):
-        if layers is not None and conf.name not in layers:
-            continue
-        computed = _batches(job, client, net, reader, params, (conf.name,), batches, selection)
-        _write_output(conf, (features[conf.name].data for features, _ in computed))
-
-
-def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
-    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as text, else as a store."""
-    conf = layer.store_conf
-    assert conf is not None, "checked when the layer was created"
-    assert conf.path, "checked when the layer was created"
-    if layer.type is LayerType.kCSVOutput:
-        write_csv(conf.path, batches, conf.separator)
-    else:
-        write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
+    net, reader = inference.open_phase(job, params, phase, roots)
+    return inference.evaluate(net, reader, forward_on_cluster(job, client, params, selection))
 
 
 def predict(
     job: Job,
     client: Client,
-    params: Arrays,
+    params: ParamArrays,
     layer: str,
     phase: Phase = Phase.kTest,
     roots: Sequence[str] = (),
@@ -117,41 +72,19 @@ def predict(
     or params.
     """
     with cleared_frames("dsinga"):
-        yield from _predict(job, client, params, layer, phase, roots, selection)
+        net, reader = inference.open_phase(job, params, phase, roots, layer)
+        yield from inference.predict(net, reader, layer, forward_on_cluster(job, client, params, selection))
 
 
-def _predict(
-    job: Job,
-    client: Client,
-    params: Arrays,
-    layer: str,
-    phase: Phase,
-    roots: Sequence[str],
-    selection: WorkerSelection,
-) -> Iterator[Records]:
-    net, reader = open_inference(job, params, phase, roots, layer)
-    names = [node.layer.name for node in net.nodes]
-    if layer not in names:
-        hint = nearest_or_listed(layer, names, "its layers are")
-        raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
-    for features, _ in _batches(job, client, net, reader, params, (layer,), selection=selection):
-        yield features[layer]
-        del features  # else they would stay while the next ones are computed
+def forward_on_cluster(
+    job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE
+) -> inference.Forward:
+    """Return the forward passes of params on the Dask workers of a cluster."""
 
+    def forward(net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int) -> Iterator[BatchResult]:
+        return _batches(job, client, net, reader, params, keep, batches, selection)
 
-def open_inference(
-    job: Job, params: Arrays, phase: Phase, roots: Sequence[str], layer: str | None = None
-) -> tuple[NeuralNet, BatchReader]:
-    """Return the net and the batch reader of a phase, when job and params have been checked.
-
-    With a ``layer``, the net may lack layers that this layer does not need.
-    """
-    check(job, [phase])
-    reader = open_batch_reader(job, phase, 1, roots)
-    conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
-    net = create_net(conf, phase, reader.infos)
-    check_params(net, params)
-    return net, reader
+    return forward
 
 
 def local_processor(job: Job, net: NeuralNet) -> Processor:
@@ -173,7 +106,7 @@ def _batches(
     client: Client,
     net: NeuralNet,
     reader: BatchReader,
-    params: Arrays,
+    params: ParamArrays,
     keep: Sequence[str],
     count: int = 0,
     selection: WorkerSelection = ANYWHERE,

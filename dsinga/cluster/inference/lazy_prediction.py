@@ -12,14 +12,14 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
-from dsinga.cluster.inference.inference import open_inference
 from dsinga.job import Job, Phase
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.inference import open_phase
 from dsinga.passes.predictor import Predictor
-from dsinga.worker.param_slices import Arrays
 
 
 def predict_lazily(
-    job: Job, params: Arrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
+    job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
     """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
 
@@ -29,7 +29,7 @@ def predict_lazily(
     """
     if not isinstance(x, da.Array):
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
-    net, _ = open_inference(job, params, phase, roots, layer)
+    net, _ = open_phase(job, params, phase, roots, layer)
     if layer not in (known := [node.layer.name for node in net.nodes]):
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
     names = [node.layer.name for node in net.nodes if node.layer.is_input]

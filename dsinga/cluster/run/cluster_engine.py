@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.events.run_events import RunEvents
-from dsinga.cluster.inference.inference import output_layers, write_outputs
+from dsinga.cluster.inference.inference import forward_on_cluster
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
@@ -16,9 +16,10 @@ from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.monitor.timings_file import Places
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.inference import outputs_to_write, write_outputs
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.ema import averaged
-from dsinga.worker.param_slices import Arrays
 
 
 class ClusterEngine(Engine):
@@ -134,30 +135,26 @@ class ClusterEngine(Engine):
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
-        net, tested = self.nets[phase], self.nets.get(Phase.kTest)
-        layers = [layer.name for layer in output_layers(net)]
-        if phase is Phase.kVal and tested is not None:
-            written = {layer.name for layer in output_layers(tested)}
-            layers = [name for name in layers if name not in written]
+        layers = outputs_to_write(self.nets, phase)
         if layers:
-            reader = self._prepared.config.readers[phase]
-            write_outputs(self.job, self._run.client, net, reader, self.params(), batches, layers=layers)
+            net, reader = self.nets[phase], self._prepared.config.readers[phase]
+            write_outputs(net, reader, forward_on_cluster(self.job, self._run.client, self.params()), batches, layers)
 
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params of server group 0, or of their averages."""
         step = self._reached
         if self._averages:
             return averaged(*self.snapshot())
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
-    def last_params(self) -> Arrays:
+    def last_params(self) -> ParamArrays:
         """Return the params of server group 0: its own arrays where these are in this process."""
         if self._averages:
             return self.params()
         step, copied = self._reached, not self._run.is_within
         return self._run.do(lambda run: run.snapshot(step, False, copied)[0])
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state of server group 0."""
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, True))

@@ -15,7 +15,7 @@ DATA_NAMES = ("data", "x", "image", "images", "feature", "features", "record", "
 LABEL_NAMES = ("label", "labels", "y", "class", "classes", "target", "targets")
 LISTED = 20  # the arrays that a message lists
 
-Arrays = Mapping[str, zarr.Array]
+ZarrArrays = Mapping[str, zarr.Array]
 
 
 def find_arrays(
@@ -90,7 +90,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
     return array
 
 
-def _all_arrays(group: zarr.Group) -> tuple[Arrays, str]:
+def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
     """Return the arrays in a group and in the groups within, by path, and why they cannot be listed, "" if they can."""
     try:
         members = dict(group.members(max_depth=None))

@@ -1,0 +1,139 @@
+"""Evaluates, predicts and writes outputs: what is made of forward passes over the records of a phase."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from dsinga.base.cores import available_cores
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
+from dsinga.data import write_csv, write_store
+from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.layers import Records
+from dsinga.layers.metrics.composed_metrics import figures
+from dsinga.net import NeuralNet, create_net, without_labels
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.training import add_metrics, check_params
+
+# Layers that write files need a pass of their own for each.
+OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
+
+# Computes the batches of a reader, in order, the first so many or, for 0, those of all records: their features of the
+# layers that are named, and their metrics.
+Forward = Callable[[NeuralNet, BatchReader, Sequence[str], int], Iterator[BatchResult]]
+
+
+def open_phase(
+    job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
+) -> tuple[NeuralNet, BatchReader]:
+    """Return the net and the batch reader of a phase, when job and params have been checked.
+
+    With a ``layer``, the net may lack layers that this layer does not need. Raises UserError for what is wrong.
+    """
+    check(job, [phase])
+    reader = open_batch_reader(job, phase, 1, roots)
+    conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
+    net = create_net(conf, phase, reader.infos)
+    check_params(net, params)
+    return net, reader
+
+
+def evaluate(net: NeuralNet, reader: BatchReader, forward: Forward) -> dict[str, float]:
+    """Return the figures of the metrics over every record of a phase; its output layers write their files."""
+    sums = add_metrics(metrics for _, metrics in forward(net, reader, (), 0))
+    write_outputs(net, reader, forward)
+    return figures(sums)
+
+
+def predict(net: NeuralNet, reader: BatchReader, layer: str, forward: Forward) -> Iterator[Records]:
+    """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
+
+    Raises UserError for an unknown layer.
+    """
+    names = [node.layer.name for node in net.nodes]
+    if layer not in names:
+        hint = nearest_or_listed(layer, names, "its layers are")
+        raise UserError(f"the {net.phase.name} net has no layer {layer!r}{hint}")
+    for features, _ in forward(net, reader, (layer,), 0):
+        yield features[layer]
+        del features  # else they would stay while the next ones are computed
+
+
+def output_layers(net: NeuralNet) -> list[LayerConf]:
+    """Return the layers of a net that write files."""
+    return [node.layer.conf for node in net.nodes if node.layer.conf.type in OUTPUT_LAYERS]
+
+
+def outputs_to_write(nets: Mapping[Phase, NeuralNet], phase: Phase) -> list[str]:
+    """Return the output layers that a training run writes in a phase: in validations those that tests do not write."""
+    layers = [layer.name for layer in output_layers(nets[phase])]
+    tested = nets.get(Phase.kTest)
+    if phase is Phase.kVal and tested is not None:
+        written = {layer.name for layer in output_layers(tested)}
+        layers = [name for name in layers if name not in written]
+    return layers
+
+
+def write_outputs(
+    net: NeuralNet, reader: BatchReader, forward: Forward, batches: int = 0, layers: Sequence[str] | None = None
+) -> None:
+    """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
+
+    ``layers`` are the names of those that are written, by default all. This takes a forward pass for each output layer:
+    a job seldom has one, and then no loss.
+    """
+    for conf in output_layers(net):
+        if layers is not None and conf.name not in layers:
+            continue
+        computed = forward(net, reader, (conf.name,), batches)
+        _write_output(conf, (features[conf.name].data for features, _ in computed))
+
+
+def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
+    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as text, else as a store."""
+    conf = layer.store_conf
+    assert conf is not None, "checked when the layer was created"
+    assert conf.path, "checked when the layer was created"
+    if layer.type is LayerType.kCSVOutput:
+        write_csv(conf.path, batches, conf.separator)
+    else:
+        write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
+
+
+def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
+    """Return the forward passes of params in threads of this process, each on a core of its own.
+
+    The bits are those of a cluster's, whose Dask workers have such threads.
+    """
+    return functools.partial(_forward_in_threads, job.seed, params)
+
+
+def _forward_in_threads(
+    seed: int, params: ParamArrays, net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int
+) -> Iterator[BatchResult]:
+    predictor = Predictor(net, params, seed=seed)
+    records = min(len(reader), batches * reader.batchsize) if batches else len(reader)
+
+    def compute(start: int) -> BatchResult:
+        stop = min(start + reader.batchsize, len(reader))
+        return predictor.forward(reader.read_range(start, stop), stop - start, keep)
+
+    threads = available_cores()
+    in_flight: collections.deque[Future[BatchResult]] = collections.deque()
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="dsinga-forward")
+    try:
+        for start in range(0, records, reader.batchsize):
+            in_flight.append(executor.submit(compute, start))
+            if len(in_flight) > 2 * threads:  # enough to keep the threads busy while the caller takes a result
+                yield in_flight.popleft().result()
+        while in_flight:
+            yield in_flight.popleft().result()
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
