@@ -19,15 +19,16 @@ from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
+from dsinga.ops import Ops
 from dsinga.ops.types import ParamArrays
 from dsinga.passes.cut_runner import to_host
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader, steps_per_epoch
 from dsinga.reading.prefetch import Prefetch
-from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
-from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
+from dsinga.training import Metrics, add_metrics, algorithm, forward
 from dsinga.training.ema import averaged
 from dsinga.worker.configure import OpenedJob
 
@@ -68,7 +69,6 @@ class LocalEngine(Engine):
         self.batchsize = reader.batchsize
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
-        self._algorithm = algorithm(job.train_one_batch)
         self._net = self.nets[Phase.kTrain]
         usable = usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
@@ -85,10 +85,13 @@ class LocalEngine(Engine):
         updater.create_state(self._params)
         self.updater = updater
         self._earlier_steps = updater.steps - begin.step
+        self._updates = LocalUpdates(updater, self._params, self._ops)
+        self._training_step = TrainingStep(
+            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches
+        )
         self._batches: Iterator[dict[str, Records]] | None = None
         self._loop: Loop | None = None
         self._failure: RunError | None = None  # of the next step, while the loop has not seen those before it
-        self._is_updating = False
 
     @property
     def step(self) -> int:
@@ -141,7 +144,7 @@ class LocalEngine(Engine):
                 break
             self._step += 1
             began, ended = ended, time.perf_counter()
-            total, update = ended - began, self._update_seconds
+            total, update = ended - began, self._updates.seconds
             timing = {"total": total, "compute": total - data - update, "data": data, "update": update}
             reports.append(StepReport(metrics, timing | {"exchange": update, "crossing": 0, "within": 0}))
         self._speed = self.batchsize * len(reports) / max(ended - started, 1e-9)
@@ -149,34 +152,11 @@ class LocalEngine(Engine):
 
     def _train_batch(self) -> tuple[Metrics, float]:
         """Compute the gradients of the next batch and apply them; return its metrics, and the seconds of waiting."""
-        self._data_seconds, self._update_seconds, self._has_finite_records = 0.0, 0.0, True
-        step, gradients = self.updater.steps, dict[str, Any]()
+        self._data_seconds = self._updates.seconds = 0.0
+        step = self.updater.steps
         values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
-
-        def push(name: str, gradient: Any) -> None:
-            """Apply a large gradient while it is in the caches, unless its batch may be skipped; keep the others."""
-            gradient = to_host(gradient, self._ops)
-            self._is_updating = not self._skips
-            pushed = time.perf_counter()
-            if self._skips or not self.updater.apply_large(self._params, name, gradient):
-                gradients[name] = gradient
-            self._update_seconds += time.perf_counter() - pushed
-
-        with without_warnings(self._skips):
-            metrics = accumulate(
-                self._algorithm, self._net, values, self._micro_batches(step), self._reader.micro_batches, push
-            )
-        if self._skips and not (all_finite(metrics) and self._has_finite_records):
-            check_params_finite(self._params, step)
-            self.updater.steps += 1
-            _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
-            return {}, self._data_seconds
-        check_metrics(metrics, step)
-        self._is_updating, started = True, time.perf_counter()
-        self.updater.step(self._params, gradients)
-        self._is_updating = False
-        self._update_seconds += time.perf_counter() - started
-        return metrics, self._data_seconds
+        metrics = self._training_step.run(step, values, self._micro_batches(step), self._updates)
+        return metrics or {}, self._data_seconds
 
     def _micro_batches(self, step: int) -> Iterator[tuple[dict[str, Records], Context]]:
         """Yield the records and the context of each micro-batch of a step; count the seconds of waiting for records."""
@@ -185,16 +165,10 @@ class LocalEngine(Engine):
             started = time.perf_counter()
             records = next(self._batches)
             self._data_seconds += time.perf_counter() - started
-            if self._skips:
-                self._has_finite_records = self._has_finite_records and are_finite(records)
             yield records, Context(
-                self._ops, Phase.kTrain, self._reader.rows(0, number), self.job.seed, step, skips=self._skips,
+                self._ops, Phase.kTrain, self._reader.rows(0, number), self.job.seed, step,
                 micro_batch=self._reader.micro_batch(number),
             )  # fmt: skip
-
-    @property
-    def _skips(self) -> bool:
-        return self.job.skip_bad_batches
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Compute the metrics of each batch, and add them up."""
@@ -248,7 +222,7 @@ class LocalEngine(Engine):
     @property
     def newest(self) -> Snapshot | None:
         """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""
-        if self._loop is None or self._loop.step != self.step or self._is_updating:
+        if self._loop is None or self._loop.step != self.step or self._updates.has_begun:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
 
@@ -267,6 +241,42 @@ class LocalEngine(Engine):
         if isinstance(self._batches, Prefetch):
             self._batches.close()
         self._batches = self._loop = None
+
+
+class LocalUpdates:
+    """Applies the gradients of a step to the params of this process: large ones at once, while they are in the caches.
+
+    Attributes:
+        seconds: how long it has taken since this was set to 0.
+        has_begun: whether the present step may have changed some of the params already.
+    """
+
+    def __init__(self, updater: LocalUpdater, params: ParamArrays, ops: Ops):
+        self._updater, self._params, self._ops = updater, params, ops
+        self._gradients: dict[str, Any] = {}
+        self.seconds, self.has_begun = 0.0, False
+
+    def push(self, name: str, gradient: Any) -> None:
+        """Apply a large gradient, and keep the others for :meth:`finish`."""
+        gradient = to_host(gradient, self._ops)
+        self.has_begun, started = True, time.perf_counter()
+        if not self._updater.apply_large(self._params, name, gradient):
+            self._gradients[name] = gradient
+        self.seconds += time.perf_counter() - started
+
+    def finish(self) -> None:
+        """Apply the gradients that were kept."""
+        self.has_begun, started = True, time.perf_counter()
+        gradients, self._gradients = self._gradients, {}
+        self._updater.step(self._params, gradients)
+        self.has_begun = False
+        self.seconds += time.perf_counter() - started
+
+    def skip(self) -> None:
+        """Count a step whose batch is left out."""
+        step = self._updater.steps
+        _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
+        self._updater.steps = step + 1
 
 
 def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:

@@ -24,19 +24,18 @@ from dsinga.ops.types import ParamArrays, is_plain
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.predictor import Predictor, batch_rows, in_batches
 from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.training import (
     Algorithm,
     Metrics,
     Push,
-    accumulate,
     add_metrics,
     algorithm,
     bp,
     check_params,
     initial_values,
 )
-from dsinga.training.divergence import check_metrics
 
 
 class LocalNet:
@@ -182,7 +181,7 @@ class LocalNet:
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
         records, rows = self._records(net, x, y, gradients=names)
         parts, values = divide_batch(rows, self.job.micro_batches), self._values(net, params)
-        pushed: dict[str, Any] = {}
+        pushed = KeptGradients()
         if cut_rows:
             compute = functools.partial(self._backward_cut, compute)
         else:
@@ -192,8 +191,8 @@ class LocalNet:
         if len(parts) > 1:
             batches = ((rows_of(records, part), replace(ctx, rows=part, micro_batch=part)) for part in parts)
         with np.errstate(over=self._overflow, invalid=self._overflow):
-            metrics = accumulate(compute, net, values, batches, len(parts), pushed.__setitem__)
-        check_metrics(metrics, step)
+            metrics = TrainingStep(compute, net, len(parts)).run(step, values, batches, pushed)
+        assert metrics is not None, "no batch is skipped"
         return Backward({name: to_host(gradient, self._ops) for name, gradient in pushed.items()}, Means(metrics))
 
     def _backward_cut(

@@ -21,13 +21,13 @@ from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Ops, buffers
 from dsinga.passes.processor import Processor
+from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import EvaluationPass, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
-from dsinga.training import Metrics, Push, accumulate, forward
-from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
+from dsinga.training import Metrics, forward
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
@@ -38,9 +38,6 @@ from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
-
-# The records and the context of each part of a batch that is computed at once.
-MicroBatches = Iterator[tuple[Mapping[str, Records], Context]]
 
 SHARED_GRADIENT = 1 << 20  # bytes; larger gradients of a single worker are computed in the same memory
 
@@ -101,6 +98,10 @@ class GroupWorker:
             local = shapes.keys() - {slice_.param for slice_ in config.slices}
             self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead)
         self._exchange = exchange
+        micro_batches = config.readers[Phase.kTrain].micro_batches
+        self._training_step = TrainingStep(
+            config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
+        )
 
     def _lend_memory(
         self,
@@ -172,8 +173,8 @@ class GroupWorker:
         if observer is not None:
             self._wait_for_params()
         with buffers.use_bases(self._gradient_memory):
-            train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
-            metrics = train(step, self._micro_batches(records, step, peers, observer))
+            batches = self._micro_batches(records, step, peers, observer)
+            metrics = self._training_step.run(step, self.exchange, batches, self.exchange)
         self.peers.finish()
         self._step = step + 1
         meter, updated = self._meter, thread_updates.seconds - updated
@@ -195,7 +196,7 @@ class GroupWorker:
 
     def _micro_batches(
         self, records: dict[str, Records], step: int, peers: Peers, observer: PassObserver | None
-    ) -> MicroBatches:
+    ) -> Iterator[tuple[Mapping[str, Records], Context]]:
         """Yield the records and the context of each micro-batch of a step, of which ``records`` are the first."""
         reader, worker = self._config.readers[Phase.kTrain], self._key.worker
         for number in range(reader.micro_batches):
@@ -214,50 +215,6 @@ class GroupWorker:
         started = time.perf_counter()
         self.exchange.wait_all()
         self._meter.waited += time.perf_counter() - started
-
-    def _train_one_batch(self, step: int, micro_batches: MicroBatches) -> Metrics:
-        """Run the algorithm and push each gradient as it is computed. Raises Diverged where metrics are not finite."""
-        metrics = self._accumulate(micro_batches, self.exchange.push)
-        check_metrics(metrics, step)
-        self.exchange.finish()
-        return metrics
-
-    def _accumulate(self, micro_batches: MicroBatches, push: Push) -> Metrics:
-        count = self._config.readers[Phase.kTrain].micro_batches
-        return accumulate(self._config.algorithm, self.net(Phase.kTrain), self.exchange, micro_batches, count, push)
-
-    def _train_or_skip(self, step: int, micro_batches: MicroBatches) -> Metrics | None:
-        """Run the algorithm; push its gradients if metrics and records of all workers are finite, else return None.
-
-        All workers of the group take the same decision, by the number of workers with numbers that are not finite.
-        Raises Diverged where a param is not finite, because then every batch would fail.
-        """
-        gradients: list[tuple[str, Array]] = []
-        contexts: list[Context] = []
-        is_good = True
-
-        def keep(name: str, gradient: Array) -> None:
-            gradients.append((name, gradient))
-
-        def skipping() -> MicroBatches:
-            nonlocal is_good
-            for records, ctx in micro_batches:
-                is_good = is_good and are_finite(records)
-                contexts.append(replace(ctx, skips=True))
-                yield records, contexts[-1]
-
-        with without_warnings(True):
-            metrics = self._accumulate(skipping(), keep)
-        is_good = is_good and all_finite(metrics)
-        not_finite = contexts[-1].all_reduce("not finite", np.array([not is_good], np.float32))
-        if not_finite[0]:
-            check_params_finite(self.exchange, step)
-            self.exchange.skip()
-            return None
-        for name, gradient in gradients:
-            self.exchange.push(name, gradient)
-        self.exchange.finish()
-        return metrics
 
     def evaluate(
         self, phase: Phase, batches: int, version: int, params: Mapping[str, np.ndarray] | None = None

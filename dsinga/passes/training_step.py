@@ -1,0 +1,109 @@
+"""One step of training: the gradients of a batch, pushed to what updates params unless numbers are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import Array
+from dsinga.training import Algorithm, Metrics, accumulate
+from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
+
+# The records and the context of each part of a batch that is computed at once.
+MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
+
+
+class Updates(Protocol):
+    """What a step does with its gradients: it applies them to params of this process, or sends them to servers."""
+
+    def push(self, name: str, gradient: Any) -> None:
+        """Take the gradient of a param, each once in a step."""
+
+    def finish(self) -> None:
+        """End the step: all gradients have been pushed."""
+
+    def skip(self) -> None:
+        """End the step without any gradient: no param changes."""
+
+
+class KeptGradients(dict[str, Any]):
+    """Updates that only keep the gradients, by the names of params."""
+
+    def push(self, name: str, gradient: Any) -> None:
+        """Keep a gradient."""
+        self[name] = gradient
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def skip(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """The steps of one net by one algorithm.
+
+    Attributes:
+        algorithm: computes gradients and metrics of records.
+        net: the net, or a worker's part of it.
+        micro_batches: how many parts of a batch are computed one after the other.
+        skips: whether a batch with numbers that are not finite is left out, in place of ending the run.
+    """
+
+    algorithm: Algorithm
+    net: NeuralNet
+    micro_batches: int = 1
+    skips: bool = False
+
+    def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
+        """Compute the micro-batches of a step and push their gradients; return the metrics, None for a skipped batch.
+
+        Raises Diverged where a metric is not finite, and where a batch would be skipped because a param is not: then
+        every batch would.
+        """
+        if self.skips:
+            return self._run_or_skip(step, params, batches, updates)
+        metrics = self._accumulate(params, batches, updates.push)
+        check_metrics(metrics, step)
+        updates.finish()
+        return metrics
+
+    def _run_or_skip(
+        self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
+    ) -> Metrics | None:
+        """Push gradients only if metrics and records of all workers of the group are finite.
+
+        All workers take the same decision, by the number of workers with numbers that are not finite.
+        """
+        gradients: list[tuple[str, Any]] = []
+        contexts: list[Context] = []
+        is_good = True
+
+        def checked() -> Iterator[tuple[Mapping[str, Records], Context]]:
+            nonlocal is_good
+            for records, ctx in batches:
+                is_good = is_good and are_finite(records)
+                contexts.append(replace(ctx, skips=True))
+                yield records, contexts[-1]
+
+        with without_warnings(True):
+            metrics = self._accumulate(params, checked(), lambda name, gradient: gradients.append((name, gradient)))
+        is_good = is_good and all_finite(metrics)
+        not_finite = contexts[-1].all_reduce("not finite", np.array([not is_good], np.float32))
+        if not_finite[0]:
+            check_params_finite(params, step)
+            updates.skip()
+            return None
+        for name, gradient in gradients:
+            updates.push(name, gradient)
+        updates.finish()
+        return metrics
+
+    def _accumulate(self, params: Mapping[str, Array], batches: MicroBatches, push: Any) -> Metrics:
+        return accumulate(self.algorithm, self.net, params, batches, self.micro_batches, push)
