@@ -44,7 +44,6 @@ class ReinforcementConf(Component):
     are no sources of others.
     """
 
-    aliases: ClassVar = {"predicts_here": "central_inference"}
     kind: ClassVar = "learning_algorithm"
     type_field: ClassVar = "algorithm"
     user_field: ClassVar = "user_algorithm"

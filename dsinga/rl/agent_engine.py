@@ -59,7 +59,7 @@ class AgentEngine(Engine):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state; called before :meth:`open`. Raises UserError where it is that of another layout."""
-        saved = {"central_inference": state["layout"].get("predicts_here", False), **state["layout"]}
+        saved = state["layout"]
         for name, value in layout_of(self._conf).items():
             if saved.get(name, value) != value:
                 raise UserError(

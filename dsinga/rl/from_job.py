@@ -96,7 +96,6 @@ REINFORCEMENT = {
     "rollout_steps": "rollout_steps",
     "actors": "num_actors",
     "central_inference": "central_inference",
-    "predicts_here": "central_inference",  # its earlier name
     "max_staleness": "max_staleness",
     "evaluation_episodes": "evaluation_episodes",
     "stop_return": "stop_return",

@@ -200,16 +200,12 @@ def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Return the checkpoint to go on from, also one that ``rl.train`` has written before it had the training loop.
+    """Return the checkpoint to go on from.
 
     Raises UserError where there is none, or it does not fit the job.
     """
     path, checkpoint = find_checkpoint(options.workspace, options.resume)
-    state = checkpoint.loop
-    if "learning" in state:
-        engine = {"learning": state["learning"], "layout": state["run"]}
-        checkpoint = checkpoint._replace(meta={"seed": task.job.seed}, loop={"engine": engine})
-    elif "engine" not in state:
+    if "engine" not in checkpoint.loop:
         raise UserError(f"{path} has no checkpoint of rl.train; agent.restore reads those of agent.save")
     check_beginning(path, checkpoint, task.job, task.agent.algorithm.net.net.params)
     return Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)

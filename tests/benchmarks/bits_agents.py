@@ -190,7 +190,7 @@ AGENTS: dict[str, Call] = {
     "actors-a2c": trained(rl.A2C, run=TWO),
     "actors-ppo": trained(rl.PPO, run=TWO),
     "actors-impala": trained(rl.IMPALA, run={**ONE, "max_staleness": 0}),
-    "actors-predict-here": trained(rl.PPO, run={**ONE, "predicts_here": True}),
+    "actors-predict-here": trained(rl.PPO, run={**ONE, "central_inference": True}),
     "actors-resume": trained(rl.A2C, resume=True, run=TWO),
     # in a worker group
     "group-a2c": in_groups(rl.A2C),

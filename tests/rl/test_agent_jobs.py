@@ -1,4 +1,4 @@
-"""Agents as jobs like any other: extensions, searches, background runs, options, and files of earlier versions."""
+"""Agents as jobs like any other: extensions, searches, background runs and options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from distributed import Client, LocalCluster
 import dsinga
 from dsinga import nn, rl
 from dsinga.base.errors import UserError
-from dsinga.checkpoint import directory
 from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics
@@ -178,20 +177,7 @@ def test_params_begin_an_agent_that_learns_from_rollouts(tmp_path: Path) -> None
         rl.train(dqn, "CartPole-v1", steps=2000, seed=1, resume=tmp_path / "checkpoint" / "step384", progress=False)
 
 
-def test_checkpoints_from_before_the_training_loop_are_read(tmp_path: Path) -> None:
-    """Those of ``rl.train`` had "learning" and "run" in place of the state of a loop."""
-    whole = train(job(), workspace=tmp_path / "new")
-    checkpoint = directory.read_checkpoint(tmp_path / "new" / "checkpoint" / "step256")
-    engine = checkpoint.loop["engine"]
-    loop = {"learning": engine["learning"], "run": {**engine["layout"], "seconds": 1.5}}
-    directory.write_checkpoint(
-        tmp_path / "old" / "checkpoint", 256, checkpoint.params, checkpoint.state, {"algorithm": "A2C"}, loop
-    )
-    resumed = train(job(), workspace=tmp_path / "old", resume=True)
-    restored = train(job("", "train_steps=64")).agent
-    restored.restore(tmp_path / "old" / "checkpoint" / "step256")
-    assert_same(resumed.params, whole.params)
-    assert_same(restored.algorithm.params, checkpoint.params)
-    saved = whole.agent.save(tmp_path / "saved")
+def test_what_an_agent_saved_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
+    saved = train(job("", "train_steps=64")).agent.save(tmp_path / "saved")
     with pytest.raises(UserError, match="no checkpoint of rl.train; agent.restore reads those of agent.save"):
         train(job(), resume=saved)

@@ -270,7 +270,7 @@ def test_actions_without_hidden_states_are_refused() -> None:
     assert copy.deepcopy(hidden)["gru"].any()
 
 
-@pytest.mark.parametrize("settings", [{"groups": 2}, {"actors": 1, "predicts_here": True}])
+@pytest.mark.parametrize("settings", [{"groups": 2}, {"actors": 1, "central_inference": True}])
 def test_ways_of_learning_without_hidden_states_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="hidden states learns in this process"):
         trained(A2C, True, 64, **settings)

@@ -213,7 +213,7 @@ def test_the_critic_has_an_updater_of_its_own_in_a_job() -> None:
         ({"num_envs": 2}, "rl.train has no argument 'num_envs'; use environments"),
         ({"replay": {"capacity": 5}}, "give dsinga.rl.ReplaySettings"),
         ({"stop_return": 9.0}, "stop_return is compared with .* evaluations: give evaluate_every"),
-        ({"predicts_here": True}, "central_inference is about actors: give actors"),
+        ({"central_inference": True}, "central_inference is about actors: give actors"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -247,7 +247,7 @@ def test_a_memory_that_would_never_be_learnt_from_is_refused() -> None:
     short = rl.ReplaySettings(learn_after=0, n_steps=9)
     small = rl.ReplaySettings(learn_after=0, capacity=31)
     refused(
-        r"DQN learns from a replay memory, for .* central_inference out", replay=short, predicts_here=True, **replay
+        r"DQN learns from a replay memory, for .* central_inference out", replay=short, central_inference=True, **replay
     )
     refused(r"rollout of an actor has 32 steps, .* keeps 31 \(capacity\)", replay=small, rollout_steps=8, **replay)
     refused(r"transition of 9 steps \(n_steps\) is longer than .* of 8:", replay=short, rollout_steps=8, **replay)
@@ -267,7 +267,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         rl.train(dsinga.load(JOB, ["reinforcement.replay_conf.capacity=9"]))
     groups = ["cluster.nworker_groups=2"]
     with pytest.raises(UserError, match="central_inference has no effect on worker groups"):
-        rl.train(dsinga.load(JOB, [*groups, "reinforcement.num_actors=1", "reinforcement.predicts_here=true"]))
+        rl.train(dsinga.load(JOB, [*groups, "reinforcement.num_actors=1", "reinforcement.central_inference=true"]))
     refused("evaluation_episodes is -1", evaluation_episodes=-1)
     refused("resuming needs a workspace", resume=True)
     refused("there is no checkpoint to resume from in", resume=True, workspace=tmp_path)

@@ -144,39 +144,18 @@ class Cut:
     by_space: bool = False
 
 
-# How earlier names of attributes are written today.
-EARLIER_NAMES = {
-    "connection": "cut = Cut(Connection.kOneToOne)",
-    "feature_axis": "cut = Cut(Connection.kOneToOne, axis=2)",
-    "feature_groups": "cut = Cut(Connection.kOneToOne, groups=4)",
-    "gathered_because": 'cut = Cut(gathered_because="...")',
-    "whole_because": 'cut = Cut(whole_because="...")',
-    "label_source": "labels = Labels(source=1)",
-    "takes_one_label": 'labels = Labels(source=1, per="row")',
-    "takes_step_labels": 'labels = Labels(source=1, per="step")',
-    "takes_float_labels": "labels = Labels(source=1, floats=True)",
-    "makes_labels": "new_labels = LabelFormat()",
-    "label_shape": "new_labels = LabelFormat(shape=(3,))",
-    "label_dtype": "new_labels = LabelFormat(dtype=numpy.dtype(numpy.int64))",
-    "label_names": 'new_labels = LabelFormat(names=("no", "yes"))',
-    "takes_vectors": "source_kind = SourceKind.kVectors",
-    "elementwise": "source_kind = SourceKind.kAnyShape",
-    "over_steps": "source_kind = SourceKind.kSequences",
-    "is_recurrent": "source_kind = SourceKind.kRecurrent",
-    "hands_parts": "self.part_shapes = ((5, 2), (5, 3))",
+# The type of each declaration, and an example for messages.
+DECLARED = {
+    "source_kind": (SourceKind, "source_kind = SourceKind.kVectors"),
+    "labels": (Labels, "labels = Labels(source=1)"),
+    "new_labels": (LabelFormat | None, "new_labels = LabelFormat()"),
+    "cut": (Cut, "cut = Cut(Connection.kOneToOne)"),
 }
-
-
-DECLARED = {"source_kind": SourceKind, "labels": Labels, "new_labels": LabelFormat | None, "cut": Cut}
 
 
 def fault_of(owner: Any) -> str:
     """Return what is wrong with the declarations of a layer, or of its class; the empty string if nothing is."""
-    for name, instead in EARLIER_NAMES.items():
-        if hasattr(owner, name):
-            return f"sets {name}; write {instead}"
-    for name, kind in DECLARED.items():
+    for name, (kind, example) in DECLARED.items():
         if not isinstance(value := getattr(owner, name), kind):
-            examples = [text for text in EARLIER_NAMES.values() if text.startswith(f"{name} = ")]
-            return f"sets {name} to {value!r}; write {examples[0]}"
+            return f"sets {name} to {value!r}; write {example}"
     return ""
