@@ -17,9 +17,9 @@ from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_reinforcement
-from dsinga.loop.beginning import RunOptions
+from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome
+from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
 from dsinga.rl.remote.group_training import GroupTask

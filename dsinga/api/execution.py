@@ -24,9 +24,9 @@ from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
-from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import train_here
-from dsinga.loop.running import Outcome
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.local_run import train_locally
+from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.batch_reader import resolve_epochs
 
@@ -201,7 +201,7 @@ class Execution:
         """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
         options = self.options
         if agents is None and self._needs_no_cluster(job):
-            return functools.partial(train_here, job, max_threads=self.max_threads)
+            return functools.partial(train_locally, job, max_threads=self.max_threads)
         placing: dict[str, Any] = {
             "grain": cluster.find_grain(options.grain), "selection": options.selection(),
             "max_threads": self.max_threads,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.run.driver import train
     from dsinga.cluster.run.group_rounds import Grain
     from dsinga.loop.observer import Observer
-    from dsinga.loop.running import Outcome
+    from dsinga.loop.run_loop import Outcome
     from dsinga.reading.nets import build_net, build_partitioned_net
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 _MODULES = {
     "Grain": "dsinga.cluster.run.group_rounds",
     "Observer": "dsinga.loop.observer",
-    "Outcome": "dsinga.loop.running",
+    "Outcome": "dsinga.loop.run_loop",
     "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask.dask_workers",

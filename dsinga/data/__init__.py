@@ -13,7 +13,7 @@ from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, open_records
-from dsinga.data.sources.text_windows import Windows, open_text
+from dsinga.data.sources.text_windows import TextWindows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.checked_files import make_blosc_lock
 from dsinga.data.stores.record_store import RecordStore
@@ -35,9 +35,9 @@ __all__ = [
     "RecordSource",
     "RecordStore",
     "StoreContents",
+    "TextWindows",
     "Verified",
     "WindowDefinition",
-    "Windows",
     "ZarrSource",
     "connect_sources",
     "define_windows",

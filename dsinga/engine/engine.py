@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
-from dsinga.layers.metrics.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
@@ -225,7 +225,7 @@ class Engine(ABC):
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
         """Return sums and counts of metrics as means, under the names that people see."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
-        named = figures(sums if net is None else name_metrics(net, sums))
+        named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}
 
     def close(self, message: str | None = None) -> None:

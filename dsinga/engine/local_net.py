@@ -14,7 +14,7 @@ from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.engine.nets_by_shape import LocalNets, gradient_input, last_layers
+from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
@@ -80,7 +80,7 @@ class LocalNet:
         self._threads = threads
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
-        self._nets = LocalNets(job, None if x is None else (x, y), roots, self._create_predictor)
+        self._nets = NetsByShape(job, None if x is None else (x, y), roots, self._create_predictor)
         precision = PRECISIONS[job.precision]
         gather = (job.cluster or ClusterConf()).fullc_gather
         self._cut = CutRunner(self.workers, self._count_threads, gather, precision)

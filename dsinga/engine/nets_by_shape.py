@@ -16,7 +16,7 @@ from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.bind_records import Batch, infos_of_arrays
 
 
-class LocalNets:
+class NetsByShape:
     """The nets of a job, whole, each with its predictor, built when they are asked for; the last KEPT_NETS are kept.
 
     Args:

@@ -16,7 +16,7 @@ from dsinga.training import create_updater
 _log = logging.getLogger(__name__)
 
 
-def fit_here(job: Job, roots: Sequence[str]) -> Job:
+def fit_to_memory(job: Job, roots: Sequence[str]) -> Job:
     """Return the job with the micro-batches and the recomputation that the memory of this process needs.
 
     A job of kCD is returned as it is. Raises UserError where the net cannot be trained

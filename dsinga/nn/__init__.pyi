@@ -16,8 +16,8 @@ from dsinga.nn.model.model import Model as Model
 from dsinga.nn.model.model import Sequential as Sequential
 from dsinga.nn.words import augment as augment
 from dsinga.nn.words.field_metrics import MetricLayer
-from dsinga.nn.words.forms import Sides
-from dsinga.nn.words.forms import Size
+from dsinga.nn.words.function_specs import Sides
+from dsinga.nn.words.function_specs import Size
 from dsinga.nn.words.optimizers import Momentum
 from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty

@@ -21,7 +21,7 @@ from dsinga.passes.predictor import Predictor
 Range = tuple[int, int]  # the first and the last one, of windows or tiles
 
 
-class Box(NamedTuple):
+class PredictionPart(NamedTuple):
     """A part of a prediction: a range of windows along each dimension of samples, and of tiles along each axis."""
 
     samples: tuple[Range, ...]
@@ -84,11 +84,11 @@ class FieldPredictor:
         """The parts of a record that are read from variables of the data, not worked out from coordinates."""
         return tuple(part for part in self.layout.inputs if isinstance(part.reader, MemoryReader))
 
-    def points(self, part: ChannelGroup, box: Box) -> tuple[np.ndarray, ...]:
+    def points(self, part: ChannelGroup, box: PredictionPart) -> tuple[np.ndarray, ...]:
         """Return the increasing points of a variable along each of its dimensions that a box needs."""
         return tuple(self._points(dim, box) for dim in part.reader.dims)
 
-    def _points(self, dim: str, box: Box) -> np.ndarray:
+    def _points(self, dim: str, box: PredictionPart) -> np.ndarray:
         if dim not in self.samples:
             return self.space_points(dim, box)
         ends = box.samples[self.samples.index(dim)]
@@ -97,7 +97,7 @@ class FieldPredictor:
             self._known[dim, ends] = np.unique(axis.positions(*axis.input_range(*ends))[0])
         return self._known[dim, ends]
 
-    def space_points(self, dim: str, box: Box) -> np.ndarray:
+    def space_points(self, dim: str, box: PredictionPart) -> np.ndarray:
         """Return the increasing points along a dimension of space that a box needs."""
         place = self.layout.space.index(dim)
         ends = box.tiles[place]
@@ -108,7 +108,7 @@ class FieldPredictor:
             self._known[dim, ends] = np.unique(points)
         return self._known[dim, ends]
 
-    def predict(self, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
+    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
         """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a box.
 
         ``values`` are the numbers of each variable at :meth:`points`. Points that lack context are NaN.
@@ -119,7 +119,7 @@ class FieldPredictor:
         return self.predict_windows(readers, self.sample_axes(box), box)
 
     def predict_windows(
-        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], box: Box
+        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], box: PredictionPart
     ) -> np.ndarray:
         """Return the prediction of a box whose windows of samples lie along the axes ``samples``."""
         counts = tuple(last - first + 1 for first, last in box.samples)
@@ -174,7 +174,7 @@ class FieldPredictor:
         ]
         feature[valid == 0] = np.nan
 
-    def sample_axes(self, box: Box) -> dict[str, Axis]:
+    def sample_axes(self, box: PredictionPart) -> dict[str, Axis]:
         """Return the axes of samples, with the windows of a box."""
         return {
             dim: replace(self.layout.axes[dim], starts=self.layout.axes[dim].starts[first : last + 1])

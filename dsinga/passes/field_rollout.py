@@ -12,7 +12,7 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.memory_reader import MemoryReader
 from dsinga.data.fields.readers import VariableReader
-from dsinga.passes.field_predictor import Box, FieldPredictor
+from dsinga.passes.field_predictor import FieldPredictor, PredictionPart
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class FieldRollout:
         self._axis = predictor.layout.axes[time]
         self._place = predictor.samples.index(time)
 
-    def _times(self, box: Box, step: int) -> np.ndarray:
+    def _times(self, box: PredictionPart, step: int) -> np.ndarray:
         """Return the points of time of the inputs of each window in a box, (windows, points of an input)."""
         first, last = box.samples[self._place]
         begins = self._axis.starts[first : last + 1] - self._axis.before + (step - 1) * self._axis.lead
         return begins[:, None] + np.arange(self._axis.input_size)
 
-    def _observed(self, part: ChannelGroup, box: Box, step: int) -> np.ndarray:
+    def _observed(self, part: ChannelGroup, box: PredictionPart, step: int) -> np.ndarray:
         """Return which points of :meth:`_times` are read from the data, not fed back."""
         times, first = self._times(box, step), self._times(box, 1)
         return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
 
-    def points(self, part: ChannelGroup, box: Box, step: int) -> tuple[np.ndarray, ...]:
+    def points(self, part: ChannelGroup, box: PredictionPart, step: int) -> tuple[np.ndarray, ...]:
         """Return the increasing points of a variable along each of its dimensions that a box of a lead needs."""
         points = list(self.predictor.points(part, box))
         if self.time in part.reader.dims:
@@ -60,7 +60,7 @@ class FieldRollout:
             points[part.reader.dims.index(self.time)] = np.unique(times)
         return tuple(points)
 
-    def prediction_points(self, box: Box) -> tuple[np.ndarray, ...]:
+    def prediction_points(self, box: PredictionPart) -> tuple[np.ndarray, ...]:
         """Return the points of an earlier prediction (windows ..., C', points of space ...) that a box needs."""
         predictor = self.predictor
         windows = [np.arange(first, last + 1) for first, last in box.samples]
@@ -73,7 +73,7 @@ class FieldRollout:
         most = -(-axis.input_size // axis.lead)
         return range(max(1, step - most), step)
 
-    def predict(self, values: Mapping[str, np.ndarray], box: Box, step: int) -> np.ndarray:
+    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart, step: int) -> np.ndarray:
         """Return the prediction of a lead for a box, as :meth:`FieldPredictor.predict`.
 
         ``values`` are the numbers of each variable at :meth:`points` and, of a lead above 1, those of earlier leads,
@@ -90,7 +90,7 @@ class FieldRollout:
                 readers[part.name] = MemoryReader(reader, self.points(part, box, step), values[part.name])
         return self.predictor.predict_windows(readers, self._joined_axes(box), box)
 
-    def _joined_axes(self, box: Box) -> dict[str, Axis]:
+    def _joined_axes(self, box: PredictionPart) -> dict[str, Axis]:
         """Return the axes of samples, with a time along which the inputs of the windows follow one another."""
         axis, size = self._axis, self._axis.input_size
         first, last = box.samples[self._place]
@@ -99,7 +99,9 @@ class FieldRollout:
         time = Axis(axis.name, count * size, axis.size, size, axis.before, axis.after, has_targets=False, starts=starts)
         return {**self.predictor.sample_axes(box), self.time: time}
 
-    def _joined(self, part: ChannelGroup, values: Mapping[str, np.ndarray], box: Box, step: int) -> MemoryReader:
+    def _joined(
+        self, part: ChannelGroup, values: Mapping[str, np.ndarray], box: PredictionPart, step: int
+    ) -> MemoryReader:
         """Return a reader of a part of the record along the joined time."""
         reader, times, observed = part.reader, self._times(box, step), self._observed(part, box, step)
         place = reader.dims.index(self.time)

@@ -15,7 +15,7 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.data import write_csv, write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Records
-from dsinga.layers.metrics.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.ops.types import ParamArrays
 from dsinga.passes.predictor import BatchResult, Predictor
@@ -49,7 +49,7 @@ def evaluate(net: NeuralNet, reader: BatchReader, forward: Forward) -> dict[str,
     """Return the figures of the metrics over every record of a phase; its output layers write their files."""
     sums = add_metrics(metrics for _, metrics in forward(net, reader, (), 0))
     write_outputs(net, reader, forward)
-    return figures(sums)
+    return metric_values(sums)
 
 
 def predict(net: NeuralNet, reader: BatchReader, layer: str, forward: Forward) -> Iterator[Records]:

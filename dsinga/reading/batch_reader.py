@@ -20,7 +20,7 @@ from dsinga.data import (
     DataSource,
     FieldWindows,
     RecordSource,
-    Windows,
+    TextWindows,
     kept_bytes,
     open_records,
     open_store,
@@ -197,7 +197,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
-        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
+        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, TextWindows) for other in stores.values()),
         skip=first.store_conf.random_skip if first.store_conf else 0,
     )
     if sampler.shuffle:
@@ -323,13 +323,13 @@ def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[st
             raise conf.error(f"layer {layer.name!r}: source {conf.backend}: {error}", "backend") from error
 
 
-def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
+def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[TextWindows, RecordInfo]:
     """Open the text of a kCharRNN layer. With several worker groups, batches of a group do not continue each other."""
     groups = job.cluster.nworker_groups if job.cluster else 1
     conf = layer.char_rnn_conf
     if conf is None or not conf.path:
         raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
-    text = Windows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len, conf.labels)
+    text = TextWindows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len, conf.labels)
     info = RecordInfo(
         text.shape,
         conf.batchsize,

@@ -22,7 +22,7 @@ from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.from_job import ReplaySettings
-from dsinga.rl.learning import OffPolicyLoop
+from dsinga.rl.learning import OffPolicyLearning
 from dsinga.rl.model import Model
 from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay.replay_memory import ReplayMemory
@@ -50,7 +50,7 @@ __all__ = [
     "EpisodeStatistics",
     "EvaluatedEpisodes",
     "Model",
-    "OffPolicyLoop",
+    "OffPolicyLearning",
     "PrioritizedReplay",
     "ReplayMemory",
     "ReplaySettings",

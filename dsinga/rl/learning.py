@@ -43,7 +43,7 @@ class Learning(Protocol):
         """Free what the environments hold."""
 
 
-class CollectingLoop:
+class CollectingLearning:
     """Base of what steps environments in this process.
 
     Args:
@@ -74,7 +74,7 @@ class CollectingLoop:
         self.collector.environments.close()
 
 
-class OnPolicyLoop(CollectingLoop):
+class OnPolicyLearning(CollectingLearning):
     """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
@@ -83,7 +83,7 @@ class OnPolicyLoop(CollectingLoop):
         return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
 
 
-class OffPolicyLoop(CollectingLoop):
+class OffPolicyLearning(CollectingLearning):
     """Trains an agent whose algorithm learns from transitions of a replay memory, at regular intervals.
 
     Args:
@@ -115,7 +115,7 @@ class OffPolicyLoop(CollectingLoop):
         self.updates.restore(state)
 
 
-class EvolutionLoop(CollectingLoop):
+class EvolutionLearning(CollectingLearning):
     """Trains an agent of the algorithm ES; each candidate acts in all environments for an episode."""
 
     def advance(self, steps: int) -> Mapping[str, float]:

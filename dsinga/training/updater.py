@@ -143,7 +143,7 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
 
 
 @dataclass(frozen=True)
-class Later:
+class DelayedSchedule:
     """A schedule that begins so many steps later: those that an earlier run has done."""
 
     schedule: Callable[[int], float]
@@ -174,7 +174,7 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rate = Later(schedule(conf.learning_rate), conf.earlier_steps)
+        self.rate = DelayedSchedule(schedule(conf.learning_rate), conf.earlier_steps)
         self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
         self.decoupled = self.decoupled or conf.decoupled_weight_decay

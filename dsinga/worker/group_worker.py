@@ -87,7 +87,7 @@ class GroupWorker:
         clients = {server: ServerClient(transport, worker) for server, transport in transports.items()}
         self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
-            self._lend_memory(transports, clients, slices, shapes)
+            self._share_gradient_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         homes = param_homes(shapes, slices, clients, lasting, self._replicated)
         move_local_slices(homes, clients)
@@ -103,7 +103,7 @@ class GroupWorker:
             config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
         )
 
-    def _lend_memory(
+    def _share_gradient_memory(
         self,
         transports: Mapping[int, Transport],
         clients: Mapping[int, ServerClient],

@@ -101,11 +101,11 @@ class Theirs:
             steps = np.stack([window["a"].values, window["b"].values])
             return torch.from_numpy(steps[:, :-1].reshape(-1, *steps.shape[2:])), torch.from_numpy(steps[:1, -1])
 
-        class Windows(MapDataset):
+        class TextWindows(MapDataset):
             def __getitem__(self, index: int) -> Any:
                 return as_tensors(windows[index])
 
-        self.loader = DataLoader(Windows(windows), BATCH, shuffle=True, num_workers=workers)
+        self.loader = DataLoader(TextWindows(windows), BATCH, shuffle=True, num_workers=workers)
 
     def __call__(self) -> Batches:
         return iter(self.loader)

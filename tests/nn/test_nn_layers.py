@@ -15,7 +15,7 @@ from dsinga.base.registry import entries, register
 from dsinga.job import LayerConf, LayerType, loads
 from dsinga.job.message import field_types, readable, set_fields
 from dsinga.layers.dense.activation import ElementwiseFunction
-from dsinga.nn.words.forms import FURTHER
+from dsinga.nn.words.function_specs import FURTHER
 from dsinga.nn.words.layer_functions import FORMS as LAYERS
 from dsinga.nn.words.optimizers import COMMON
 from dsinga.nn.words.optimizers import FORMS as UPDATERS

@@ -15,7 +15,7 @@ from typing import Any
 
 from dsinga import nn
 from dsinga.base.registry import is_user_code
-from dsinga.nn.words.forms import named
+from dsinga.nn.words.function_specs import named
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing import symbol
 

@@ -27,10 +27,10 @@ from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
-from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
+from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, run_to_end
+from dsinga.loop.run_loop import Outcome, run_to_end
 
 _log = logging.getLogger(__name__)
 

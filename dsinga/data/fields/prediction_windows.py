@@ -39,7 +39,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class AppliedWindows:
+class PredictionWindows:
     """The windows of a definition in another Dataset: as many steps and levels, but whole fields.
 
     Attributes:
@@ -86,7 +86,7 @@ class AppliedWindows:
         """Return the number of channels of a target."""
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
-    def with_classes(self, classes: int) -> AppliedWindows:
+    def with_classes(self, classes: int) -> PredictionWindows:
         """Return the windows whose only target, a class, is predicted by a score for each class.
 
         The scores lie along the dimension "class", before those of space.
@@ -103,7 +103,7 @@ class AppliedWindows:
         return slice(first, first + self.channels(target))
 
 
-def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
+def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, in which targets need not be.
 
     Raises UserError where the definition does not fit it.
@@ -139,10 +139,10 @@ def apply_windows(source: Any, definition: WindowDefinition) -> AppliedWindows:
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
     samples = tuple(layout.axes[dim] for dim in channels)
-    return AppliedWindows(dataset, definition, layout, samples, times, targets, flipped)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped)
 
 
-def with_known_times(windows: AppliedWindows, leads: int) -> AppliedWindows:
+def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
     """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
 
     A coordinate whose steps follow no rule does not go on beyond the data: the log says which windows are left out for

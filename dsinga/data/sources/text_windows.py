@@ -17,7 +17,7 @@ from dsinga.data.tokenizer import read_tokenizer
 from dsinga.data.vocabulary import has_words, read_vocabulary
 
 
-class Windows(RecordSource):
+class TextWindows(RecordSource):
     """A text as records, each a window of T + 1 codes: record s·B + b is row b of the batch of step s (B rows).
 
     As in SINGA, the text is divided into B streams of equal length. Row b reads stream b and advances by T (``steps``)

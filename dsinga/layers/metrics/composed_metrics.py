@@ -40,7 +40,7 @@ def composed_metric(name: str) -> Callable[[Callable[[Sums], Figures]], Callable
     return register
 
 
-def figures(sums: Sums) -> dict[str, Any]:
+def metric_values(sums: Sums) -> dict[str, Any]:
     """Return the figure of each metric: sum / count, or what the function of a composed metric returns.
 
     ``sums`` maps names to (sum, count). A name may have a layer in front, as in ``layer/r2:moments``. Metrics with a

@@ -10,11 +10,11 @@ from typing import Any
 
 from dsinga.augmentation.augmentation import Augmentation
 from dsinga.job import AugmentationType, AugmentConf
-from dsinga.nn.words.forms import Derived, Form, called_by_name, named, type_fields
+from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named, type_fields
 from dsinga.nn.words.keras_names import missing_names
 
 
-def augmentation_function(name: str, form: Form, cls: Any) -> Callable[..., AugmentConf]:
+def augmentation_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., AugmentConf]:
     """Return the function called ``name`` that makes augmentations of a class."""
 
     def function(**arguments: Any) -> AugmentConf:

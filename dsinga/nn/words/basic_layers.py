@@ -11,7 +11,7 @@ from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_details import refuse_channels_last
+from dsinga.nn.words.layer_adapters import refuse_channels_last
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write

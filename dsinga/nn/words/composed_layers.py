@@ -7,7 +7,7 @@ from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.layer_details import query_value_key
+from dsinga.nn.words.layer_adapters import query_value_key
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, batch_shape
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer

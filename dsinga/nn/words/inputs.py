@@ -17,9 +17,9 @@ from dsinga.data import DataSource
 from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
 from dsinga.layers.dense.given_statistics import statistics_lists
-from dsinga.nn.words.forms import Derived, Form, called_by_name, named
+from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_details import image
+from dsinga.nn.words.layer_adapters import image
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
@@ -105,7 +105,7 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
     return write
 
 
-def source_function(name: str, form: Form, cls: type[DataSource]) -> Callable[..., DataSource]:
+def source_function(name: str, form: FunctionSpec, cls: type[DataSource]) -> Callable[..., DataSource]:
     """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:

@@ -14,9 +14,9 @@ from dsinga.layers.connect.bridge import Bridge
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
-from dsinga.nn.words.forms import Derived, Form, named
-from dsinga.nn.words.image_forms import KERNEL, LENGTHS, of_axes, poolings
-from dsinga.nn.words.layer_details import (
+from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
+from dsinga.nn.words.image_specs import KERNEL, LENGTHS, of_axes, poolings
+from dsinga.nn.words.layer_adapters import (
     attend,
     compare,
     compare_mean,
@@ -40,10 +40,10 @@ RECURRENT = {"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bi
 CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
 
 
-def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
+def cell(type: str, gates: int, activation: str = "", doc: str = "") -> FunctionSpec:
     """Return the form of a recurrent layer with this number of gates; ``activation`` are settings of its candidate."""
     activations = f"activation={activation} recurrent_activation=gate_activation" if activation else ""
-    return Form(
+    return FunctionSpec(
         type,
         f"units=dim_hidden {activations} use_bias=bias_term kernel_initializer recurrent_initializer "
         "bias_initializer return_sequences bidirectional carry kernel_regularizer recurrent_regularizer "
@@ -57,9 +57,9 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Form:
     )
 
 
-def mean_loss(type: str, what: str, first: str = "") -> Form:
+def mean_loss(type: str, what: str, first: str = "") -> FunctionSpec:
     """Return the form of a loss of differences that is a mean over the numbers of a row, as in Keras."""
-    return Form(
+    return FunctionSpec(
         type,
         f"{first}masked weighted std scale",
         details=compare_mean,
@@ -69,7 +69,7 @@ def mean_loss(type: str, what: str, first: str = "") -> Form:
 
 
 FORMS = {
-    "Dense": Form(
+    "Dense": FunctionSpec(
         "kInnerProduct",
         "units=num_output activation use_bias=bias_term kernel_initializer bias_initializer transpose "
         "kernel_regularizer bias_regularizer",
@@ -79,25 +79,27 @@ FORMS = {
         "Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight "
         "that is transposed, (inputs, units), can share another layer's (units, inputs).",
     ),
-    "Embedding": Form(
+    "Embedding": FunctionSpec(
         "kEmbedding",
         "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient embeddings_regularizer",
         required=("output_dim",),
         inits={"weight": "embeddings_initializer"},
     ),
-    "OneHot": Form("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
-    "Dropout": Form("kDropout", "rate=dropout_ratio ...", required=("rate",)),
-    "LeakyReLU": Form("kReLU", defaults={"negative_slope": 0.3}),
-    "GELU": Form(
+    "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
+    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio ...", required=("rate",)),
+    "LeakyReLU": FunctionSpec("kReLU", defaults={"negative_slope": 0.3}),
+    "GELU": FunctionSpec(
         "kActivation",
         "",
         fixed={"type": "GELU"},
         doc="Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation).",
     ),
-    "LocalResponseNormalization": Form("kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first),
-    "Reshape": Form("kReshape", "target_shape=shape", required=("target_shape",)),
-    "Permute": Form("kPermute", "dims", required=("dims",)),
-    "RepeatVector": Form(
+    "LocalResponseNormalization": FunctionSpec(
+        "kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first
+    ),
+    "Reshape": FunctionSpec("kReshape", "target_shape=shape", required=("target_shape",)),
+    "Permute": FunctionSpec("kPermute", "dims", required=("dims",)),
+    "RepeatVector": FunctionSpec(
         "kRepeat",
         "n=times",
         required=("n",),
@@ -105,12 +107,12 @@ FORMS = {
     ),
     **of_axes("Images", 2, "bilinear"),
     **of_axes("Volumes", 3, "trilinear"),
-    "GroupNormalization": Form(
+    "GroupNormalization": FunctionSpec(
         "kGroupNorm",
         doc="Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each "
         "channel.",
     ),
-    "Conv1D": Form(
+    "Conv1D": FunctionSpec(
         "kConvolution1D",
         "filters=num_filters kernel_size=kernel strides=stride padding activation use_bias=bias_term "
         "kernel_initializer bias_initializer kernel_regularizer bias_regularizer",
@@ -130,7 +132,7 @@ FORMS = {
         "``activation`` is that of the candidate and of the cell state.",
     ),
     "SimpleRNN": cell("kRNN", 1),
-    "ConvLSTM2D": Form(
+    "ConvLSTM2D": FunctionSpec(
         "kConvLSTM",
         "filters=num_filters kernel_size strides padding use_bias=bias_term kernel_initializer recurrent_initializer "
         "bias_initializer return_sequences kernel_regularizer recurrent_regularizer bias_regularizer",
@@ -139,7 +141,7 @@ FORMS = {
         doc="Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget "
         "gate begins at 0, in Keras at 1.",
     ),
-    "Attention": Form(
+    "Attention": FunctionSpec(
         "kAttention",
         "score_mode=score num_heads use_causal_mask=causal score_initializer",
         {"score_mode": "dot"},
@@ -151,7 +153,7 @@ FORMS = {
         "The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do "
         "those of any fourth source.",
     ),
-    "SoftmaxLoss": Form(
+    "SoftmaxLoss": FunctionSpec(
         "kSoftmaxLoss",
         details=softmax_of_scores,
         doc="Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.\n\n"
@@ -159,39 +161,39 @@ FORMS = {
     ),
     "MeanSquaredError": mean_loss("kEuclideanLoss", "Squared error"),
     "MeanAbsoluteError": mean_loss("kAbsoluteLoss", "Absolute error"),
-    "FieldSoftmaxLoss": Form(
+    "FieldSoftmaxLoss": FunctionSpec(
         "kFieldSoftmaxLoss",
         details=scores_of_points,
         doc="Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).\n\n"
         "It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are "
         "left out, but counted in the divisor. It reports the accuracy, too.",
     ),
-    "Dice": Form(
+    "Dice": FunctionSpec(
         "kDiceLoss",
         details=overlap_of_regions,
         doc="Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes "
         "(kDiceLoss).\n\nOne channel is the score of class 1 of two. Points with the label -1 or NaN are left out.",
     ),
     "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
-    "HingeLoss": Form("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
-    "SigmoidCrossEntropyLoss": Form(
+    "HingeLoss": FunctionSpec("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
+    "SigmoidCrossEntropyLoss": FunctionSpec(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
     ),
-    "FocalLoss": Form("kFocalLoss", details=functools.partial(compare, activation="sigmoid")),
-    "KLDivergenceLoss": Form("kKLDivergenceLoss", details=functools.partial(compare, activation="softmax")),
-    "CRF": Form("kCRF", details=scores_and_labels),
-    "CTCLoss": Form("kCTCLoss", details=functools.partial(scores_and_labels, optional=1)),
-    "ClassSoftmaxLoss": Form(
+    "FocalLoss": FunctionSpec("kFocalLoss", details=functools.partial(compare, activation="sigmoid")),
+    "KLDivergenceLoss": FunctionSpec("kKLDivergenceLoss", details=functools.partial(compare, activation="softmax")),
+    "CRF": FunctionSpec("kCRF", details=scores_and_labels),
+    "CTCLoss": FunctionSpec("kCTCLoss", details=functools.partial(scores_and_labels, optional=1)),
+    "ClassSoftmaxLoss": FunctionSpec(
         "kClassSoftmaxLoss",
         required=("class_start",),
         inits={"word": "random_uniform", "class": "random_uniform"},
         details=scores_and_labels,
     ),
-    "SampledLoss": Form("kSampledLoss", inits={"weight": "random_uniform"}, details=scores_and_labels),
+    "SampledLoss": FunctionSpec("kSampledLoss", inits={"weight": "random_uniform"}, details=scores_and_labels),
 }
 
 
-def layer_function(name: str, form: Form, cls: Any) -> Any:
+def layer_function(name: str, form: FunctionSpec, cls: Any) -> Any:
     """Return the function called ``name`` that makes layers of a class."""
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     details = form.details or (compare if issubclass(cls, PairLoss) else None)
@@ -218,7 +220,7 @@ def layer_function(name: str, form: Form, cls: Any) -> Any:
     return layer(named(function, name, form, cls))
 
 
-def penalties_of(form: Form, values: Mapping[str, Any]) -> dict[str, Penalty]:
+def penalties_of(form: FunctionSpec, values: Mapping[str, Any]) -> dict[str, Penalty]:
     """Return the penalties of params by role: those of the regularizers beside the initializers of a form."""
     names = {role: init.replace("_initializer", "_regularizer") for role, init in form.inits.items()}
     return {role: penalty(values[name]) for role, name in names.items() if values.get(name) is not None}

@@ -13,7 +13,7 @@ from dsinga.base.registry import entries
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
-from dsinga.nn.words.forms import function_name
+from dsinga.nn.words.function_specs import function_name
 from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, row_shape

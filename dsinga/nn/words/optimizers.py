@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.message import field_types
-from dsinga.nn.words.forms import Derived, Form, named, type_fields
+from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended
 from dsinga.nn.words.keras_names import OPTIMIZERS as NAMES
 from dsinga.nn.words.keras_names import missing_names
@@ -101,31 +101,31 @@ def ParamSettings(
 
 BETAS = "beta_1=beta1 beta_2=beta2 epsilon=delta"
 FORMS = {
-    "Adam": Form(
+    "Adam": FunctionSpec(
         "kAdam", BETAS, fixed={"bias_correction": True}, doc="Adam as published, with bias correction (kAdam)."
     ),
-    "AdamW": Form(
+    "AdamW": FunctionSpec(
         "kAdamW",
         BETAS,
         {"weight_decay": 0.004},
         doc="AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).",
     ),
-    "Lamb": Form("kLamb", BETAS, doc="LAMB, whose steps are as long as a share of the param (kLamb)."),
-    "Adamax": Form("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
-    "RMSprop": Form(
+    "Lamb": FunctionSpec("kLamb", BETAS, doc="LAMB, whose steps are as long as a share of the param (kLamb)."),
+    "Adamax": FunctionSpec("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
+    "RMSprop": FunctionSpec(
         "kRMSProp",
         "rho epsilon=delta * centered",
         {"rho": 0.9},
         doc="RMSProp, whose ``epsilon`` is under the root (kRMSProp).",
     ),
-    "Adagrad": Form(
+    "Adagrad": FunctionSpec(
         "kAdaGrad", "epsilon=delta", doc="AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad)."
     ),
-    "Adadelta": Form("kAdaDelta", "rho epsilon=delta", {"rho": 0.95}),
+    "Adadelta": FunctionSpec("kAdaDelta", "rho epsilon=delta", {"rho": 0.95}),
 }
 
 
-def optimizer_function(name: str, form: Form, cls: Any) -> Callable[..., UpdaterConf]:
+def optimizer_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., UpdaterConf]:
     """Return the function called ``name`` that makes updaters of a class."""
 
     def function(learning_rate: Rate = 0.001, **arguments: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.nn.words.forms import Derived, Form, named, type_fields
+from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import checked, extended
 from dsinga.nn.words.keras_names import missing_names
 
@@ -145,7 +145,7 @@ def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     return LRGenConf(**names, base_lr=base_lr, **fields)
 
 
-def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenConf]:
+def schedule_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., LRGenConf]:
     """Return the function called ``name`` that makes schedules of a class."""
 
     def function(initial_learning_rate: float, **arguments: Any) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def schedule_function(name: str, form: Form, cls: Any) -> Callable[..., LRGenCon
 
 
 FORMS = {
-    "CosineDecayRestarts": Form(
+    "CosineDecayRestarts": FunctionSpec(
         "kCosineRestarts", "first_decay_steps=change_freq t_mul m_mul alpha", defaults={"t_mul": 2.0}
     ),
 }

@@ -13,9 +13,9 @@ from dsinga.engine.engine import Engine, Snapshot
 from dsinga.extensions import Extension
 from dsinga.job import Phase
 from dsinga.job.signature import job_signature
-from dsinga.loop.beginning import RunOptions, describe_length
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors, resume_hint
+from dsinga.loop.initial_state import RunOptions, describe_length
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
 from dsinga.monitor.timings_file import write_timings

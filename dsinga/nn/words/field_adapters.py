@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga.base.arguments import unknown_name
-from dsinga.nn.words.forms import Size
-from dsinga.nn.words.layer_details import each, image, sides, volume
+from dsinga.nn.words.function_specs import Size
+from dsinga.nn.words.layer_adapters import each, image, sides, volume
 from dsinga.nn.writing.writer import LayerWriter
 
 Values = Mapping[str, Any]  # the arguments of the function

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.learning import ReplayUpdates, mean_metrics
-from dsinga.rl.remote.actor_learning import ActorLoop
+from dsinga.rl.remote.actor_learning import RemoteLearning
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.rollout_actor import Acting, ActorRollout, ActorTransitions, pack
 from dsinga.rl.remote.rollout_stream import RolloutStream
@@ -17,7 +17,7 @@ from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay.replay_memory import ReplayMemory
 
 
-class RemoteReplayLoop(ActorLoop):
+class RemoteReplayLearning(RemoteLearning):
     """Learns from a replay memory in this process, which remote actors fill (Ape-X, Horgan et al. 2018).
 
     Actors take steps by the newest params that they have got, each with an exploration of its own, and send the steps

@@ -75,7 +75,7 @@ FURTHER = inspect.signature(further).parameters
 MEANINGS = dict(line.strip().split(": ", 1) for line in (further.__doc__ or "").splitlines() if ": " in line)
 
 
-class Form(NamedTuple):
+class FunctionSpec(NamedTuple):
     """How a function of ``nn`` stands for a component.
 
     Attributes:
@@ -213,8 +213,8 @@ class Derived(Mapping[str, Callable[..., Any]]):
     def __init__(
         self,
         kind: str,
-        make: Callable[[str, Form, Any], Any],
-        forms: Mapping[str, Form] = {},
+        make: Callable[[str, FunctionSpec, Any], Any],
+        forms: Mapping[str, FunctionSpec] = {},
         otherwise: Collection[str] = (),
         suffix: str = "",
         takes: Callable[[type[Any]], bool] = lambda cls: issubclass(cls, Configured),
@@ -223,9 +223,9 @@ class Derived(Mapping[str, Callable[..., Any]]):
         self._kind, self._make, self._forms, self._otherwise, self._suffix = kind, make, forms, otherwise, suffix
         self._takes, self._renamed = takes, renamed
         self._functions: dict[tuple[str, Any], Any] = {}  # one for each class, which a cell may define anew
-        self._by_name: tuple[int, dict[str, Form]] = (-1, {})
+        self._by_name: tuple[int, dict[str, FunctionSpec]] = (-1, {})
 
-    def _all_forms(self) -> dict[str, Form]:
+    def _all_forms(self) -> dict[str, FunctionSpec]:
         types = entries(self._kind)
         if self._by_name[0] != version():
             first = {cls: name for name, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
@@ -234,7 +234,7 @@ class Derived(Mapping[str, Callable[..., Any]]):
                 if registered not in self._otherwise and isinstance(cls, type) and self._takes(cls):
                     name = function_name(registered)
                     name += "" if name == registered else self._suffix
-                    forms[name] = Form(registered, renamed=self._renamed)
+                    forms[name] = FunctionSpec(registered, renamed=self._renamed)
             self._by_name = version(), {**forms, **self._forms}
         return self._by_name[1]
 
@@ -255,7 +255,7 @@ class Derived(Mapping[str, Callable[..., Any]]):
 def named(
     function: Callable[..., Any],
     name: str,
-    form: Form,
+    form: FunctionSpec,
     cls: Any,
     first: Sequence[inspect.Parameter] = (),
 ) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from dsinga.base.arguments import check_bool
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import as_text
-from dsinga.nn.words.forms import Size
+from dsinga.nn.words.function_specs import Size
 from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
 
