@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from dsinga.arguments import check_range, is_whole
-from dsinga.errors import UserError
+from dsinga.base.arguments import check_range, is_whole
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.extensions.best_value import BestValue, metric_name
-from dsinga.registry import nearest_or_listed
 
 
 class Moment(NamedTuple):
