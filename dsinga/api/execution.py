@@ -25,6 +25,7 @@ from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.loop.beginning import RunOptions
 from dsinga.loop.local_run import train_here
+from dsinga.loop.position import place_in_data
 from dsinga.loop.running import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.registry import nearest
@@ -166,6 +167,8 @@ class Execution:
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
+            job, resume = place_in_data(job, folder, resume, roots(job, options.data_root))
+            self.steps = job.train_steps
             agents = self._agent_training(job)
             if agents is not None:
                 job = agents.job

@@ -25,7 +25,7 @@ from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged
 from dsinga.worker.all_records import count_batches, evaluate_batches
-from dsinga.worker.batch_reader import BatchReader, steps_per_epoch
+from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.configure import OpenedJob
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import PRECISIONS, cpu_ops
@@ -63,7 +63,7 @@ class LocalEngine(Engine):
     ):
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
-        self.epoch = steps_per_epoch(reader) if job.epochs else None
+        self.epochs = reader.epochs if job.epochs else None
         self.batchsize = reader.batchsize
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader

@@ -20,7 +20,6 @@ from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
-from dsinga.worker.batch_reader import epoch_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -79,8 +78,8 @@ class TrainingView(LoopView):
     @property
     def position(self) -> Row:
         """The columns of a row that say where training stands: "step" and, if the job has epochs, "epoch"."""
-        epoch = self._engine.epoch
-        return {"step": self.step} | ({"epoch": epoch_at(self.step, epoch)} if epoch else {})
+        epochs = self._engine.epochs
+        return {"step": self.step} | ({"epoch": epochs.at(self.step)} if epochs else {})
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")
