@@ -1,4 +1,4 @@
-"""Cancelling a run from another thread, or by the first SIGINT, SIGTERM or SIGHUP, which ends its training in order."""
+"""Cancelling a run from another thread, or by the first signal that ends it, after which training ends in order."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Cancellation:
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP end training with a checkpoint of the last complete round, then take effect.
+    """Let SIGINT and TERMINATIONS end training with a checkpoint of the last complete round, then take effect.
 
     A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
     ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
     handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. Where the
     handler returns, the error with which the run has ended is raised. A second SIGINT, and a signal at another time,
-    take effect at once. A further SIGTERM or SIGHUP changes nothing: batch systems send it to several processes, which
-    may pass it on.
+    take effect at once. A further signal of TERMINATIONS changes nothing: batch systems send it to several processes,
+    which may pass it on.
 
     Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
     signals, this does nothing.
@@ -81,7 +81,7 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         deferred.append(number)
         cancellation.event.set()
         name = signal.Signals(number).name
-        _log.warning("%s: training ends after the rounds in flight, with a checkpoint; Ctrl-C ends it at once", name)
+        _log.warning("%s: training ends after the rounds in flight; Ctrl-C ends it at once", name)
 
     if threading.current_thread() is threading.main_thread():
         numbers = (signal.SIGINT, *TERMINATIONS)
