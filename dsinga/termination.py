@@ -23,11 +23,14 @@ _log = logging.getLogger(__name__)
 # PJM and LoadLeveler; SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM.
 NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
 TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+# A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
+ENDING = [number for number in TERMINATIONS if signal.Signals(number).name in ("SIGTERM", "SIGHUP")]
 # More than the bytes of the C structure ``sigaction``, whose first field is the handler.
 SIGACTION_BYTES = 512
 
-# What these signals set besides raising Terminated.
+# What these signals set besides raising Terminated, and those that raise it now.
 _events: list[threading.Event] = []
+_raised: list[int] = []
 
 
 @contextlib.contextmanager
@@ -80,7 +83,7 @@ def raised_terminations() -> Iterator[list[int]]:
         finally:
             del error  # else this frame keeps it alive
 
-    with installed_handler(numbers, terminate):
+    with installed_handler(numbers, terminate), _noted(numbers):
         try:
             yield received
         except BaseException as error:
@@ -89,6 +92,21 @@ def raised_terminations() -> Iterator[list[int]]:
             raise
         if received:
             raise Terminated("the run was complete")
+
+
+@contextlib.contextmanager
+def _noted(numbers: list[int]) -> Iterator[None]:
+    earlier = [*_raised]
+    _raised.extend(numbers)
+    try:
+        yield
+    finally:
+        _raised[:] = earlier
+
+
+def ending_signals() -> set[int]:
+    """Return the signals that end the program now: those that raise Terminated, and ENDING, by handlers of its own."""
+    return {*_raised, *ENDING}
 
 
 @contextlib.contextmanager

@@ -371,20 +371,31 @@ with raised_terminations(), deferred_interrupts(cancellation):
     assert run_script(text) == "-15\n"
 
 
-def test_signals_for_which_the_system_has_a_handler_are_left_to_it():
+def test_signals_for_which_the_program_has_a_handler_are_left_to_it():
     """Python does not know the handler of ``faulthandler``. What has ended a command is ignored while it exits."""
     text = """
 import faulthandler
 import signal
 import sys
+from dsinga.errors import Terminated
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.termination import ignore_terminations, raised_terminations
 
 faulthandler.register(signal.SIGUSR1, sys.stdout)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-with raised_terminations():
-    signal.raise_signal(signal.SIGUSR1)
-    signal.raise_signal(signal.SIGQUIT)
-    print("went on", flush=True)
+signal.signal(signal.SIGALRM, lambda number, frame: print("mine", flush=True))
+cancellation = Cancellation()
+try:
+    with raised_terminations(), deferred_interrupts(cancellation):
+        cancellation.ends_in_order = True
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGQUIT)
+        signal.raise_signal(signal.SIGALRM)
+        print("went on" if not cancellation.event.is_set() else "cancelled", flush=True)
+        signal.raise_signal(signal.SIGUSR2)
+        print("cancelled" if cancellation.event.is_set() else "went on", flush=True)
+except Terminated:
+    print("terminated", flush=True)
 signal.raise_signal(signal.SIGUSR1)
 ignore_terminations()
 signal.raise_signal(signal.SIGXCPU)
@@ -392,4 +403,4 @@ signal.raise_signal(signal.SIGUSR1)
 """
     out = run_script(text)
     assert out.count("Current thread") == 3
-    assert "went on\n" in out
+    assert "mine\nwent on\ncancelled\nterminated\n" in out

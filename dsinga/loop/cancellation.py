@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.advice import is_command
 from dsinga.errors import Cancelled, RunError
-from dsinga.termination import TERMINATIONS, installed_handler
+from dsinga.termination import ending_signals, installed_handler
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +58,9 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
     take effect at once. A further signal of TERMINATIONS changes nothing: batch systems send it to several processes,
     which may pass it on.
 
-    Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
-    signals, this does nothing.
+    Signals without a handler in Python are left as they are, and so are the program's handlers for others than SIGINT,
+    SIGTERM and SIGHUP: they may show where it stands, or limit the time of something. In other threads than the main
+    one, which gets the signals, this does nothing.
     """
     deferred: list[int] = []
     raised: list[int] = []
@@ -84,7 +85,7 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         _log.warning("%s: training ends after the rounds in flight; Ctrl-C ends it at once", name)
 
     if threading.current_thread() is threading.main_thread():
-        numbers = (signal.SIGINT, *TERMINATIONS)
+        numbers = {signal.SIGINT, *ending_signals()}
         handlers = {number: handler for number in numbers if callable(handler := _python_handler(number))}
     failure: RunError | None = None
     with installed_handler(handlers, handle):

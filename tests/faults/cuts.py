@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import importlib
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dsinga
-from dsinga import estimators, nn, rl
+from dsinga import nn
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster import connect
 from dsinga.data import write_store
@@ -29,7 +30,6 @@ from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import Job
 from tests.faults.forked import Ended, run_forked
 from tests.faults.verdicts import run_dsinga
-from tests.support.rl_cases import actor_critic
 
 CUT, LAST = 7, 30  # the step after which the signal comes, and the last one
 SEARCHES = {"seed": [0, 1, 2]}
@@ -167,6 +167,8 @@ def run_fit(options: Mapping[str, Any]) -> Any:
 
 def run_estimator(options: Mapping[str, Any]) -> Any:
     """Train by ``fit`` of an estimator."""
+    from dsinga import estimators
+
     net: Job = dsinga.load("job.conf")
     options = {name: value for name, value in options.items() if name == "client"}
     return estimators.Classifier(net).fit(*records(), **options).params_
@@ -174,6 +176,9 @@ def run_estimator(options: Mapping[str, Any]) -> Any:
 
 def run_agent(options: Mapping[str, Any]) -> Any:
     """Train an agent by ``rl.train``."""
+    from dsinga import rl
+    from tests.support.rl_cases import actor_critic
+
     spaces = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
     agent = rl.Agent(rl.PPO(actor_critic(), spaces, seed=0), seed=0)
     options = {name: value for name, value in options.items() if name != "workers"}
@@ -185,6 +190,8 @@ def run_agent(options: Mapping[str, Any]) -> Any:
     return result.params
 
 
+# Modules that some faces alone need, imported once for all their processes.
+MODULES = {"estimator.fit": "dsinga.estimators", "rl.train": "tests.support.rl_cases"}
 FACES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "dsinga train": run_command,
     "dsinga search": run_search_command,
@@ -277,6 +284,8 @@ def main() -> int:
         Case(face, cluster, workspace == "True", signal.Signals[name])
         for face, cluster, workspace, name in zip(*(words[place::4] for place in range(4)), strict=True)
     ]
+    for face in {case.face for case in cases} & MODULES.keys():
+        importlib.import_module(MODULES[face])
     failed = 0
     with tempfile.TemporaryDirectory(prefix="dsinga-cuts-") as folder:
         for case, fault in check_cases(cases, Path(folder)):

@@ -16,7 +16,6 @@ QUICK = [
     ("dsinga train", NONE, True, "SIGUSR1"),
     ("train", CLIENT, True, "SIGUSR2"),
     ("model.fit", NONE, True, "SIGQUIT"),
-    ("rl.train", NONE, True, "SIGXCPU"),
     ("search", CLIENT, True, "SIGTERM"),
     ("search", NONE, False, "SIGHUP"),
 ]
