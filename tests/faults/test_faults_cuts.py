@@ -14,7 +14,6 @@ from tests.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
 pytestmark = pytest.mark.process
 QUICK = [
     ("dsinga train", NONE, True, "SIGUSR1"),
-    ("train", CLIENT, True, "SIGUSR2"),
     ("model.fit", NONE, True, "SIGQUIT"),
     ("search", CLIENT, True, "SIGTERM"),
     ("search", NONE, False, "SIGHUP"),
@@ -43,14 +42,12 @@ def test_what_queues_send_ends_runs_in_order() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workspace", [True, False])
 @pytest.mark.parametrize(("face", "cluster"), PAIRS)
-def test_every_signal_by_every_face(face: str, cluster: str, workspace: bool) -> None:
+def test_every_signal_by_every_face(face: str, cluster: str) -> None:
     """Where Dask workers are does not change which signals a program gets: there three will do."""
-    if workspace and face == "estimator.fit":
-        pytest.skip("estimators have no workspace")
     names = (*NAMES, "SIGINT") if cluster == NONE else ("SIGTERM", "SIGUSR1", "SIGINT")
-    check([(face, cluster, workspace, name) for name in names])
+    workspaces = [False] if face == "estimator.fit" else [True, False]
+    check([(face, cluster, workspace, name) for workspace in workspaces for name in names])
 
 
 @pytest.mark.slow
