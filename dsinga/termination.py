@@ -19,8 +19,8 @@ from dsinga.errors import Terminated
 _log = logging.getLogger(__name__)
 
 # The signals by which queues, shells and limits end a process: SIGTERM by all; SIGHUP by terminals that are closed;
-# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time, and of time in
-# PJM and LoadLeveler; SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM.
+# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time;
+# SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM only.
 NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
 TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 # A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
