@@ -38,11 +38,11 @@ API = {
     "extensions": ("Extensions", ["dsinga.extensions"]),
     "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.plotting"]),
     "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
-    "layers": ("Layers", ["dsinga.layers", "dsinga.layers.base", "dsinga.layers.context"]),
+    "layers": ("Layers", ["dsinga.layers", "dsinga.layers.interface.layer", "dsinga.layers.interface.context"]),
     "training": ("Updaters and algorithms", ["dsinga.training"]),
     "retrieval": ("Retrieval", ["dsinga.retrieval"]),
     "testing": ("Contracts for tests", ["dsinga.testing"]),
-    "errors": ("Errors and registration", ["dsinga.errors", "dsinga.registry"]),
+    "errors": ("Errors and registration", ["dsinga.base.errors", "dsinga.base.registry"]),
 }
 # The pages that also show what classes inherit, and the public names on them that only dsinga itself calls.
 INHERITED = {

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.errors import Cancelled, RunError, UserError
-from dsinga.registry import register
-from dsinga.version import __version__
+from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.registry import register
+from dsinga.base.version import __version__
 
 if TYPE_CHECKING:
     from dsinga.api import (

@@ -1,5 +1,5 @@
 """``python -m dsinga`` is ``dsinga``."""
 
-from dsinga.cli import main
+from dsinga.commands.cli import main
 
 main()

@@ -7,7 +7,7 @@ They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are d
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job, LRGenConf, UpdaterConf
 from dsinga.monitor.curve_plots import plot_precision_recall_curve as precision_recall_curve
 from dsinga.monitor.curve_plots import plot_roc_curve as roc_curve

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_store
-from dsinga.errors import UserError
 
 DISTANCES = ("cosine", "euclidean")
 BLOCK = 1 << 23  # distances computed at a time: 64 MiB

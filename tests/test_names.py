@@ -12,7 +12,7 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
-PUBLIC_NAMES_OF_TWO_PACKAGES = {"Model": ["nn/model.py", "rl/model.py"]}  # as in Keras, and as in PARL
+PUBLIC_NAMES_OF_TWO_PACKAGES = {"Model": ["nn/model/model.py", "rl/model.py"]}  # as in Keras, and as in PARL
 
 
 class Names(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.data import import_records, open_records
-from dsinga.errors import UserError
 
 PACKAGE = Path(dsinga.__file__).parent
 # These unpickle what the driver has sent to Dask workers by Dask's comms; the contract of sources, what it has pickled.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dsinga import retrieval
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.retrieval import (
     average_precision,
     chance,

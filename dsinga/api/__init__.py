@@ -10,13 +10,13 @@ from dsinga.api.inference import (
     predict_with_labels,
     translate,
 )
-from dsinga.api.jobs import roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, compare_with_plan, partition_net, plan
 from dsinga.api.result import Result
 from dsinga.api.run import Run, submit
-from dsinga.api.search_result import SearchResult
-from dsinga.api.searching import search
+from dsinga.api.searching.result import SearchResult
+from dsinga.api.searching.search import search
 from dsinga.api.training import train
 
 __all__ = [

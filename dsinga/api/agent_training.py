@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
-from dsinga.advice import option
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs import wanted_workers
+from dsinga.api.jobs_with_data import wanted_workers
 from dsinga.api.result import Result
-from dsinga.errors import UserError
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_reinforcement
-from dsinga.loop.beginning import RunOptions
+from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome
+from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
 from dsinga.rl.remote.group_training import GroupTask
@@ -28,7 +28,7 @@ from dsinga.rl.training import AgentTask, has_groups, train_agent
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 # Options that have no meaning for an agent, and what applies in their place.
 WITHOUT_EFFECT = {
@@ -158,7 +158,7 @@ class AgentTraining:
 
 
 def agent_result(
-    job: Job, params: Arrays, history: History, step: int, workspace: Path | None, stopped: str
+    job: Job, params: ParamArrays, history: History, step: int, workspace: Path | None, stopped: str
 ) -> AgentResult:
     """Return the result of an earlier run, whose agent has these params."""
     agent = AgentTask.of(job).agent

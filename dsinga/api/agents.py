@@ -12,13 +12,13 @@ from dsinga.api.clients import find_cluster
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.training import execute
 from dsinga.api.workspaces import trained_params
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
 from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, reinforcement_of, with_settings
 from dsinga.rl.training import AgentTask
 from dsinga.training import check_params

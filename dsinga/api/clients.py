@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from dsinga import cluster
 from dsinga.api.shared_cluster import SHARED_CLUSTER
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

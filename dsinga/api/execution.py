@@ -14,28 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import job_with_data, roots, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
+from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
+from dsinga.base.registry import nearest
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
-from dsinga.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
-from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import train_here
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.local_run import train_locally
 from dsinga.loop.position import place_in_data
-from dsinga.loop.running import Outcome
+from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
-from dsinga.registry import nearest
-from dsinga.worker.batch_reader import resolve_epochs
+from dsinga.reading.batch_reader import resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.api.agent_training import AgentTraining
-    from dsinga.cluster import Arrays, WorkerSelection
+    from dsinga.cluster import WorkerSelection
+    from dsinga.ops.types import ParamArrays
     from dsinga.rl.training import AgentTask
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class TrainingOptions:
     progress: bool = True
     grain: str = "round"
     extensions: Sequence[ExtensionLike] = ()
-    params: Arrays | str | os.PathLike[str] | None = None
+    params: ParamArrays | str | os.PathLike[str] | None = None
     updater_state: Mapping[str, Mapping[str, Any]] | None = None
     resources: Mapping[str, float] | None = None
     hosts: Sequence[str] = ()
@@ -203,7 +204,7 @@ class Execution:
         """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
         options = self.options
         if agents is None and self._needs_no_cluster(job):
-            return functools.partial(train_here, job, max_threads=self.max_threads)
+            return functools.partial(train_locally, job, max_threads=self.max_threads)
         placing: dict[str, Any] = {
             "grain": cluster.find_grain(options.grain), "selection": options.selection(),
             "max_threads": self.max_threads,
@@ -232,7 +233,7 @@ class Execution:
         asks_for_cluster = options.grain != "round" or options.retry or options.resources or options.hosts
         if asks_for_cluster or source.is_running or source.is_shared or not trains_locally(job):
             return False
-        from dsinga.settings import read_setting  # it imports Dask
+        from dsinga.base.settings import read_setting  # it imports Dask
 
         return read_setting("device") != "gpu"
 

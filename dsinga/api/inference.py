@@ -11,28 +11,28 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, open_client
 from dsinga.api.execution import select_workers
-from dsinga.api.jobs import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
-from dsinga.engine import generation, translation
-from dsinga.engine.predictor import ONE_CORE
-from dsinga.errors import UserError
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
-from dsinga.worker.processor import Processor
+from dsinga.passes import generation, translation
+from dsinga.passes.predictor import ONE_CORE
+from dsinga.passes.processor import Processor
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 
 @awaitable
 def evaluate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None = None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
     phase: str = "test",
     client: Client | None = None,
     *,
@@ -58,7 +58,7 @@ def evaluate(
 @awaitable
 def predict(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -84,7 +84,7 @@ def predict(
 
 def predict_lazily(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     x: Any,
     phase: str = "test",
@@ -124,7 +124,7 @@ def predict_lazily(
 
 def predict_batches(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -143,7 +143,7 @@ def predict_batches(
 
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -168,7 +168,7 @@ def predict_with_labels(
 
 def generate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None = None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
     seed_text: str = "",
     length: int = 500,
     temperature: float = 1.0,
@@ -192,7 +192,7 @@ def generate(
 
 def translate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | Result | str | os.PathLike[str] | None,
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     sentences: Sequence[str],
     beam: int = 5,
     length_penalty: float = 0.6,
@@ -215,7 +215,7 @@ def translate(
 
 def _choose_processor(job: Job, net: NeuralNet) -> Processor:
     """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
-    from dsinga.settings import read_setting  # imports Dask, which other commands do not need
+    from dsinga.base.settings import read_setting  # imports Dask, which other commands do not need
 
     if not job.gpu and read_setting("device") in ("auto", "cpu"):
         return ONE_CORE

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api.clients import awaitable
-from dsinga.api.jobs import job_with_data
+from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.training import train
-from dsinga.errors import Diverged, UserError
+from dsinga.base.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
 from dsinga.job import ChangeMethod, Job, LRGenConf, Phase

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
-from dsinga.api.jobs import job_with_data, roots, with_workers
-from dsinga.errors import UserError
+from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
+from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
@@ -136,8 +136,8 @@ def _machine(
     """Return the arguments of predictions that describe this machine and the network, and where files are."""
     from dask.system import CPU_COUNT
 
+    from dsinga.base.settings import read_setting
     from dsinga.planner.link import parse_network
-    from dsinga.settings import read_setting
 
     return {
         "cores": CPU_COUNT,

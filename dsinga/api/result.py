@@ -13,7 +13,7 @@ from dsinga.monitor import NOT_METRICS, RECOVERY, History
 from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Result:
     """
 
     job: Job
-    params: Arrays
+    params: ParamArrays
     history: History
     net: NeuralNet
     step: int

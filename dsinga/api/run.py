@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.api.clients import find_cluster, outside_thread_pool
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
-from dsinga.errors import Cancelled, RunError, UserError
+from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
 from dsinga.monitor import History
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from dsinga.api.clients import find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
+from dsinga.base.termination import deferred_terminations
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
-from dsinga.termination import deferred_terminations
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 
 def train(
@@ -32,7 +32,7 @@ def train(
     progress: bool = True,
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
-    params: Arrays | str | os.PathLike[str] | None = None,
+    params: ParamArrays | str | os.PathLike[str] | None = None,
     updater_state: Mapping[str, Mapping[str, Any]] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
@@ -74,7 +74,7 @@ def train(
             as the job's ``cluster { patience }`` says, and for as many Dask workers; then go on from the newest
             checkpoint in the workspace.
 
-    With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.termination.TERMINATIONS`) end a
+    With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`) end a
     program that has no handlers for them after a checkpoint of the last complete round, as Ctrl-C does, if this is
     called in its main thread.
 

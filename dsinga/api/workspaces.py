@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsinga.advice import option
 from dsinga.api.result import Result
+from dsinga.base.advice import option
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
 from dsinga.data.filesystem import is_url
-from dsinga.errors import RunError, UserError
 from dsinga.job import Job
 from dsinga.monitor.run_monitor import RUN_FILES
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
-from dsinga.redaction import redact
 
 if TYPE_CHECKING:
-    from dsinga.cluster import Arrays
+    from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,9 @@ def default_workspace(job: Job) -> Path | str:
     return named if is_url(named) else Path(named)
 
 
-def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
+def trained_params(
+    job: Job, params: ParamArrays | Result | str | os.PathLike[str] | None, roots: list[str]
+) -> ParamArrays:
     """Return params by name: those given, those of a result, or those at the path of a checkpoint.
 
     For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its

@@ -8,9 +8,9 @@ import numpy as np
 
 from dsinga.augmentation import image_filters
 from dsinga.augmentation.augmentation import Augmentation, RecordFacts, between
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Positive, Range
-from dsinga.registry import register
 
 HalfTurn = Annotated[float, Range(0, 0.5)]
 # The principal components of the colours of ImageNet, of pixels from 0 to 255 (Krizhevsky's, as in common use).

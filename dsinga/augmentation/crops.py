@@ -10,9 +10,9 @@ import numpy as np
 
 from dsinga.augmentation.augmentation import Augmentation, RecordFacts, between, pick
 from dsinga.augmentation.resampling import Boxes, crop, resize
+from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Count, Padding, Positive
-from dsinga.registry import register
 
 ATTEMPTS = 10  # to find a box that lies within the image
 CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside training

@@ -9,9 +9,9 @@ import numpy as np
 
 from dsinga.augmentation.augmentation import Augmentation, between, pick
 from dsinga.augmentation.crops import ATTEMPTS, range_faults
+from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Unit
-from dsinga.registry import register
 
 
 @register("augmentation", kRandomErasing=5)

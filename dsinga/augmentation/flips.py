@@ -6,9 +6,9 @@ import numpy as np
 
 from dsinga.augmentation.augmentation import Augmentation, between
 from dsinga.augmentation.resampling import transform_bilinear
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Unit
-from dsinga.registry import register
 
 
 @register("augmentation", kRandomFlip=3)

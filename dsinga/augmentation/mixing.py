@@ -10,9 +10,9 @@ import numpy as np
 
 from dsinga.augmentation.augmentation import Mixing, RecordFacts, pick
 from dsinga.augmentation.erasing import box_mask
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, Range, Unit
-from dsinga.registry import register
 
 Alpha = Annotated[float, Range(0, 100, open_low=True)]
 CLASSES = "how many classes there are; without it, as the store says, or its largest label plus 1"

@@ -12,9 +12,9 @@ from dsinga.augmentation.augmentation import Augmentation, RecordFacts, pick
 from dsinga.augmentation.colors import check_channels
 from dsinga.augmentation.flips import rotations
 from dsinga.augmentation.resampling import transform_nearest
+from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Count, Natural
-from dsinga.registry import register
 
 BINS = 31  # of magnitudes
 Operation = Callable[[np.ndarray, np.ndarray, int], np.ndarray]

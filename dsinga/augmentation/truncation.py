@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.augmentation.augmentation import Augmentation, RecordFacts
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, required
 from dsinga.job.limits import Count
-from dsinga.registry import register
 
 
 @register("augmentation", kTruncate=11)

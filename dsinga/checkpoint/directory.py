@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.durable_files import sync_folder
+from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -33,7 +35,6 @@ from dsinga.checkpoint.metadata import (
     write_metadata,
 )
 from dsinga.checkpoint.tensors import (
-    Arrays,
     Fingerprint,
     find_integers,
     insert_arrays,
@@ -41,8 +42,7 @@ from dsinga.checkpoint.tensors import (
     separate_arrays,
     write_tensors,
 )
-from dsinga.durable_files import sync_folder
-from dsinga.errors import RunError, UserError
+from dsinga.ops.types import ParamArrays
 from dsinga.training.divergence import first_not_finite
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import averaged
@@ -56,8 +56,8 @@ class Checkpoint(NamedTuple):
     """
 
     step: int
-    params: Arrays
-    state: dict[str, Arrays]
+    params: ParamArrays
+    state: dict[str, ParamArrays]
     meta: dict[str, Any]
     loop: Mapping[str, Any] = {}
 
@@ -169,7 +169,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise UserError(f"{error}; {_another(path)}") from None
 
 
-def read_checkpoint_params(path: Path) -> Arrays:
+def read_checkpoint_params(path: Path) -> ParamArrays:
     """Return the params of the checkpoint directory ``path``, or the averages of a run that has kept them.
 
     Raises UserError as :func:`read_checkpoint` does.
@@ -213,16 +213,16 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(metadata.step, arrays[PARAMS], state, metadata.meta, loop)
 
 
-def _by_param(arrays: Arrays) -> dict[str, Arrays]:
+def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
     """Return the updater's arrays, named "param/slot", by param and slot."""
-    state: dict[str, Arrays] = {}
+    state: dict[str, ParamArrays] = {}
     for name, array in arrays.items():
         param, _, slot = name.rpartition("/")
         state.setdefault(param, {})[slot] = array
     return state
 
 
-def _read_arrays(file: Path, expected: Fingerprint) -> Arrays:
+def _read_arrays(file: Path, expected: Fingerprint) -> ParamArrays:
     check_file(file, expected)
     arrays = read_safetensors(file)
     if file.name == PARAMS and (fault := find_integers(arrays)):

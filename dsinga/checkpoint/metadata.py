@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_regular_text
 from dsinga.checkpoint.tensors import Fingerprint, fingerprint
-from dsinga.errors import UserError
-from dsinga.regular_files import read_regular_text
 
 FORMAT = 2
 PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.durable_files import sync_folder
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
-from dsinga.checkpoint.tensors import Arrays, find_integers, read_npz, read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
-from dsinga.durable_files import sync_folder
-from dsinga.errors import RunError, UserError
-from dsinga.redaction import redact
+from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -30,14 +31,14 @@ def port(
     roots: Sequence[PathLike] = (),
     report: Callable[[str], None] = _log.warning,
     without: Collection[str] = (),
-) -> Arrays:
+) -> ParamArrays:
     """Return the params from the checkpoints in ``paths`` that a net has, by name; later paths override earlier ones.
 
     ``shapes`` are the params of the net. Params that it does not have are left out, and ``report`` is called with a
     sentence that names them. Params in ``without`` keep their initial values, so they are left out, too. Paths are
     looked up by :func:`find`. Raises UserError, naming param, both shapes and the file, if shapes differ.
     """
-    values: Arrays = {}
+    values: ParamArrays = {}
     for path in paths:
         location, params = _load(path, roots)
         for name in (name for name in shapes if name in params and name not in without):
@@ -61,12 +62,12 @@ def port(
     return values
 
 
-def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> Arrays:
+def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> ParamArrays:
     """Return all params, by name, of the checkpoint that :func:`find` finds; raise UserError if it cannot be read."""
     return _load(path, roots)[1]
 
 
-def params_of(params: Any, roots: Sequence[PathLike] = ()) -> Arrays:
+def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
     """Return params by name: the arrays that are given, or those of the checkpoint at a path.
 
     Raises UserError for what is neither, and for a checkpoint that cannot be read.
@@ -129,7 +130,7 @@ def _without_worker(path: Path) -> Path:
     return path.with_name(match[1]) if match else path
 
 
-def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, Arrays]:
+def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, ParamArrays]:
     """Return where the checkpoint is, and its params."""
     if not is_url(os.fspath(path)):
         location = find(path, roots)
@@ -142,10 +143,10 @@ def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, Arrays]:
         raise
 
 
-def _read(path: Path) -> Arrays:
+def _read(path: Path) -> ParamArrays:
     if path.is_dir():
         return read_checkpoint_params(path)
-    readers: dict[str, Callable[[Path], Arrays]] = {".safetensors": read_safetensors, ".npz": read_npz}
+    readers: dict[str, Callable[[Path], ParamArrays]] = {".safetensors": read_safetensors, ".npz": read_npz}
     if path.suffix in readers:
         params = readers[path.suffix](path)
         if fault := find_integers(params):

@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.checkpoint.metadata import METADATA, STEP
 from dsinga.data.filesystem import file_system
-from dsinga.errors import RunError, UserError
-from dsinga.redaction import redact
 
 
 class RemoteFolder:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from dsinga.errors import UserError
-from dsinga.regular_files import open_regular
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular
 
 MOST_BYTES = (1 << 31) - 1  # of a protobuf message
 

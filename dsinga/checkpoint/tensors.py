@@ -16,10 +16,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dsinga.errors import UserError
-from dsinga.regular_files import open_regular
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular
 
-Arrays = dict[str, np.ndarray]
+ParamArrays = dict[str, np.ndarray]
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
 
 
@@ -57,7 +57,7 @@ def fingerprint(path: Path) -> Fingerprint:
     return Fingerprint(length, crc)
 
 
-def read_safetensors(path: Path) -> Arrays:
+def read_safetensors(path: Path) -> ParamArrays:
     """Return the arrays of a safetensors file by name, in the order in which :func:`write_tensors` got them.
 
     Arrays that another program wrote are in the library's order. Raises UserError, naming the file, if it cannot be
@@ -94,7 +94,7 @@ def find_integers(params: Mapping[str, np.ndarray]) -> str:
     return ""
 
 
-def read_npz(path: Path) -> Arrays:
+def read_npz(path: Path) -> ParamArrays:
     """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
     try:
         with open_regular(path) as file:  # numpy would leave the file open if it is not an archive
@@ -110,12 +110,12 @@ def read_npz(path: Path) -> Arrays:
 ARRAY = "$array"
 
 
-def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
+def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], ParamArrays]:
     """Return JSON data and arrays by name for a state: nested dicts, with string keys, of plain values and arrays.
 
     An array is named after its path, "KeepBest/params/w1". Raises TypeError, naming the path, for anything else.
     """
-    arrays: Arrays = {}
+    arrays: ParamArrays = {}
     return _separate(state, "", arrays), arrays
 
 
@@ -126,7 +126,7 @@ def insert_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
     return {key: insert_arrays(value, arrays) if isinstance(value, dict) else value for key, value in data.items()}
 
 
-def _separate(value: Any, path: str, arrays: Arrays) -> Any:
+def _separate(value: Any, path: str, arrays: ParamArrays) -> Any:
     if isinstance(value, Mapping):
         wrong = [key for key in value if not isinstance(key, str) or key == ARRAY]
         if wrong:

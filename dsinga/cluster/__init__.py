@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dsinga.cluster.run.driver import train
     from dsinga.cluster.run.group_rounds import Grain
     from dsinga.loop.observer import Observer
-    from dsinga.loop.running import Outcome
-    from dsinga.worker.nets import build_net, build_partitioned_net
+    from dsinga.loop.run_loop import Outcome
+    from dsinga.reading.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
 __all__ = [
@@ -43,12 +43,12 @@ _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
     "Grain": "dsinga.cluster.run.group_rounds",
     "Observer": "dsinga.loop.observer",
-    "Outcome": "dsinga.loop.running",
+    "Outcome": "dsinga.loop.run_loop",
     "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask.dask_workers",
-    "build_net": "dsinga.worker.nets",
-    "build_partitioned_net": "dsinga.worker.nets",
+    "build_net": "dsinga.reading.nets",
+    "build_partitioned_net": "dsinga.reading.nets",
     "check_client": "dsinga.cluster.connecting.embedded",
     "connect": "dsinga.cluster.connecting.embedded",
     "evaluate": "dsinga.cluster.inference.inference",

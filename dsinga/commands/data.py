@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.commands.options import IMPORT
-from dsinga.errors import UserError
-from dsinga.redaction import redact
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EXAMPLE_NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.conf"))

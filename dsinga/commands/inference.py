@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
-from dsinga.errors import UserError
-from dsinga.redaction import redact
 
 if TYPE_CHECKING:
     from dsinga.job import Job

@@ -160,7 +160,7 @@ def plan(
     import rich.console
 
     from dsinga import api
-    from dsinga.errors import UserError
+    from dsinga.base.errors import UserError
     from dsinga.job import load
     from dsinga.planner.comparison import print_comparison
     from dsinga.planner.plan_picture import draw_plan

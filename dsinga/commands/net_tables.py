@@ -11,15 +11,15 @@ import rich.console
 import rich.table
 
 from dsinga.api import roots, with_workers
-from dsinga.data.sequence_lengths import padding_share
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import AlgType, Job, Phase, Precision
-from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.planner.memory import Memory, worker_memory
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.sequence_lengths import padding_share
 from dsinga.training import check_patterns, create_updater, describe_settings
-from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 PADDING_BATCHES = 200  # that are read for the share of padding
 

@@ -27,7 +27,7 @@ def _import_files(context: click.Context, option: click.Parameter, paths: tuple[
         return
     import importlib
 
-    from dsinga.registry import import_file
+    from dsinga.base.registry import import_file
 
     for room in ("dsinga.api", "dsinga.data.importers"):  # built-in classes first, so that the file may replace them
         importlib.import_module(room)

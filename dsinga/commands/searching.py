@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.advice import short_path
+from dsinga.base.advice import short_path
 from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def search(
     setting has a folder in the workspace, the table is search.csv there.
     """
     from dsinga import api
-    from dsinga.api.search_text import parse_space, read_space
-    from dsinga.errors import UserError
+    from dsinga.api.searching.space_text import parse_space, read_space
+    from dsinga.base.errors import UserError
 
     options["overrides"], space = parse_space(options["overrides"])
     if settings is not None and space:
@@ -89,7 +89,7 @@ def _print(result: SearchResult) -> None:
     import rich.table
     from rich.markup import escape
 
-    from dsinga.api.search_result import cell
+    from dsinga.api.searching.result import cell
 
     table = rich.table.Table(box=rich.box.SIMPLE)
     for name in result.columns:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dsinga.advice import join_resume, short_path
+from dsinga.base.advice import join_resume, short_path
 from dsinga.commands.options import (
     CHECKPOINT,
     DEVICE,
@@ -80,7 +80,7 @@ def train(
     """
     from dsinga import api
     from dsinga.api.workspaces import default_workspace
-    from dsinga.errors import RunError
+    from dsinga.base.errors import RunError
 
     source: Any  # which stands for a client
     job, source = job_and_source(conf, options)

@@ -10,16 +10,16 @@ from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
-from dsinga.data.prefetch import Prefetch
-from dsinga.data.reading_store import make_blosc_lock
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
-from dsinga.data.sampler import Sampler
+from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, open_records
-from dsinga.data.sources.stores import open_labels, open_store, read_mean
-from dsinga.data.sources.windows import Windows, open_text
+from dsinga.data.sources.text_windows import TextWindows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
-from dsinga.data.store import RecordStore
-from dsinga.data.writer import write_csv, write_store
+from dsinga.data.stores.checked_files import make_blosc_lock
+from dsinga.data.stores.record_store import RecordStore
+from dsinga.data.stores.writer import write_csv, write_store
+from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.sampler import Sampler
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records
@@ -39,9 +39,9 @@ __all__ = [
     "RecordStore",
     "Sampler",
     "StoreContents",
+    "TextWindows",
     "Verified",
     "WindowDefinition",
-    "Windows",
     "ZarrSource",
     "connect_sources",
     "define_windows",

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 
 LIMIT_BYTES = 128 << 20  # twice the chunks that one sampler mixes, at their largest in a record store
 MIXED_BLOCKS = 10  # the 8 blocks that a sampler mixes, the next one, and one of the labels

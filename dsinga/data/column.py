@@ -27,7 +27,7 @@ class Column(ABC):
         shape: shape of one row.
         dtype: dtype in which rows are returned: uint8, int32 or float32 for data, int64 or float32 for labels.
         block: rows that are loaded and, for data, shuffled together; see
-            :func:`dsinga.data.store_format.block_rows`.
+            :func:`dsinga.data.stores.store_format.block_rows`.
         key: identifies the contents in the cache of this process; columns with an equal key have equal blocks.
             None makes a new one.
     """

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 _REMEDIES = {
     "c": "give the real and the imaginary part as two numbers",

@@ -14,11 +14,11 @@ from fsspec.core import strip_protocol  # type: ignore[import-untyped]
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
-from dsinga.advice import option
-from dsinga.data.reading_store import ReadingStore, is_transient, retry
-from dsinga.errors import UserError
-from dsinga.redaction import redact
-from dsinga.registry import nearest_or_listed
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
+from dsinga.base.registry import nearest_or_listed
+from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
 # In a URL of object storage, "key:secret@" before the bucket.
 KEYS_IN_URL = re.compile(r"\b(s3a?|gcs?|gs)://[^\s:/]+:[^\s:]+@")

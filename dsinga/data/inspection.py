@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.advice import option
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_source import open_zarr_records
-from dsinga.data.store import RecordStore, StoreColumn
-from dsinga.data.store_format import LABEL_ROWS
-from dsinga.errors import UserError
+from dsinga.data.stores.record_store import RecordStore, StoreColumn
+from dsinga.data.stores.store_format import LABEL_ROWS
 
 SAMPLED_BLOCKS = 16
 MOST_FAULTS = 20  # that a message lists

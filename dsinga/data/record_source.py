@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.redaction import redact
 from dsinga.data.chunk_cache import LIMIT_BYTES, MIXED_BLOCKS, ChunkCache
 from dsinga.data.column import Column, PointRanges
 from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
-from dsinga.data.store_format import LABEL_ROWS
-from dsinga.errors import RunError, UserError
-from dsinga.redaction import redact
+from dsinga.data.stores.store_format import LABEL_ROWS
 
 _cache = ChunkCache()
 

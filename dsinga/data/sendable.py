@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame
-from dsinga.errors import UserError
 
 # How the TypeError begins that Dask raises for a graph.
 DASK_REFUSES = "Could not serialize object of type"

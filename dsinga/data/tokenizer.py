@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import METADATA_BYTES, read_regular_text
 from dsinga.data.filesystem import absolute, exists, join
-from dsinga.data.store import RecordStore
-from dsinga.errors import UserError
-from dsinga.regular_files import METADATA_BYTES, read_regular_text
+from dsinga.data.stores.record_store import RecordStore
 
 SUFFIX = ".json"
 

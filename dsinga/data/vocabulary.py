@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import METADATA_BYTES, read_regular
 from dsinga.data.filesystem import absolute, exists, join
-from dsinga.data.store import RecordStore
-from dsinga.errors import UserError
-from dsinga.regular_files import METADATA_BYTES, read_regular
+from dsinga.data.stores.record_store import RecordStore
 
 UNKNOWN = "<unk>"
 RECORDS_PER_BATCH = 1024  # that importers of sentences read together

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics, name_metrics
 from dsinga.worker.epochs import Epochs
-from dsinga.worker.param_slices import Arrays
 
 
 class StepReport(NamedTuple):
@@ -45,11 +45,11 @@ class Snapshot:
     """
 
     step: int
-    params: Arrays
-    state: Mapping[str, Arrays] | None = None
+    params: ParamArrays
+    state: Mapping[str, ParamArrays] | None = None
     loop: Mapping[str, Any] | None = None
 
-    def copy(self) -> tuple[Arrays, dict[str, Arrays] | None]:
+    def copy(self) -> tuple[ParamArrays, dict[str, ParamArrays] | None]:
         """Return copies of the params and of the updater's state."""
         params = {name: array.copy() for name, array in self.params.items()}
         if self.state is None:
@@ -58,7 +58,7 @@ class Snapshot:
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.state.items()
         }
 
-    def release(self) -> tuple[Arrays, Mapping[str, Arrays] | None]:
+    def release(self) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
         """Return the params and the updater's state, which may be changed from now on, and keep neither."""
         released = self.params, self.state
         self.params, self.state = {}, None
@@ -180,18 +180,18 @@ class Engine(ABC):
         """Write the files of the output layers of kVal or kTest; raise UserError where one cannot be written."""
 
     @abstractmethod
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params, float32 by name: those that tests use, averages where the job asks for them."""
 
-    def last_params(self) -> Arrays:
+    def last_params(self) -> ParamArrays:
         """Return the params of a run that is not trained any further: they may be the arrays that were trained."""
         return self.params()
 
     @abstractmethod
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params that are trained, and of the updater's state by param and slot."""
 
-    def last_state(self) -> dict[str, Arrays]:
+    def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state of a run that is not trained any further, by param and slot."""
         return self.snapshot()[1]
 
@@ -225,7 +225,7 @@ class Engine(ABC):
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
         """Return sums and counts of metrics as means, under the names that people see."""
         net = self.nets.get(PHASES.get(phase, Phase.kTrain))
-        named = figures(sums if net is None else name_metrics(net, sums))
+        named = metric_values(sums if net is None else name_metrics(net, sums))
         return {name: figure for name, figure in named.items() if not isinstance(figure, list)}
 
     def close(self, message: str | None = None) -> None:

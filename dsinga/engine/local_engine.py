@@ -9,26 +9,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dsinga.cores import available_cores
-from dsinga.data import Prefetch
+from dsinga.base.cores import available_cores
+from dsinga.base.errors import Diverged, RunError
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
-from dsinga.engine.local_cut import to_host
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import Diverged, RunError
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.cut_runner import to_host
+from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.reading.all_records import count_batches, evaluate_batches
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.training.ema import averaged
-from dsinga.worker.all_records import count_batches, evaluate_batches
-from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.configure import OpenedJob
-from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 _log = logging.getLogger(__name__)
 
@@ -212,25 +212,25 @@ class LocalEngine(Engine):
 
         return add_metrics(evaluate_batches(passes, _read_function, evaluate))
 
-    def _averages(self) -> Arrays:
+    def _averages(self) -> ParamArrays:
         """Return what tests use: the params, or their averages where the job asks for these."""
         if self.job.updater.ema_conf is None:
             return self._params
         params = averaged({name: value.reshape(-1) for name, value in self._params.items()}, self.updater.state)
         return {name: params[name].reshape(value.shape) for name, value in self._params.items()}
 
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params, or of their averages."""
         return {name: value.copy() for name, value in self._averages().items()}
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state."""
         state = {
             name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.last_state().items()
         }
         return {name: value.copy() for name, value in self._params.items()}, state
 
-    def last_state(self) -> dict[str, Arrays]:
+    def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state by param and slot: the arrays that were trained, in the shapes of the params."""
         return {
             name: {slot: array.reshape(self._params[name].shape) for slot, array in slots.items()}

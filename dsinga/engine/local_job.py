@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerType, Phase, Precision, check
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory

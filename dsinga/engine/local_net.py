@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_whole
-from dsinga.cores import available_cores
-from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
-from dsinga.engine.local_cut import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
+from dsinga.base.arguments import check_whole
+from dsinga.base.cores import available_cores
+from dsinga.base.errors import UserError
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.engine.predictor import Predictor, batch_rows, in_batches
-from dsinga.errors import UserError
+from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops.types import is_plain
+from dsinga.ops.types import ParamArrays, is_plain
+from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
+from dsinga.passes.predictor import Predictor, batch_rows, in_batches
+from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
 from dsinga.training import (
     Algorithm,
     Metrics,
@@ -36,8 +37,6 @@ from dsinga.training import (
     initial_values,
 )
 from dsinga.training.divergence import check_metrics
-from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 
 class LocalNet:
@@ -82,7 +81,7 @@ class LocalNet:
         self._threads = threads
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
-        self._nets = LocalNets(job, None if x is None else (x, y), roots, self._create_predictor)
+        self._nets = NetsByShape(job, None if x is None else (x, y), roots, self._create_predictor)
         precision = PRECISIONS[job.precision]
         gather = (job.cluster or ClusterConf()).fullc_gather
         self._cut = CutRunner(self.workers, self._count_threads, gather, precision)
@@ -106,7 +105,7 @@ class LocalNet:
         """The whole training net."""
         return self._nets.predictor(Phase.kTrain).net
 
-    def initial_params(self) -> Arrays:
+    def initial_params(self) -> ParamArrays:
         """Return the initial value of each param, float32 by name: those with which training of the job begins."""
         return initial_values(self.net.params, self.job.seed)
 
@@ -266,7 +265,7 @@ class LocalNet:
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
-    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
+    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> ParamArrays:
         values = {}
         for name, shape in net.shapes.items():
             value = params.get(name)

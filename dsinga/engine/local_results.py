@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import SparseRows
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
-from dsinga.worker.param_slices import Arrays
 
 
 class Means(dict[str, Any]):
     """The figures of metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
 
     def __init__(self, sums: Metrics):
-        super().__init__(figures(sums))
+        super().__init__(metric_values(sums))
         self.sums = sums
 
 
 class Forward(NamedTuple):
     """The result of a forward pass: features by layer, and the means of the metrics over the batch."""
 
-    outputs: Arrays
+    outputs: ParamArrays
     metrics: Means
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.net import Param
 from dsinga.ops import SparseRows

@@ -3,7 +3,7 @@
 They need scikit-learn: ``pip install 'dsinga[estimators]'``.
 """
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 try:
     import sklearn

@@ -13,11 +13,10 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from dsinga.api.jobs import roots
-from dsinga.arguments import check_range, check_whole
+from dsinga.api.jobs_with_data import roots
+from dsinga.base.arguments import check_range, check_whole
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
-from dsinga.engine.bind_records import with_batchsize
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
@@ -28,7 +27,8 @@ from dsinga.estimators.training import Trained, train_net
 from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
+from dsinga.reading.bind_records import with_batchsize
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
@@ -62,7 +62,7 @@ class NetEstimator(EstimatorRecords):
         self.random_state = random_state
 
     job_: Job
-    params_: Arrays
+    params_: ParamArrays
     history_: History
     classes_: np.ndarray
     _updater: LocalUpdater | None

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.models.blocks import layers_of
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
-from dsinga.nn.activations import check_activation
-from dsinga.nn.symbol import LayerBuilder, Symbol
-from dsinga.nn.trainable import Trainable
-from dsinga.nn.writer import make_conf
+from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.words.activations import check_activation
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
+from dsinga.nn.writing.writer import make_conf
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps

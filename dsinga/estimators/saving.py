@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_regular_text
 from dsinga.checkpoint.tensors import read_safetensors, write_tensors
-from dsinga.durable_files import explained_writing, replace_file
-from dsinga.errors import UserError
 from dsinga.estimators.records import Scaling
 from dsinga.job import Job, redact_job, to_text
 from dsinga.job import load as load_job
 from dsinga.monitor import History
-from dsinga.regular_files import read_regular_text
 
 T = TypeVar("T")
 

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from dsinga.api import train
-from dsinga.api.jobs import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
-from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import go_on_here
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.worker.batch_reader import resolve_epochs
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
+from dsinga.reading.batch_reader import resolve_epochs
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Trained:
     The updater is None for training on a cluster, whose updaters begin anew.
     """
 
-    params: Arrays
+    params: ParamArrays
     updater: LocalUpdater | None
     history: list[Row]
 
@@ -69,7 +69,7 @@ def train_net(
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:
         options = RunOptions(roots=roots(job, None), params=params)
-        outcome, updater = go_on_here(
+        outcome, updater = continue_locally(
             job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x)
         )
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])

@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dsinga.arguments import check_whole
-from dsinga.errors import UserError
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import lazily

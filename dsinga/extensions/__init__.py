@@ -4,18 +4,9 @@ An :class:`Extension` runs at the moments that its :class:`Trigger` names, and s
 of this runs in the driver's process and knows no Dask: the loop itself is in ``dsinga.loop.training_loop``.
 """
 
-from dsinga.arguments import missing_names
+from dsinga.base.arguments import missing_names
+from dsinga.base.registry import entries, is_user_code
 from dsinga.extensions.best_value import BestValue
-from dsinga.extensions.checks import check_extensions, check_metric
-from dsinga.extensions.create import (
-    Checkpointing,
-    Display,
-    Evaluation,
-    ExtensionLike,
-    FunctionExtension,
-    create_extension,
-    create_extensions,
-)
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
 from dsinga.extensions.extension import Extension, LoopView, State
@@ -24,10 +15,19 @@ from dsinga.extensions.median_stopping import MedianRule, MedianStopping, Metric
 from dsinga.extensions.mlflow import MLflow
 from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
 from dsinga.extensions.runner import ExtensionRunner
+from dsinga.extensions.standard import (
+    Checkpointing,
+    Display,
+    Evaluation,
+    ExtensionLike,
+    FunctionExtension,
+    create_extension,
+    create_extensions,
+)
 from dsinga.extensions.stop_on_time import StopOnTime
 from dsinga.extensions.tensorboard import TensorBoard
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
-from dsinga.registry import entries, is_user_code
+from dsinga.extensions.validation import check_extensions, check_metric
 
 __all__ = [
     "CSV",

@@ -8,10 +8,10 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.arguments import check_range, check_whole
-from dsinga.errors import UserError
+from dsinga.base.arguments import check_range, check_whole
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import MonitorMode
-from dsinga.registry import nearest
 
 # Parts of the names of metrics of which lower values are better, and of those of which higher ones are.
 LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance", "rmse", "mae")

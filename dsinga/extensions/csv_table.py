@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dsinga.durable_files import replace_file
+from dsinga.base.durable_files import replace_file
+from dsinga.base.registry import register
+from dsinga.base.regular_files import TABLE_BYTES, read_regular_text
 from dsinga.extensions.extension import Extension, LoopView, choose_path
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job.component import Settings, setting
-from dsinga.registry import register
-from dsinga.regular_files import TABLE_BYTES, read_regular_text
 
 
 @register("extension", kCSV=5)

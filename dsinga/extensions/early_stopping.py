@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.extensions.best_value import Plateau, checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
@@ -13,7 +14,6 @@ from dsinga.extensions.triggers import OnMetric, WhenBest
 from dsinga.job import MonitorMode
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, NonNegative
-from dsinga.registry import register
 
 BEST_FILE = "best.safetensors"
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions.keras_names import ARGUMENTS
 from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf, Job

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dsinga.base.durable_files import replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import register
+from dsinga.base.regular_files import read_regular_text
 from dsinga.checkpoint import latest
-from dsinga.durable_files import replace_file
-from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, redact_job, to_text
 from dsinga.job.component import Settings, setting
 from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
-from dsinga.redaction import redact, redacted_cause
-from dsinga.registry import register
-from dsinga.regular_files import read_regular_text
 
 RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow

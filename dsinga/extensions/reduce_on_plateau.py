@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from dsinga.base.registry import register
 from dsinga.extensions.best_value import Plateau, checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import OnMetric
 from dsinga.job import MonitorMode
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Range
-from dsinga.registry import register
 
 
 @register("extension", kReduceOnPlateau=3)

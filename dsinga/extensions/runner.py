@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
 from dsinga.extensions.best_value import BAD_STATE
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import Moment
 from dsinga.monitor import NOT_METRICS
-from dsinga.registry import is_user_code
 from dsinga.training import Metrics
 
 _log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from numbers import Real
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.extensions.extension import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive
-from dsinga.registry import register
 from dsinga.training import Metrics
 
 LETTERS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.extensions.extension import Extension, LoopView, choose_path
 from dsinga.extensions.triggers import AtEnd, EverySteps
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
 from dsinga.monitor import NOT_METRICS
-from dsinga.registry import register
 
 HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dsinga.arguments import check_range, is_whole
-from dsinga.errors import UserError
+from dsinga.base.arguments import check_range, is_whole
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.extensions.best_value import BestValue, metric_name
-from dsinga.registry import nearest_or_listed
 from dsinga.worker.epochs import Epochs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsinga.base.registry import entries, how_to_register
 from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
@@ -22,7 +23,6 @@ from dsinga.job.message import (
     shown,
 )
 from dsinga.job.textformat import BareWord, Block
-from dsinga.registry import entries, how_to_register
 
 BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False, 1: True, 0: False}
 

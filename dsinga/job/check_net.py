@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dsinga.base.registry import nearest_or_listed
 from dsinga.job.enums import LayerType, Phase
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.schema import NetConf
-from dsinga.registry import nearest_or_listed
 
 
 def check_net(net: NetConf, phases: Iterable[Phase]) -> None:

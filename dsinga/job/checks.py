@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dsinga.base.registry import nearest
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
 from dsinga.job.component import Component, Settings, component_settings
@@ -19,7 +20,6 @@ from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields
 from dsinga.job.schema import ExtensionConf, Job
 from dsinga.job.updaterconf import LRGenConf, UpdaterConf
-from dsinga.registry import nearest
 
 # Fields of a job that have no meaning for an agent, and what has.
 INSTEAD_OF_FIELDS = {

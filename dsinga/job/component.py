@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
 from dsinga.job.message import (
     Message,
@@ -20,7 +21,6 @@ from dsinga.job.message import (
     item_type,
     missing,
 )
-from dsinga.registry import entries, version
 
 S = TypeVar("S", bound="Settings")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, IntFlag
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job.type_names import TypeName
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from dsinga.base.registry import entries, register
 from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
 from dsinga.job.windowsconf import WindowsConf
-from dsinga.registry import entries, register
 
 
 class AugmentConf(Component):

@@ -12,10 +12,10 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
+from dsinga.base.registry import nearest
 from dsinga.job.type_names import TypeName
-from dsinga.redaction import redact
-from dsinga.registry import nearest
 
 LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from dsinga.base.registry import nearest
 from dsinga.job.builder import MessageBuilder, builder_of, plain_value
 from dsinga.job.enums import Phase
 from dsinga.job.layerconf import LayerConf, included
@@ -13,7 +14,6 @@ from dsinga.job.message import JobError, Where, is_message, member
 from dsinga.job.schema import Job
 from dsinga.job.textformat import BareWord, parse_value
 from dsinga.job.writer import written
-from dsinga.registry import nearest
 
 STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import cast
 
+from dsinga.base.regular_files import read_regular
 from dsinga.job.builder import read
 from dsinga.job.message import JobError, Where
 from dsinga.job.overrides import override
 from dsinga.job.schema import Job
 from dsinga.job.textformat import UnclosedError, parse
-from dsinga.regular_files import read_regular
 
 LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
 

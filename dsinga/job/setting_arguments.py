@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dsinga.arguments import Instead, bind, check_bool, check_range, check_whole
-from dsinga.errors import UserError
+from dsinga.base.arguments import Instead, bind, check_bool, check_range, check_whole
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job.component import Settings, docs
 from dsinga.job.limits import NUMBER, range_in
 from dsinga.job.message import default_values, field_types, is_optional, item_type
-from dsinga.registry import nearest
 
 S = TypeVar("S", bound=Settings)
 

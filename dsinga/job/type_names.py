@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from dsinga.registry import registered_numbers, version
+from dsinga.base.registry import registered_numbers, version
 
 
 class _Names(type):

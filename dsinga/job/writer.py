@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from dsinga.base.redaction import redact
 from dsinga.job.layerconf import LayerConf, ParamConf
 from dsinga.job.message import JobError, Message, readable, set_fields
 from dsinga.job.schema import Job
 from dsinga.job.type_names import TypeName
-from dsinga.redaction import redact
 
 
 def redact_job(job: Job) -> Job:

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dsinga.advice import is_command
-from dsinga.errors import Cancelled, RunError
-from dsinga.termination import ending_signals, installed_handler
+from dsinga.base.advice import is_command
+from dsinga.base.errors import Cancelled, RunError
+from dsinga.base.termination import ending_signals, installed_handler
 
 _log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dsinga.engine import local_job
 from dsinga.job import AlgType, Job, Phase, check
 from dsinga.net.memory_check import as_size
+from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.planner.fitting import NetVariants, fit_or_refuse
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import create_updater
-from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 _log = logging.getLogger(__name__)
 
 
-def fit_here(job: Job, roots: Sequence[str]) -> Job:
+def fit_to_memory(job: Job, roots: Sequence[str]) -> Job:
     """Return the job with the micro-batches and the recomputation that the memory of this process needs.
 
     A job of kCD is returned as it is. Raises UserError where the net cannot be trained

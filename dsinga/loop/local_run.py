@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import time
 
+from dsinga.base.error_frames import cleared_frames
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_job import open_local_job
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.error_frames import cleared_frames
 from dsinga.job import Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
-from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
+from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, run_to_end
+from dsinga.loop.run_loop import Outcome, run_to_end
 
 
-def train_here(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
+def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
     """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
 
     :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train.
     """
-    return go_on_here(job, observer, options, max_threads=max_threads)[0]
+    return continue_locally(job, observer, options, max_threads=max_threads)[0]
 
 
 @cleared_frames("dsinga")
-def go_on_here(
+def continue_locally(
     job: Job,
     observer: Observer,
     options: RunOptions,
@@ -34,7 +34,7 @@ def go_on_here(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> tuple[Outcome, LocalUpdater]:
-    """Train a job as :func:`train_here` does, and return the updater, too, with which training may go on.
+    """Train a job as :func:`train_locally` does, and return the updater, too, with which training may go on.
 
     ``updater`` is that of earlier training: its steps count for the order of records, random numbers and the learning
     rate. Without ``shuffle`` records are taken in their order.
@@ -43,9 +43,9 @@ def go_on_here(
     cancellation = Cancellation(options.cancelled)
     with deferred_interrupts(cancellation):
         if job.neuralnet.partition is PartitionMethod.auto:
-            from dsinga.loop.local_fit import fit_here  # only partition: auto needs the planner
+            from dsinga.loop.local_fit import fit_to_memory  # only partition: auto needs the planner
 
-            job = fit_here(job, options.roots)
+            job = fit_to_memory(job, options.roots)
         opened = open_local_job(job, options.roots, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)

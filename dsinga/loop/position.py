@@ -6,15 +6,15 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsinga.advice import option, short_path
+from dsinga.base.advice import option, short_path
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
-from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_schedules
-from dsinga.loop.beginning import find_checkpoint
 from dsinga.loop.checkpoints import check_loop_state, offset_to_resume
-from dsinga.worker.batch_reader import epochs_of, rows_per_step
+from dsinga.loop.initial_state import find_checkpoint
+from dsinga.reading.batch_reader import epochs_of, rows_per_step
 
 _log = logging.getLogger(__name__)
 

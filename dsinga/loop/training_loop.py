@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dsinga.base.errors import RunError, UserError
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
-from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class TrainingLoop:
         """Why training ends early, "" while it does not."""
         return self.view.stopped
 
-    def run(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+    def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
         """Train from step ``begin`` to the last one, or until an extension stops; return the params.
 
         ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
@@ -92,7 +92,7 @@ class TrainingLoop:
             self._extensions.close(failure)
             del failure  # its traceback refers to this frame
 
-    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
         self.view.step = begin
         self.view.rate_factors = read_rate_factors(state)
         self.view.metrics = {**state.get("metrics", {})}
@@ -110,7 +110,7 @@ class TrainingLoop:
             raise
         return self.view.returned_params or self._params()
 
-    def _params(self) -> Arrays:
+    def _params(self) -> ParamArrays:
         self.view.paused = True
         return self.view.last_params()
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from dsinga.base.errors import Diverged, UserError
 from dsinga.engine.engine import Engine, Restart
-from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
-from dsinga.extensions.checks import ASKED_BY
+from dsinga.extensions.validation import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.monitor import RECOVERY, Row
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
-from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class TrainingView(LoopView):
         self.resumable = False
         self.checkpoint_wanted = False
         self.paused = False
-        self.returned_params: Arrays | None = None
+        self.returned_params: ParamArrays | None = None
         self.remarks: list[str] = []
         self.run_error: BaseException | None = None
         self.seconds_to_stop = self.samples_per_second = 0.0
@@ -102,23 +102,23 @@ class TrainingView(LoopView):
         with self.running():
             return self._finite(self._engine.params())
 
-    def last_params(self) -> Arrays:
+    def last_params(self) -> ParamArrays:
         """Return the params that the run ends with; raise Diverged where one is not finite."""
         with self.running():
             return self._finite(self._engine.last_params())
 
-    def last_state(self) -> dict[str, Arrays]:
+    def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state that the run ends with, by param and slot."""
         with self.running():
             return self._engine.last_state()
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return params, and the updater's state, as they stand; raise Diverged where a param is not finite."""
         with self.running():
             params, slots = self._engine.snapshot()
             return self._finite(params), slots
 
-    def _finite(self, params: Arrays) -> Arrays:
+    def _finite(self, params: ParamArrays) -> ParamArrays:
         name = first_not_finite(params)
         if name is not None:
             raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
 

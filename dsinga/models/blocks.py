@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.nn.net_conf import Objective, write_net
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.net_conf import Objective, write_net
+from dsinga.nn.writing.symbol import Symbol
 
 HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
 """Normal numbers of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
-from dsinga.errors import UserError
-from dsinga.nn.symbol import Symbol
+from dsinga.base.errors import UserError
+from dsinga.nn.writing.symbol import Symbol
 
 
 def convlstm(

@@ -11,7 +11,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.job import Job
 from dsinga.models.blocks import HE, layers_of, make_job, records, sgd_by_steps, updater
-from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.writing.symbol import LayerBuilder
 
 
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:

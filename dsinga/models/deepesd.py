@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 
 def deepesd(

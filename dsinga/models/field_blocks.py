@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsinga import nn
-from dsinga.errors import UserError
-from dsinga.nn.symbol import Symbol
+from dsinga.base.errors import UserError
+from dsinga.nn.writing.symbol import Symbol
 
 Normalisation = Literal["batch", "group", "none"]
 Padding = str | tuple[str, str]

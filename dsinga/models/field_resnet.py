@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.models.field_blocks import (
     FieldLayers,
     Normalisation,
@@ -19,7 +19,7 @@ from dsinga.models.field_blocks import (
     fields_input,
     fields_output,
 )
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 SLOPE = 0.3  # of the rectifier for negative numbers, Keras's default when the paper was written
 

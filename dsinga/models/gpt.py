@@ -14,7 +14,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.job import Job
 from dsinga.models.blocks import layer, layers_of, make_job, updater
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 STDDEV = 0.02  # of the params at the beginning
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import NORMAL, layer, layers_of, make_job, records, updater
-from dsinga.nn.symbol import LayerBuilder, Symbol
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""

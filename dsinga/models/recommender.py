@@ -6,10 +6,10 @@ import posixpath
 from typing import Any
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, layers_of, make_job, read, updater
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 SIMILARITIES = ("cosine", "product")
 MIDDLE = 3.5

@@ -8,7 +8,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, layers_of, make_job, records, updater
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # of one direction
 

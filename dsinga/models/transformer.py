@@ -12,7 +12,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.job import Job
 from dsinga.models.blocks import layers_of, make_job, read_phases, updater
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 
 def transformer(

@@ -14,7 +14,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
-from dsinga.nn.symbol import LayerBuilder, Symbol
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 
 def gru_translator(

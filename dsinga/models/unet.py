@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.models.field_blocks import (
     FieldLayers,
     Normalisation,
@@ -17,7 +17,7 @@ from dsinga.models.field_blocks import (
     fields_input,
     fields_output,
 )
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 
 def unet(

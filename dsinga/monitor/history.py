@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from dsinga.base.registry import listed, nearest
 from dsinga.monitor.history_plot import plot_history
 from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves, rows_of_metrics
-from dsinga.registry import listed, nearest
 
 
 class History(Sequence[Row]):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, nearest
 from dsinga.monitor.panels import Point, thin
 from dsinga.monitor.rows import NAMES, lines_by_phase, metric_names
-from dsinga.registry import listed, nearest
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:

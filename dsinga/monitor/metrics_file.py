@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dsinga.durable_files import replace_file
-from dsinga.errors import UserError
+from dsinga.base.durable_files import replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import TABLE_BYTES, read_regular
 from dsinga.monitor.history import History
 from dsinga.monitor.rows import Row
-from dsinga.regular_files import TABLE_BYTES, read_regular
 
 
 class MetricsFile:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import TextIO
 
-from dsinga.advice import in_notebook
+from dsinga.base.advice import in_notebook
 from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves
 
 # Columns of a row that are shown as a speed, with their units.

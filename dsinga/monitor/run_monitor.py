@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dsinga.advice import short_path
-from dsinga.errors import RunError, UserError
+from dsinga.base.advice import short_path
+from dsinga.base.errors import RunError, UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress

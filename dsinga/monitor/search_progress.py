@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from html import escape
 from typing import TextIO
 
-from dsinga.advice import in_notebook
+from dsinga.base.advice import in_notebook
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:

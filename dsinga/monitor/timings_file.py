@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsinga.durable_files import replace_file
-from dsinga.errors import UserError
-from dsinga.regular_files import read_regular_text
+from dsinga.base.durable_files import replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_regular_text
 
 TIMINGS_FILE = "timings.json"
 PARTS = ("total", "compute", "update", "exchange", "data")

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dsinga.advice import short_path
-from dsinga.errors import UserError
-from dsinga.regular_files import open_regular
+from dsinga.base.advice import short_path
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular
 
 HOLDER = "running.json"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 
-from dsinga.layers.base import Layer
-from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
-from dsinga.layers.connection import Concate, SliceLayer, Split
-from dsinga.layers.declarations import Bfloat16
-from dsinga.layers.region_connection import RegionJoin, RegionSlice
+from dsinga.layers.connect.bridge import Bridge, BridgeDst, BridgeEnd
+from dsinga.layers.connect.connection import Concate, SliceLayer, Split
+from dsinga.layers.connect.region_connection import RegionJoin, RegionSlice
+from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.node import Node
 from dsinga.ops.layout import LAST
@@ -19,7 +19,7 @@ PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEn
 
 
 def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:
-    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.bridge.BridgeEnd`."""
+    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.connect.bridge.BridgeEnd`."""
     stages = build_stages(nodes, static)
     features, gradients = features_rounded(nodes), gradients_rounded(nodes, stages)
     result = list(nodes)

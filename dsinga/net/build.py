@@ -9,11 +9,11 @@ from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.context import RecordInfo
-from dsinga.layers.embedding import CodesLayer
-from dsinga.layers.recurrent import RecurrentConf
-from dsinga.layers.timedistributed import MustUnroll
+from dsinga.layers.dense.embedding import CodesLayer
+from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.sequences.recurrent import RecurrentConf
+from dsinga.layers.sequences.timedistributed import MustUnroll
 from dsinga.net.dataflow import insert_splits
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dsinga.layers.context import Columns, Rows
-from dsinga.layers.region import Region
+from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.region import Region
 
 ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; from SPACE on they are those of points
 SPACE = 2

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.layers.context import Rows
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.node import Node
-from dsinga.registry import lookup
 
 WHOLE_FEATURE = -1  # in place of the index of a part
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dsinga.layers.base import Shape
-from dsinga.layers.bridge import BridgeDst
-from dsinga.layers.timedistributed import TimeDistributed
+from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.interface.layer import Shape
+from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.cut import WHOLE_LAYER
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.node import Node
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dsinga.layers.activation import Activation, ReLU
-from dsinga.layers.base import Layer
-from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
-from dsinga.layers.combine import Add
-from dsinga.layers.steploss import StepScoresLoss, are_step_scores_and_loss
-from dsinga.layers.timedistributed import TimeDistributed
+from dsinga.layers.dense.activation import Activation, ReLU
+from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
+from dsinga.layers.dense.combine import Add
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.steploss import StepScoresLoss, are_step_scores_and_loss
+from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
 

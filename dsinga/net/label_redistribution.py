@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.connection import Concate, SliceLayer
-from dsinga.layers.context import Rows
-from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
-from dsinga.layers.region import Region
+from dsinga.layers.connect.connection import Concate, SliceLayer
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.interface.region import Region
+from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.labels import labels_shape, makes_labels

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsinga.layers.attention import Attention
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.connection import Concate, SliceLayer
-from dsinga.layers.context import RecordInfo
-from dsinga.layers.declarations import LabelFormat
-from dsinga.layers.label import check_one_label, check_shares, check_step_labels, class_labels, float_labels_fault
-from dsinga.layers.tagging import EntityF1
+from dsinga.layers.connect.connection import Concate, SliceLayer
+from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.interface.declarations import LabelFormat
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.losses.tagging import EntityF1
+from dsinga.layers.records.label import (
+    check_one_label,
+    check_shares,
+    check_step_labels,
+    class_labels,
+    float_labels_fault,
+)
+from dsinga.layers.sequences.attention import Attention
 
 
 def makes_labels(layer: Layer) -> bool:

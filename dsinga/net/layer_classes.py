@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer
-from dsinga.registry import lookup
+from dsinga.layers.interface.layer import Layer
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsinga.layers.base import FLOAT_BYTES, Layer
-from dsinga.layers.declarations import ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import ParamSpec, SourceKind
+from dsinga.layers.interface.layer import FLOAT_BYTES, Layer
 from dsinga.net.dataflow import Stage
 
 # Moving a number through memory takes as long as so many operations of a matrix product.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.net.neuralnet import NeuralNet
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
-from dsinga.layers.context import RecordInfo
+from dsinga.layers.interface.context import RecordInfo
 from dsinga.net.build import filter_layers, with_followers
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
 
 # Losses whose feature does not depend on the labels, and the layer that computes this feature.
 PROBABILITIES = {

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import Phase
-from dsinga.layers.base import Layer, Shape
+from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node, Param
-from dsinga.registry import nearest
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
 OPERATIONS_PER_THREAD = 20_000_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsinga.job import ParamConf
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.context import Rows
-from dsinga.layers.declarations import ParamSpec
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.declarations import ParamSpec
+from dsinga.layers.interface.layer import Layer, Shape
 
 
 class Node(NamedTuple):

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Layer
-from dsinga.layers.bridge import BridgeDst
-from dsinga.layers.context import Columns, Rows
-from dsinga.layers.contract import make_part, make_region_part
-from dsinga.layers.declarations import Connection
-from dsinga.layers.innerproduct import InnerProduct
+from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.dense.innerproduct import InnerProduct
+from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.contract import make_part, make_region_part
+from dsinga.layers.interface.declarations import Connection
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.bridges import mark_bridges
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.layers.base import Shape
+from dsinga.layers.interface.layer import Shape
 from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, Phase
-from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
+from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net.node import Node, Param
 
 

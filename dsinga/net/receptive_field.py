@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from dsinga.layers.base import Layer
-from dsinga.layers.reach import Reach
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.interface.reach import Reach
 from dsinga.net.neuralnet import NeuralNet
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import Concate, SliceLayer, Split
-from dsinga.layers.context import Rows
-from dsinga.layers.region import PointRun
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.connection import Concate, SliceLayer, Split
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.interface.region import PointRun
 from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node

@@ -1,7 +1,7 @@
 """Redistributes features that are cut by space: each worker gets the points that it needs, its neighbours' included.
 
 Every worker that has a part of a feature has a box of it: some rows, some features, or a region of points. Every worker
-that needs a part needs certain points along each axis (:class:`dsinga.layers.region.PointRun`). What both have in
+that needs a part needs certain points along each axis (:class:`dsinga.layers.interface.region.PointRun`). What both have in
 common is sliced where it is, sent over a bridge, and joined where it is needed.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Layer, Shape
-from dsinga.layers.region import PointRun, find_runs
-from dsinga.layers.region_connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
+from dsinga.layers.connect.region_connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.interface.region import PointRun, find_runs
 from dsinga.net.cut import WHOLE_LAYER, LayerCut, cut_regions
 from dsinga.net.partitioned import Place
 from dsinga.net.redistribution import (

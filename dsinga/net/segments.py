@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Layer
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.neuralnet import NeuralNet
 
 CONNECTIONS = (LayerType.kSplit, LayerType.kSlice, LayerType.kConcate, LayerType.kBridgeSrc, LayerType.kBridgeDst)

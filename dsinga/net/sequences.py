@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, NetConf, UnrollConnType
-from dsinga.layers.base import Layer, Shape, as_text
-from dsinga.layers.context import RecordInfo
-from dsinga.layers.contract import make_layer
-from dsinga.layers.timedistributed import MustUnroll, TimeDistributed
+from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.layer import Layer, Shape, as_text
+from dsinga.layers.sequences.timedistributed import MustUnroll, TimeDistributed
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.unroll import connection, step_counts
 

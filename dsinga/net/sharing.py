@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dsinga.base.registry import nearest
 from dsinga.job import JobError, NetConf, ParamConf
-from dsinga.layers.base import Layer
-from dsinga.layers.declarations import ParamSpec
-from dsinga.layers.timedistributed import copy_name
+from dsinga.layers.interface.declarations import ParamSpec
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.sequences.timedistributed import copy_name
 from dsinga.net.node import Param
-from dsinga.registry import nearest
 
 
 class RequestedParam(NamedTuple):

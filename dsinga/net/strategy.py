@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dsinga.layers.base import Layer
-from dsinga.layers.declarations import Connection
+from dsinga.layers.interface.declarations import Connection
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsinga.layers.base import float_bytes
+from dsinga.layers.interface.layer import float_bytes
 from dsinga.net.dataflow import needs_gradient, sends_gradient
 from dsinga.net.node import Node
 

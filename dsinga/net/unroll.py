@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
-from dsinga.layers.declarations import SourceKind
-from dsinga.layers.timedistributed import copy_name
+from dsinga.layers.interface.declarations import SourceKind
+from dsinga.layers.sequences.timedistributed import copy_name
 from dsinga.net.layer_classes import layer_class
 
 MOST_COPIES = 50_000  # of all layers of a net

@@ -7,9 +7,11 @@ docs/nn.md has examples, and what differs from Keras.
 from collections import ChainMap
 
 from dsinga.engine.local_net import LocalNet
-from dsinga.nn import augment
-from dsinga.nn.activations import Activation, Softmax
-from dsinga.nn.basic_layers import (
+from dsinga.nn.model.from_job import from_job, load_model
+from dsinga.nn.model.model import CD, Model, Sequential
+from dsinga.nn.words import augment
+from dsinga.nn.words.activations import Activation, Softmax
+from dsinga.nn.words.basic_layers import (
     BatchNormalization,
     Concatenate,
     Flatten,
@@ -19,18 +21,16 @@ from dsinga.nn.basic_layers import (
     Slice,
     Split,
 )
-from dsinga.nn.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
-from dsinga.nn.energy import RBM, decoder, encoder
-from dsinga.nn.field_metrics import FieldError
-from dsinga.nn.from_job import from_job, load_model
-from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
-from dsinga.nn.keras_names import missing_names
-from dsinga.nn.layer_functions import layer_functions
-from dsinga.nn.model import CD, Model, Sequential
-from dsinga.nn.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
-from dsinga.nn.regularisers import L1, L1L2, L2
-from dsinga.nn.schedules import (
+from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
+from dsinga.nn.words.energy import RBM, decoder, encoder
+from dsinga.nn.words.field_metrics import FieldError
+from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
+from dsinga.nn.words.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
+from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
+from dsinga.nn.words.regularisers import L1, L1L2, L2
+from dsinga.nn.words.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
     LinearMomentum,

@@ -11,19 +11,19 @@ from dsinga.job.updaterconf import LRGenConf
 from dsinga.job.updaterconf import MomentumConf
 from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
-from dsinga.nn import augment as augment
-from dsinga.nn.field_metrics import MetricLayer
-from dsinga.nn.forms import Sides
-from dsinga.nn.forms import Size
-from dsinga.nn.from_job import JobModel
-from dsinga.nn.model import Model as Model
-from dsinga.nn.model import Sequential as Sequential
+from dsinga.nn.words import augment
+from dsinga.nn.words.field_metrics import MetricLayer
+from dsinga.nn.words.forms import Sides
+from dsinga.nn.words.forms import Size
+from dsinga.nn.model.from_job import JobModel
+from dsinga.nn.model.model import Model as Model
+from dsinga.nn.model.model import Sequential as Sequential
 from dsinga.nn.optimizers import Momentum
 from dsinga.nn.optimizers import Rate
-from dsinga.nn.regularisers import Penalty
+from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.schedules import Rate
-from dsinga.nn.symbol import LayerBuilder
-from dsinga.nn.symbol import Symbol
+from dsinga.nn.writing.symbol import LayerBuilder
+from dsinga.nn.writing.symbol import Symbol
 from typing import Any
 import os
 

@@ -6,19 +6,19 @@ import os
 import threading
 from collections.abc import Callable
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.ops.attention_blocks import computes_in_blocks
 from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
-from dsinga.registry import nearest
 
 __all__ = ["BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks", "get_ops"]
 
 
 def _numpy() -> Ops:
-    from dsinga.ops.numpy_ops import NumpyOps
+    from dsinga.ops.numpy.numpy_ops import NumpyOps
 
     return NumpyOps()
 

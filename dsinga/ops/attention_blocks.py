@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.numpy_attention import by_head
+from dsinga.ops.numpy.attention import by_head
 from dsinga.ops.types import Array
 
 QUERIES = KEYS = 256  # of a block

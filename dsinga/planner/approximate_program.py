@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dsinga.layers.base import Layer
-from dsinga.layers.context import Columns, Rows
-from dsinga.layers.contract import make_part, make_region_part
-from dsinga.layers.declarations import Connection
-from dsinga.layers.region import Region
+from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.contract import make_part, make_region_part
+from dsinga.layers.interface.declarations import Connection
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.interface.region import Region
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.net.cut import FEATURES, ROWS, LayerCut, cut_regions
 from dsinga.net.layer_cost import FLOAT_BYTES

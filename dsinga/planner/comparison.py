@@ -11,7 +11,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod
 from dsinga.job.signature import job_signature
 from dsinga.monitor.timings_file import RunTimings, read_timings

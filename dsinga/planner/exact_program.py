@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet

@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from dsinga.base.errors import UserError
 from dsinga.data import kept_bytes
-from dsinga.errors import UserError
 from dsinga.job import Job, NetConf, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.batchnorm import BatchNorm
+from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.net.stretches import narrow_places
 from dsinga.planner.choice import PricedCuts
 from dsinga.planner.memory import FIXED, Memory, worker_memory
-from dsinga.worker.batch_reader import batch_bytes
+from dsinga.reading.batch_reader import batch_bytes
 
 IDLE_ROWS = 6
 USABLE = 0.92  # the share of a memory that predictions may reach: measured peaks are up to 8% above them

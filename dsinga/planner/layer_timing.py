@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 
 from dsinga.job import Phase
-from dsinga.layers.base import Array, Layer, Shape
-from dsinga.layers.context import Context, Records, Rows
-from dsinga.layers.declarations import Bfloat16
-from dsinga.layers.embedding import CodesLayer
-from dsinga.layers.steps import SequenceLength
+from dsinga.layers.dense.embedding import CodesLayer
+from dsinga.layers.interface.context import Context, Records, Rows
+from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.interface.layer import Array, Layer, Shape
+from dsinga.layers.sequences.steps import SequenceLength
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST
 from dsinga.ops.update import BLOCK

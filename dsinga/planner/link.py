@@ -6,7 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 
 

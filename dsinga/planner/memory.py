@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from dsinga.layers.base import FLOAT_BYTES, float_bytes
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import SliceLayer, Split
-from dsinga.layers.convolution import Convolution
-from dsinga.layers.declarations import Bfloat16
-from dsinga.layers.innerproduct import InnerProduct
-from dsinga.layers.region_connection import RegionSlice
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.connection import SliceLayer, Split
+from dsinga.layers.connect.region_connection import RegionSlice
+from dsinga.layers.dense.innerproduct import InnerProduct
+from dsinga.layers.images.convolution import Convolution
+from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.interface.layer import FLOAT_BYTES, float_bytes
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops.buffers import LARGEST

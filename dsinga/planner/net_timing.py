@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.job import Phase
-from dsinga.layers.base import Array, Layer
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import Concate, SliceLayer, Split
-from dsinga.layers.context import Context, Records, Rows
-from dsinga.layers.embedding import CodesLayer
-from dsinga.layers.label import FeatureAsLabels
-from dsinga.layers.region_connection import RegionJoin, RegionSlice
-from dsinga.layers.steps import SequenceLength
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.connection import Concate, SliceLayer, Split
+from dsinga.layers.connect.region_connection import RegionJoin, RegionSlice
+from dsinga.layers.dense.embedding import CodesLayer
+from dsinga.layers.interface.context import Context, Records, Rows
+from dsinga.layers.interface.layer import Array, Layer
+from dsinga.layers.records.label import FeatureAsLabels
+from dsinga.layers.sequences.steps import SequenceLength
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops, SparseRows

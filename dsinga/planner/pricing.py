@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
+from dsinga.passes.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
@@ -30,10 +31,9 @@ from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.planner.strategies import by_rows, has_space
 from dsinga.planner.wire_bytes import wire_bytes
+from dsinga.reading.augmented_records import augmented_info
+from dsinga.reading.batch_reader import micro_batch_size, open_batch_reader
 from dsinga.training import create_updater
-from dsinga.worker.augmented_records import augmented_info
-from dsinga.worker.batch_reader import micro_batch_size, open_batch_reader
-from dsinga.worker.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
 

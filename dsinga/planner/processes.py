@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsinga.job import SlicingMethod
-from dsinga.layers.base import Shape
+from dsinga.layers.interface.layer import Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice, cut_into_pieces, slice_for_servers

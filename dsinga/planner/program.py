@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dsinga.layers.base import Shape
+from dsinga.layers.interface.layer import Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.machine import Rates
 from dsinga.planner.processes import ProcessMap

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.regular_files import read_regular_text
-from dsinga.version import __version__
+from dsinga.base.regular_files import read_regular_text
+from dsinga.base.version import __version__
 
 PROCESSOR_TIMES = Path("/proc/stat")  # Linux: ticks of all cores since the start
 USER, NICE, SYSTEM, INTERRUPTS, SOFT_INTERRUPTS, STOLEN = 1, 2, 3, 6, 7, 8  # columns of the first line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dsinga.layers.base import Layer
+from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.layer_cost import layer_cost

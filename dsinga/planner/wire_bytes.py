@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsinga.job import ClusterConf, Compression, Job, UpdatePlace
-from dsinga.layers.base import FLOAT_BYTES
-from dsinga.layers.bridge import BridgeEnd
+from dsinga.layers.connect.bridge import BridgeEnd
+from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net.bridges import is_bf16_image
 
 BF16_BYTES = 2

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.registry import entries, is_user_code
+from dsinga.base.registry import entries, is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
@@ -14,18 +14,18 @@ from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.algorithms.reinforce import REINFORCE
 from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import make_environment, make_environments
+from dsinga.rl.environments.registered import make_environment, make_environments
+from dsinga.rl.environments.rendering import record_episode
+from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
+from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.from_job import ReplaySettings
-from dsinga.rl.learning import OffPolicyLoop
+from dsinga.rl.learning import OffPolicyLearning
 from dsinga.rl.model import Model
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.rendering import record_episode
-from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
-from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:
     from dsinga.api.agents import AgentResult, train, train_in_groups
@@ -50,7 +50,7 @@ __all__ = [
     "EpisodeStatistics",
     "EvaluatedEpisodes",
     "Model",
-    "OffPolicyLoop",
+    "OffPolicyLearning",
     "PrioritizedReplay",
     "ReplayMemory",
     "ReplaySettings",

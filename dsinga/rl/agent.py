@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_whole
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import directory
-from dsinga.errors import UserError
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.checks import check_same_actions, explained_observations
+from dsinga.rl.environments.vector_environment import VectorEnvironment
 from dsinga.rl.experience import Sampled
 from dsinga.rl.recurrence import HiddenStates
-from dsinga.rl.vector_environment import VectorEnvironment
 
 
 class Agent:

@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.engine.engine import Engine, StepReport
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase, training_phases
-from dsinga.rl.environments import Environment
+from dsinga.ops.types import ParamArrays
+from dsinga.rl.environments.registered import Environment
 from dsinga.rl.evaluation import evaluate
 from dsinga.rl.from_job import layout_of
 from dsinga.rl.learning import Learning
 from dsinga.training import Metrics
 from dsinga.training.updater import factor_at
-from dsinga.worker.param_slices import Arrays
 
 # The speed is that of about so many seconds.
 SPEED_SECONDS = 1.0
@@ -112,11 +112,11 @@ class AgentEngine(Engine):
             "episode_length": (float(result.lengths.sum()), episodes),
         }
 
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params of the algorithm."""
         return {name: array.copy() for name, array in self._algorithm.params.items()}
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state; the whole state is that of :meth:`state`."""
         state = self._algorithm.updater.state
         return self.params(), {

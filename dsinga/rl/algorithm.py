@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
-from dsinga.engine.bind_records import bind_records, with_batchsize
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import UserError
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.job.checks import check_agents_updater
 from dsinga.job.component import Settings
+from dsinga.reading.bind_records import bind_records, with_batchsize
 from dsinga.rl.checks import check_model_and_spaces, check_settings, take_settings
+from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
-from dsinga.rl.spaces import DiscreteSpace, Spaces
 
 
 class Algorithm(ABC):

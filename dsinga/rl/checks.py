@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga import arguments
-from dsinga.errors import UserError
+from dsinga.base import arguments
+from dsinga.base.errors import UserError
 from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import documented, settings_from, signature
+from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 from dsinga.rl.model import KerasModel, Model
-from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces
 
 # Settings of other packages, with what to write here.
 INSTEAD = {

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.rl.environments.spaces import Spaces
+from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.recurrence import HiddenStates
-from dsinga.rl.spaces import Spaces
-from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 # Of an agent with hidden states they take these as a second argument.
 Sample = Callable[..., Sampled]

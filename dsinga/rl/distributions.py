@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dsinga.rl.spaces import DiscreteSpace, Space
+from dsinga.rl.environments.spaces import DiscreteSpace, Space
 
 LOG_TWO_PI = math.log(2 * math.pi)
 

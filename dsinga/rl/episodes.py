@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.rl.vector_environment import EnvironmentStep
+from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 LATEST = 100  # episodes over which means are taken
 

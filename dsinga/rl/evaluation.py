@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dsinga.arguments import check_whole
-from dsinga.errors import RunError, UserError
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import RunError, UserError
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.vector_environment import VectorEnvironment
 from dsinga.rl.episodes import EpisodeStatistics
-from dsinga.rl.vector_environment import VectorEnvironment
 
 # The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
 FIRST_ENVIRONMENT = 1 << 32

@@ -6,21 +6,21 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga import arguments
-from dsinga.errors import UserError
+from dsinga.base import arguments
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries
 from dsinga.job import ClusterConf, Job, JobError
 from dsinga.job.component import component_settings, setting
 from dsinga.job.limits import Unit
 from dsinga.job.message import defaults, field_types, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf, ReplayConf
 from dsinga.job.setting_arguments import check_argument, takes_arguments
-from dsinga.registry import entries
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.checks import INSTEAD
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
 from dsinga.training.resolve import resolve
 
 KIND = ReinforcementConf.kind

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.ops.types import ParamArrays
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay import ReplayMemory
-from dsinga.worker.param_slices import Arrays
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 
 class Learning(Protocol):
@@ -43,7 +43,7 @@ class Learning(Protocol):
         """Free what the environments hold."""
 
 
-class CollectingLoop:
+class CollectingLearning:
     """Base of what steps environments in this process.
 
     Args:
@@ -74,7 +74,7 @@ class CollectingLoop:
         self.collector.environments.close()
 
 
-class OnPolicyLoop(CollectingLoop):
+class OnPolicyLearning(CollectingLearning):
     """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
@@ -83,7 +83,7 @@ class OnPolicyLoop(CollectingLoop):
         return self.agent.learn(self.collector.rollout(self.agent.sample, steps, values))
 
 
-class OffPolicyLoop(CollectingLoop):
+class OffPolicyLearning(CollectingLearning):
     """Trains an agent whose algorithm learns from transitions of a replay memory, at regular intervals.
 
     Args:
@@ -115,7 +115,7 @@ class OffPolicyLoop(CollectingLoop):
         self.updates.restore(state)
 
 
-class EvolutionLoop(CollectingLoop):
+class EvolutionLearning(CollectingLearning):
     """Trains an agent of the algorithm ES; each candidate acts in all environments for an episode."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
@@ -124,7 +124,7 @@ class EvolutionLoop(CollectingLoop):
         assert isinstance(algorithm, ES)
         return self.agent.learn([self._mean_return(algorithm, params) for params in algorithm.candidates()])
 
-    def _mean_return(self, algorithm: ES, params: Arrays) -> float:
+    def _mean_return(self, algorithm: ES, params: ParamArrays) -> float:
         """Return the mean return of the first episode in each environment."""
         environments, statistics = self.collector.environments, self.collector.statistics
         statistics.begin()

@@ -7,14 +7,14 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from dsinga.engine.bind_records import with_batchsize
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import Job, LayerConf, LayerType, NetConf, ParamConf, Phase, StoreConf, UpdaterConf, loads
 from dsinga.job.check_net import check_net
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
-from dsinga.rl.spaces import Space
+from dsinga.reading.bind_records import with_batchsize
+from dsinga.rl.environments.spaces import Space
 
 
 @runtime_checkable

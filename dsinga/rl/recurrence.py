@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Backward, Means
-from dsinga.engine.loss_gradients import loss_gradients
-from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf
-from dsinga.layers.recurrent import RecurrentConf
+from dsinga.layers.sequences.recurrent import RecurrentConf
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.loss_gradients import loss_gradients
 from dsinga.rl.model import Model, input_layer
-from dsinga.worker.param_slices import Arrays
 
 # Among the rows of a batch: whether a sequence of steps begins with the row, (R,) bool.
 BEGINS = "rl_begins"
@@ -98,7 +98,13 @@ class Recurrence:
         return HiddenStates({name: np.zeros((count, size), np.float32) for name, size in self._sizes.items()})
 
     def step(
-        self, params: Arrays, observations: np.ndarray, hidden: HiddenStates | None, head: str, *, moves: bool = True
+        self,
+        params: ParamArrays,
+        observations: np.ndarray,
+        hidden: HiddenStates | None,
+        head: str,
+        *,
+        moves: bool = True,
     ) -> np.ndarray:
         """Return the feature of a head for N observations, and put the states after them into ``hidden``.
 
@@ -118,12 +124,12 @@ class Recurrence:
                 hidden[name] = np.array(outputs[name])
         return outputs[head]
 
-    def head(self, params: Arrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
+    def head(self, params: ParamArrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
         """Return the feature of a head (R, ...) for rows of sequences."""
         layout = self._layout(rows)
         return self._heads(params, self._padded(layout, rows), layout, (head,))[head]
 
-    def backward(self, params: Arrays, rows: Mapping[str, np.ndarray], step: int) -> Backward:
+    def backward(self, params: ParamArrays, rows: Mapping[str, np.ndarray], step: int) -> Backward:
         """Return the gradient of the mean loss of the rows, through the steps of each sequence, and the metrics."""
         layout, net = self._layout(rows), self._net.net
         sequences = self._padded(layout, rows)
@@ -151,8 +157,8 @@ class Recurrence:
         return sequences
 
     def _heads(
-        self, params: Arrays, sequences: Mapping[str, np.ndarray], layout: _Layout, heads: Sequence[str]
-    ) -> Arrays:
+        self, params: ParamArrays, sequences: Mapping[str, np.ndarray], layout: _Layout, heads: Sequence[str]
+    ) -> ParamArrays:
         outputs = self._sequence_net(layout.steps).forward(params, sequences, layers=heads).outputs
         return {name: outputs[name].reshape(-1, *outputs[name].shape[2:])[layout.places] for name in heads}
 

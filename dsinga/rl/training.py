@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
 from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import UserError
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
-from dsinga.loop.beginning import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
+from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, run_to_end
-from dsinga.registry import is_user_code
+from dsinga.loop.run_loop import Outcome, run_to_end
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_engine import AgentEngine
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.from_job import agent_of, reinforcement_of
-from dsinga.rl.learning import EvolutionLoop, Learning, OffPolicyLoop, OnPolicyLoop, ReplayUpdates
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.spaces import Spaces
+from dsinga.rl.learning import EvolutionLearning, Learning, OffPolicyLearning, OnPolicyLearning, ReplayUpdates
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -219,26 +219,26 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
     """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
-        from dsinga.rl.remote.actor_learning import create_actor_loop
+        from dsinga.rl.remote.actor_learning import create_remote_learning
         from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
-        from dsinga.rl.remote.replay_loop import RemoteReplayLoop
+        from dsinga.rl.remote.replay_learning import RemoteReplayLearning
 
         pool = ActorPool(
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed
         )
         if agent.algorithm.on_policy:
-            return create_actor_loop(agent, pool, conf)
+            return create_remote_learning(agent, pool, conf)
         with contextlib.closing(make_environments(task.environment, 1)) as environments:
             memory = _memory_of(conf, environments.spaces)
         updates = ReplayUpdates(agent, memory, **_times_of(task.job))
-        return RemoteReplayLoop(agent, pool, updates, max_staleness=conf.max_staleness)
+        return RemoteReplayLearning(agent, pool, updates, max_staleness=conf.max_staleness)
     environments = make_environments(task.environment, conf.num_environments, seed=job.seed)
     collector = Collector(environments, agent.hidden_states(environments.count))
     if isinstance(agent.algorithm, ES):
-        return EvolutionLoop(agent, collector)
+        return EvolutionLearning(agent, collector)
     if agent.algorithm.on_policy:
-        return OnPolicyLoop(agent, collector)
-    return OffPolicyLoop(agent, collector, _memory_of(conf, collector.environments.spaces), **_times_of(job))
+        return OnPolicyLearning(agent, collector)
+    return OffPolicyLearning(agent, collector, _memory_of(conf, collector.environments.spaces), **_times_of(job))
 
 
 def _memory_of(conf: ReinforcementConf, spaces: Spaces) -> ReplayMemory:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server.routes import Routes
 
 # Sends changes to the shard of a linked group: (group, route, slice ids, arrays). The shard there gets them by

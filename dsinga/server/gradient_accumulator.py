@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.ops import SparseRows, buffers
 from dsinga.ops.sparse import add_up, scaled, values_of
 from dsinga.ops.update import sum_of_squares

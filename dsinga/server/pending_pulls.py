@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server.served_slice import ServedSlice
 
 

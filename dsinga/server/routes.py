@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 Edge = tuple[int, int]
 

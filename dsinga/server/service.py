@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.ops import Array, SparseRows
 from dsinga.server.compression import Codec
 from dsinga.server.gradient_accumulator import Push

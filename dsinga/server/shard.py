@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server.change_sender import ChangeSender, Send
 from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops import Ops
 
 LAYOUTS = ("channels last", "rows", "gaps", "reversed")

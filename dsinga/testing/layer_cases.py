@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers import Layer, ParamSpec, RecordInfo, Records
-from dsinga.layers.base import Shape
-from dsinga.layers.contract import make_layer
+from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.layer import Shape
 from dsinga.ops import BACKENDS, Ops
 from dsinga.ops.layout import LAST, to_image, to_rows
-from dsinga.registry import lookup
 
 
 @dataclass(frozen=True)

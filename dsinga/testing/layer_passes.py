@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers import Columns, Context, Layer, Output, Records, Rows
-from dsinga.layers.contract import check_gradients, check_output
+from dsinga.layers.interface.contract import check_gradients, check_output
 from dsinga.ops import Array, Ops
 from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics

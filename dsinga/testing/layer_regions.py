@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.layers import Layer, Rows
-from dsinga.layers.contract import make_region_part
-from dsinga.layers.points import along
-from dsinga.layers.reach import FILL
-from dsinga.layers.region import Region
+from dsinga.layers.interface.contract import make_region_part
+from dsinga.layers.interface.points import along
+from dsinga.layers.interface.reach import FILL
+from dsinga.layers.interface.region import Region
 from dsinga.net.cut import cut_regions
 from dsinga.net.strategy import space_fault
 from dsinga.ops import Ops

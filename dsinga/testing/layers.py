@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase
 from dsinga.testing.layer_parts import for_cases, gradient_for
@@ -107,7 +107,7 @@ class LayerContract(LayerRegions):
         assert_same(before, arrays_of(layer, first))
         assert_same(before, arrays_of(layer, second))
         assert first.output.metrics == second.output.metrics
-        numbers = {name for name, value in figures(first.output.metrics).items() if not isinstance(value, list)}
+        numbers = {name for name, value in metric_values(first.output.metrics).items() if not isinstance(value, list)}
         assert numbers <= {*layer.metric_names}, "declare all metrics in metric_names"
 
     def test_phases_differ_only_where_the_case_says_so(self, case: LayerCase, ops: Ops) -> None:

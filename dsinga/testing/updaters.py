@@ -18,7 +18,7 @@ SIZE = 200  # elements of the param
 STEPS = 6
 LR_SCALE, WD_SCALE = 2.0, 3.0  # of the param
 
-Arrays = Mapping[str, np.ndarray]
+ParamArrays = Mapping[str, np.ndarray]
 
 
 class UpdaterContract:
@@ -50,8 +50,8 @@ class UpdaterContract:
     atol: ClassVar[float] = 2e-5
 
     def formula(
-        self, conf: UpdaterConf, step: int, lr: float, w: np.ndarray, g: np.ndarray, slots: Arrays
-    ) -> tuple[np.ndarray, Arrays]:
+        self, conf: UpdaterConf, step: int, lr: float, w: np.ndarray, g: np.ndarray, slots: ParamArrays
+    ) -> tuple[np.ndarray, ParamArrays]:
         """Return the param and the slots, float64 arrays, after the update of ``step``. Subclasses implement this."""
         pytest.skip("the test class defines no formula")
 
@@ -67,7 +67,7 @@ class UpdaterContract:
         updater, value = make_updater(conf), numbers(0)
         state = updater.create_state(SIZE)
         w: np.ndarray = value.astype(np.float64)
-        slots: Arrays = {slot: np.zeros(SIZE) for slot in updater.slots}
+        slots: ParamArrays = {slot: np.zeros(SIZE) for slot in updater.slots}
         for step in range(STEPS):
             gradient = numbers(step + 1)
             lr = float(updater.rate(step)) * LR_SCALE
@@ -177,7 +177,7 @@ def prepared(conf: UpdaterConf, gradient: np.ndarray, w: np.ndarray) -> np.ndarr
     return g + conf.l1 * np.sign(w) + 2 * conf.l2 * w
 
 
-def assert_same(actual: Arrays, expected: Arrays) -> None:
+def assert_same(actual: ParamArrays, expected: ParamArrays) -> None:
     """Assert that arrays of the same names have the same bits."""
     assert list(actual) == list(expected)
     for name, array in actual.items():

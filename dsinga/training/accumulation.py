@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.layers.base import Array
-from dsinga.layers.context import Context, Records
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.layer import Array
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import AlgConf
-from dsinga.layers.base import Array
-from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import is_metric
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.contract import is_metric
+from dsinga.layers.interface.layer import Array
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Push
 from dsinga.training.metrics import Metrics

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Takes the sequence (R,) that each prefix belongs to, and prefixes (R, t); returns scores (R, V) of the next code."""

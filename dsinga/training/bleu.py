@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 LONGEST = 4
 References = str | Sequence[str]

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
-from dsinga.layers.base import Array, Layer
-from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import add_layer_note, check_gradients
-from dsinga.layers.declarations import ParamSpec
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.contract import add_layer_note, check_gradients
+from dsinga.layers.interface.declarations import ParamSpec
+from dsinga.layers.interface.layer import Array, Layer
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
-from dsinga.registry import register
 from dsinga.training.divergence import check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics

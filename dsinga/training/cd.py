@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job.component import Configured, Settings, setting
 from dsinga.job.limits import Range
-from dsinga.layers.base import Array, Arrays
-from dsinga.layers.context import Context, Records
-from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
+from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.layer import Array, Arrays
 from dsinga.net import NeuralNet
-from dsinga.registry import register
 from dsinga.training.bp import Push, with_zero_rows
 from dsinga.training.forward_pass import TapeEntry, forward_pass
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Annotated
 
+from dsinga.base.registry import register
 from dsinga.job import LRGenConf, UpdaterConf
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Fraction, NonNegative, Positive, Range, Unit
-from dsinga.registry import register
 from dsinga.training.schedules import Rate, Schedule, half_cosine, schedule
 
 AtLeastOne = Annotated[float, Range(1)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import Diverged
-from dsinga.layers.base import Layer
-from dsinga.layers.context import Context, Records
-from dsinga.layers.metric_state import MetricState
+from dsinga.base.errors import Diverged
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops.update import BLOCK
 from dsinga.training.forward_pass import TapeEntry

@@ -14,7 +14,7 @@ from dsinga.job import EMAConf
 
 SLOT = "ema"
 
-Arrays = dict[str, np.ndarray]
+ParamArrays = dict[str, np.ndarray]
 
 
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
@@ -31,6 +31,6 @@ def decay_at(conf: EMAConf | None, step: int) -> float | None:
     return float(min(conf.decay, 1.0 - (1.0 + count) ** (-2 / 3))) if conf.warmup else conf.decay
 
 
-def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> Arrays:
+def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
     """Return the averages of params by name, which an updater's ``state`` has, and params without an average."""
     return {name: state.get(name, {}).get(SLOT, value) for name, value in params.items()}

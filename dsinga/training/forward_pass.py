@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.layers.base import Array, Layer, Output
-from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import add_layer_note, check_labels, check_output
-from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.interface.context import Context, Records
+from dsinga.layers.interface.contract import add_layer_note, check_labels, check_output
+from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.interface.layer import Array, Layer, Output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, register
 from dsinga.job import ParamGenConf
 from dsinga.job.component import Configured
-from dsinga.layers.base import Shape
+from dsinga.layers.interface.layer import Shape
 from dsinga.net import NeuralNet, Param
-from dsinga.registry import listed, register
 from dsinga.training.resolve import error_note, resolve
 
 

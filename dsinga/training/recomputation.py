@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.layers.context import PassObserver
-from dsinga.layers.contract import add_layer_note
+from dsinga.layers.interface.context import PassObserver
+from dsinga.layers.interface.contract import add_layer_note
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.training.forward_pass import TapeEntry, sources_of_layer

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
+from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
-from dsinga.registry import is_user_code, register
 from dsinga.training.resolve import error_note, resolve
 
 Rate = Callable[[int], float]

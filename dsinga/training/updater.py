@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured
 from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
-from dsinga.registry import nearest
 from dsinga.training.composed_schedules import momentum_share
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import decay_at
@@ -143,7 +143,7 @@ def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
 
 
 @dataclass(frozen=True)
-class Later:
+class DelayedSchedule:
     """A schedule that begins so many steps later: those that an earlier run has done."""
 
     schedule: Callable[[int], float]
@@ -174,7 +174,7 @@ class Updater(Configured, ABC):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.rate = Later(schedule(conf.learning_rate), conf.earlier_steps)
+        self.rate = DelayedSchedule(schedule(conf.learning_rate), conf.earlier_steps)
         self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
         self.decoupled = self.decoupled or conf.decoupled_weight_decay

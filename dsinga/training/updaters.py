@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import UpdaterConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Share
-from dsinga.registry import register
 from dsinga.training.updater import SMALLEST, Block, Change, Updater
 
 

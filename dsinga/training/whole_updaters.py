@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive, Share
 from dsinga.ops import Array
 from dsinga.ops.update import sum_of_squares
-from dsinga.registry import register
 from dsinga.training.updater import Block, Change, Updater
 from dsinga.training.updaters import AdamW, average
 

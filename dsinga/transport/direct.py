@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import WorkerLost
+from dsinga.base.errors import WorkerLost
 from dsinga.transport.interface import URGENT, Items, Ready, Reply, Service
 
 

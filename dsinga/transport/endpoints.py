@@ -6,8 +6,8 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from dsinga.errors import RunError
-from dsinga.serial_executor import SerialExecutor
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.transport.direct import DirectTransport
 from dsinga.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.transport.interface import Service, Transport

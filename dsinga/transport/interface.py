@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsinga.errors import RunError, WorkerLost
+from dsinga.base.errors import RunError, WorkerLost
 from dsinga.ops import Array, SparseRows
 
 # The priority of calls that a computation waits for; larger numbers are for later.

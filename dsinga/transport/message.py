@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from dsinga.errors import Diverged, RunError, UserError, WorkerLost
+from dsinga.base.errors import Diverged, RunError, UserError, WorkerLost
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.ops.types import BFLOAT16
@@ -130,7 +130,7 @@ def unpack(packed: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Return an error as plain values: the name of a class of :mod:`dsinga.errors`, and the message."""
+    """Return an error as plain values: the name of a class of :mod:`dsinga.base.errors`, and the message."""
     for kind in type(error).__mro__:
         if kind.__name__ in _ERRORS:
             return [kind.__name__, str(error)]

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import RunError
-from dsinga.serial_executor import SerialExecutor
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.transport.interface import URGENT, Items, Service, serve
 from dsinga.transport.message import describe_error, restore_error
 from dsinga.transport.stream import Stream

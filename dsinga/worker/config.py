@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from dsinga.job import Phase
 from dsinga.job.topology import Topology
-from dsinga.layers.bridge import BridgeSrc
+from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.reading.all_records import EvaluationPass
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.server import Slice
 from dsinga.training import Algorithm, Metrics, Updater
 from dsinga.transport.handshake import PROCESS_SECRET, Secret
-from dsinga.worker.all_records import EvaluationPass
-from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.exchange_options import ExchangeOptions
 
 

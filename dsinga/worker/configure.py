@@ -7,22 +7,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from dsinga.base.registry import listed
 from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
 from dsinga.job.topology import Topology
-from dsinga.layers.batchnorm import BatchNorm
+from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.registry import listed
+from dsinga.passes.processor import PRECISIONS
+from dsinga.reading.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.nets import check_same_names, check_same_params, cut_like
 from dsinga.server import cut_into_pieces, slice_for_servers
 from dsinga.training import Updater, algorithm
 from dsinga.training.bp import no_loss
-from dsinga.worker.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.nets import check_same_names, check_same_params, cut_like
-from dsinga.worker.processor import PRECISIONS
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets

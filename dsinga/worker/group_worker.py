@@ -11,30 +11,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from dsinga.data import AlgorithmRecords, Prefetch
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
+from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
-from dsinga.layers.context import PassObserver, Peers
+from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Ops, buffers
-from dsinga.serial_executor import SerialExecutor
+from dsinga.passes.processor import Processor
+from dsinga.reading.all_records import EvaluationPass, evaluate_batches
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.prefetch import Prefetch
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, Push, accumulate, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
-from dsinga.worker.all_records import EvaluationPass, evaluate_batches
-from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
@@ -89,7 +90,7 @@ class GroupWorker:
         clients = {server: ServerClient(transport, worker) for server, transport in transports.items()}
         self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
-            self._lend_memory(transports, clients, slices, shapes)
+            self._share_gradient_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         homes = param_homes(shapes, slices, clients, lasting, self._replicated)
         move_local_slices(homes, clients)
@@ -101,7 +102,7 @@ class GroupWorker:
             self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead)
         self._exchange = exchange
 
-    def _lend_memory(
+    def _share_gradient_memory(
         self,
         transports: Mapping[int, Transport],
         clients: Mapping[int, ServerClient],

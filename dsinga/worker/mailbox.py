@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dsinga.errors import RunError, WorkerLost
+from dsinga.base.errors import RunError, WorkerLost
 from dsinga.ops import Array
 from dsinga.transport.interface import POLL_SECONDS, Reply, Transport
 from dsinga.worker.exchange_options import Meter
@@ -99,7 +99,7 @@ class Mailbox:
 
 
 class GroupPeers:
-    """The other workers of a worker group (:class:`dsinga.layers.context.Peers`): sends to them, and receives.
+    """The other workers of a worker group (:class:`dsinga.layers.interface.context.Peers`): sends to them, and receives.
 
     Waits last at most ``timeout`` seconds; seconds of waiting and bytes sent are counted by ``meter``.
     """

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.buffers import address
 from dsinga.ops.sparse import fault, no_rows
-from dsinga.registry import nearest
 from dsinga.server import Slice
 from dsinga.worker.replicated_params import ReplicatedParams
 

@@ -12,7 +12,7 @@ from dsinga.server import Slice, SliceSpec
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.replicated_params import ReplicaState
 
-Arrays = dict[str, np.ndarray]
+ParamArrays = dict[str, np.ndarray]
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
@@ -36,8 +36,8 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
 
 
 def sliced_values(
-    config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None
-) -> tuple[dict[int, np.ndarray], dict[int, Arrays] | None]:
+    config: WorkerConfig, values: ParamArrays, state: Mapping[str, ParamArrays] | None
+) -> tuple[dict[int, np.ndarray], dict[int, ParamArrays] | None]:
     """Cut whole params, and the updater's state by param and slot if given, into slices.
 
     Returns flat values by slice id, and the state by slice id and slot. Slices may be views of the same array, but do
@@ -47,7 +47,7 @@ def sliced_values(
     slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
     if state is None:
         return slices, None
-    history: dict[int, Arrays] = {slice_.id: {} for slice_ in config.slices}
+    history: dict[int, ParamArrays] = {slice_.id: {} for slice_ in config.slices}
     for slot, wholes in _by_slot(state).items():
         parts_of_slot = {name: part for name, part in config.parts.items() if part.param in wholes}
         parts = split_params(parts_of_slot, wholes)
@@ -57,7 +57,7 @@ def sliced_values(
     return slices, history
 
 
-def replica_values(config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None) -> ReplicaState:
+def replica_values(config: WorkerConfig, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ReplicaState:
     """Cut whole params, and the updater's state, into the parts that workers replicate."""
     replicas = {name: part for name, part in config.parts.items() if name in config.replicated}
     parts = split_params(replicas, values)
@@ -75,11 +75,11 @@ def replica_values(config: WorkerConfig, values: Arrays, state: Mapping[str, Arr
 def whole_values(
     config: WorkerConfig,
     slices: Mapping[int, np.ndarray],
-    history: Mapping[int, Arrays],
+    history: Mapping[int, ParamArrays],
     replicas: Sequence[ReplicaState] = (),
-) -> tuple[Arrays, dict[str, Arrays]]:
+) -> tuple[ParamArrays, dict[str, ParamArrays]]:
     """Join slices and replicas to whole params, and the updater's state by param and slot."""
-    state: dict[str, Arrays] = {}
+    state: dict[str, ParamArrays] = {}
     replicated = {name: slots for replica in replicas for name, slots in (replica.state or {}).items()}
     for slot in sorted({slot for slots in (*history.values(), *replicated.values()) for slot in slots}):
         sliced = {id: slots[slot] for id, slots in history.items() if slot in slots}
@@ -91,9 +91,9 @@ def whole_values(
     ), state
 
 
-def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> Arrays:
+def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
     """Return the whole arrays of slices and parts; parts take precedence over slices of the same param."""
-    parts: Arrays = {}
+    parts: ParamArrays = {}
     for slice_ in config.slices:
         if slice_.id in slices:
             shape = config.parts[slice_.param].shape
@@ -109,8 +109,8 @@ def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Ma
     return join_params(config.parts, parts, shapes)
 
 
-def _by_slot(state: Mapping[str, Arrays]) -> dict[str, Arrays]:
-    by_slot: dict[str, Arrays] = {}
+def _by_slot(state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
+    by_slot: dict[str, ParamArrays] = {}
     for name, slots in state.items():
         for slot, array in slots.items():
             by_slot.setdefault(slot, {})[name] = array

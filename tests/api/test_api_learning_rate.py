@@ -14,7 +14,7 @@ from distributed import Client
 import dsinga
 from dsinga import UserError
 from dsinga.api import roots, train
-from dsinga.cli import main_group
+from dsinga.commands.cli import main_group
 from dsinga.data import open_records, write_store
 from dsinga.job import ClusterConf, Job, LRGenConf, to_text
 from dsinga.monitor import RateSearch

@@ -17,7 +17,7 @@ from distributed import Client
 
 import dsinga
 from dsinga import RunError, SearchResult, UserError, nn
-from dsinga.api.search_runs import SearchRuns
+from dsinga.api.searching.runs import SearchRuns
 from dsinga.checkpoint import read_params
 from dsinga.cluster import connect
 from dsinga.extensions import KeepBest

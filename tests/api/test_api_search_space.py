@@ -10,8 +10,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.api.search_space import make_settings
-from dsinga.errors import UserError
+from dsinga.api.searching.space import make_settings
+from dsinga.base.errors import UserError
 
 # Clusters that other tests have left running draw random numbers while hypothesis makes examples.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")

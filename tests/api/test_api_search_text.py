@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga import SearchResult, UserError
-from dsinga.api.search_result import read_outcome, write_outcome, write_table
-from dsinga.api.search_space import make_settings
-from dsinga.api.search_text import parse_space, parse_values, read_space
+from dsinga.api.searching.result import read_outcome, write_outcome, write_table
+from dsinga.api.searching.space import make_settings
+from dsinga.api.searching.space_text import parse_space, parse_values, read_space
 from dsinga.monitor import History
 
 # Clusters that other tests have left running draw random numbers while hypothesis makes examples.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.augmentation.mixing import symmetric_beta
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from tests.support.augmentations import draws, images, make_list, make_one
 
 

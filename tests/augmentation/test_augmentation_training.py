@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.engine.bind_records import bind_records
+from dsinga.base.errors import UserError
 from dsinga.engine.local_net import LocalNet
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, loads
 from dsinga.layers import Rows
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.bind_records import bind_records
 from tests.support.small_job import assert_close, assert_same
 from tests.support.train_in_threads import train_in_threads
 

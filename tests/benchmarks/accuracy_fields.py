@@ -35,7 +35,7 @@ import dsinga
 from dsinga import models, nn
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.job import Job, Phase
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
 from tests.benchmarks.turns import take_turn
 from tests.support.float64_training import largest_difference, round_to_float32, train_in_float64
 

@@ -27,7 +27,7 @@ import dsinga
 from dsinga import models
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
-from dsinga.data import Windows, import_records, open_text
+from dsinga.data import TextWindows, import_records, open_text
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net
@@ -68,7 +68,9 @@ def theirs(folder: Path, sizes: dict[str, int], train_steps: int) -> dict[str, A
     net = create_net(conf.neuralnet, Phase.kTrain, info)
     model = GPT(initial_values(net.params, conf.seed), sizes["blocks"], sizes["heads"], steps)
     adam = torch.optim.Adam(model.parameters(), lr=conf.updater.learning_rate.base_lr, betas=(0.9, 0.95), fused=True)
-    texts = {part: Windows(open_text(folder / f"{part}_data.zarr"), rows, steps, True) for part in ("train", "test")}
+    texts = {
+        part: TextWindows(open_text(folder / f"{part}_data.zarr"), rows, steps, True) for part in ("train", "test")
+    }
 
     def loss_of(part: str, step: int) -> Any:
         start = step * rows % len(texts[part])

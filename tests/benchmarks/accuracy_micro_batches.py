@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from dsinga import models, nn
-from dsinga.data import Windows, import_records, open_text
+from dsinga.data import TextWindows, import_records, open_text
 from dsinga.job import Job, UpdaterConf
 from tests.benchmarks.accuracy_gpt import RAW, with_sizes
 from tests.support.float64_training import round_to_float32, train_in_float64
@@ -122,7 +122,7 @@ def main(names: tuple[str, ...], train_steps: int, **sizes: int) -> None:
         import_records("text", RAW / "tinyshakespeare" / "input.txt", folder, held_out=0.1)
         text = open_text(folder / "train_data.zarr")
         rows = sizes["batchsize"]
-        windows = Windows(text, rows, sizes["steps"], True)
+        windows = TextWindows(text, rows, sizes["steps"], True)
         batches = [windows.read(range(step * rows, (step + 1) * rows)) for step in range(train_steps)]
         job = models.gpt(len(text.vocabulary), temporary, **sizes, train_steps=train_steps)
         for name in names or UPDATERS:

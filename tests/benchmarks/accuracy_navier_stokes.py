@@ -27,7 +27,7 @@ import dsinga
 from dsinga import models, nn
 from dsinga.data import FieldWindows
 from dsinga.job import Phase
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
 from tests.benchmarks.turns import take_turn
 
 MODULE = "tests.benchmarks.accuracy_navier_stokes"

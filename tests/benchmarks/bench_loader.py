@@ -20,8 +20,10 @@ import click
 import numpy as np
 import zarr
 
-from dsinga.data import Prefetch, Sampler, open_store, write_store
+from dsinga.data import open_store, write_store
 from dsinga.data.record_source import clear_cache
+from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.sampler import Sampler
 from tests.support.old_stores import remove_checksums
 
 SMALL_CHUNK = 64 << 10  # bytes

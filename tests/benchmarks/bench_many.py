@@ -34,19 +34,19 @@ from distributed import Client, Worker
 from distributed.protocol.pickle import dumps
 
 import dsinga
+from dsinga.base.errors import Cancelled
 from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
 from dsinga.cluster.run.benchmark import SilentObserver
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
-from dsinga.errors import Cancelled
 from dsinga.job import ClusterConf, Job, LayerConf
 from dsinga.job.topology import topology as create_topology
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.models.blocks import layer, make_job, read, updater
+from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater
 from dsinga.worker.configure import configure, open_job
-from dsinga.worker.nets import cut_nets
 
 # The layers with params of the net, and the numbers of each param.
 DEPTH, WIDTH = 4, 64

@@ -21,8 +21,8 @@ import dsinga
 from dsinga.data import write_store
 from dsinga.job import Job, Phase
 from dsinga.planner.fitting import USABLE, NetVariants, fit
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import create_updater
-from dsinga.worker.batch_reader import open_batch_reader
 from tests.benchmarks.ours import job as job_of_case
 
 STEPS = 7

@@ -40,14 +40,14 @@ from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
+from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.planner import choice
 from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import Updater, create_updater
-from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 from tests.benchmarks.ours import job as case_job
 from tests.benchmarks.plan_report import Figures, draw, table
 

@@ -25,10 +25,10 @@ from typing import Any
 import click
 
 from dsinga.api import with_workers
+from dsinga.base.registry import register
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, ClusterConf
-from dsinga.registry import register
 from dsinga.training import Metrics, bp
 from tests.benchmarks.__main__ import TURN_SECONDS, take_turn
 from tests.benchmarks.cases import CASES

@@ -24,8 +24,8 @@ import torch  # noqa: E402
 from dsinga import nn, rl  # noqa: E402
 from dsinga.cluster.run.benchmark import SilentObserver  # noqa: E402
 from dsinga.job import Job  # noqa: E402
-from dsinga.loop.beginning import RunOptions  # noqa: E402
-from dsinga.loop.local_run import train_here  # noqa: E402
+from dsinga.loop.initial_state import RunOptions  # noqa: E402
+from dsinga.loop.local_run import train_locally  # noqa: E402
 from dsinga.ops import get_ops  # noqa: E402
 from dsinga.rl.experience import Transitions  # noqa: E402
 from dsinga.training import create_updater  # noqa: E402
@@ -58,7 +58,7 @@ def job() -> Job:
 def train(steps: int) -> float:
     """Return the seconds of processor time of a run."""
     started = time.thread_time()
-    train_here(job().replace(train_steps=steps), SilentObserver(), RunOptions(), 1)
+    train_locally(job().replace(train_steps=steps), SilentObserver(), RunOptions(), 1)
     return time.thread_time() - started
 
 

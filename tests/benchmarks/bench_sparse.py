@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 from distributed import Client
 
+from dsinga.base.registry import register
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.data import import_records, open_store, write_store
 from dsinga.job import ClusterConf, Job, LayerType, Phase, loads
-from dsinga.layers.embedding import Embedding
+from dsinga.layers.dense.embedding import Embedding
 from dsinga.models import recommender
-from dsinga.registry import register
 
 WORDS, WIDTH, BATCH, LENGTH = 50_000, 128, 32, 40
 JOB = """

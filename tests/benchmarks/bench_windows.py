@@ -23,7 +23,8 @@ import numpy as np
 import xarray as xr
 
 import dsinga
-from dsinga.data import Prefetch, Sampler
+from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.sampler import Sampler
 from tests.benchmarks.field_memory import measure
 
 BATCH = 32
@@ -100,11 +101,11 @@ class Theirs:
             steps = np.stack([window["a"].values, window["b"].values])
             return torch.from_numpy(steps[:, :-1].reshape(-1, *steps.shape[2:])), torch.from_numpy(steps[:1, -1])
 
-        class Windows(MapDataset):
+        class TextWindows(MapDataset):
             def __getitem__(self, index: int) -> Any:
                 return as_tensors(windows[index])
 
-        self.loader = DataLoader(Windows(windows), BATCH, shuffle=True, num_workers=workers)
+        self.loader = DataLoader(TextWindows(windows), BATCH, shuffle=True, num_workers=workers)
 
     def __call__(self) -> Batches:
         return iter(self.loader)

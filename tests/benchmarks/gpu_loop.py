@@ -19,11 +19,11 @@ import numpy as np
 from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.context import PassObserver
+from dsinga.layers.interface.context import PassObserver
 from dsinga.net import create_net
 from dsinga.ops import Array, Ops, get_ops
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import algorithm, create_updater, initial_values
-from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of

@@ -18,8 +18,8 @@ import psutil
 from distributed import Client
 
 from dsinga.api import Result, train
+from dsinga.base.errors import RunError
 from dsinga.cluster import available_workers
-from dsinga.errors import RunError
 from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY

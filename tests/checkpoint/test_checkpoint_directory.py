@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint import latest, read_checkpoint, read_newest_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.checkpoint.directory import read_checkpoint_params
 from dsinga.checkpoint.metadata import write_metadata
-from dsinga.errors import RunError, UserError
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.full(3, -0.0, np.float32)}
 STATE = {"w": {"history": np.ones((3, 4), np.float32)}, "b": {"history": np.zeros(3, np.float32)}}

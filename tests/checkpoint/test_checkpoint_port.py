@@ -9,6 +9,7 @@ import safetensors.numpy
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import dsinga
+from dsinga.base.errors import RunError, UserError
 from dsinga.checkpoint import (
     Checkpoint,
     export_safetensors,
@@ -18,7 +19,6 @@ from dsinga.checkpoint import (
     read_params,
     write_checkpoint,
 )
-from dsinga.errors import RunError, UserError
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
 SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}

@@ -14,9 +14,9 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
+from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, open_records, open_store
 from dsinga.data.sources.arrays import ArrayColumn
-from dsinga.errors import UserError
 from dsinga.job import Job
 from tests.support.small_job import assert_same, linear, with_topology
 

@@ -10,8 +10,8 @@ import pytest
 from distributed import Client
 
 from dsinga import nn
+from dsinga.base.errors import RunError
 from dsinga.cluster import connect
-from dsinga.errors import RunError
 from dsinga.extensions import EverySteps, Extension
 from dsinga.ops import get_ops
 

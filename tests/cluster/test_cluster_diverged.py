@@ -13,12 +13,12 @@ from distributed import Client
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
+from dsinga.base.errors import Diverged
+from dsinga.base.registry import register
 from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
 from dsinga.cluster.graph_grain import find_grain
-from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Output
-from dsinga.registry import register
 from dsinga.training.bp import bp
 from tests.support.small_job import assert_close, assert_same, with_topology
 from tests.support.user_layers import Identity

@@ -19,10 +19,10 @@ from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
 
 from dsinga.api import train
+from dsinga.base.registry import register
 from dsinga.cluster import connect
 from dsinga.job import AlgConf, Job
 from dsinga.layers import Rows
-from dsinga.registry import register
 from dsinga.training import bp
 
 REPEATS = 50

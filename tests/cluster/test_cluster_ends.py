@@ -15,12 +15,12 @@ from distributed import Client
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
+from dsinga.base.registry import register
 from dsinga.cluster.connecting import embedded
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.job import AlgConf, Job
 from dsinga.loop import training_loop
-from dsinga.registry import register
 from dsinga.training.bp import bp
 from dsinga.transport.endpoints import endpoint_names
 from tests.support.observers import AtRow, Silent

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from dsinga.api import train
+from dsinga.base.errors import Diverged
 from dsinga.cluster import connect
-from dsinga.errors import Diverged
 from dsinga.job import Job
 from dsinga.net import NeuralNet
 from tests.support.partition_nets import NETS, STRATEGIES, net_of

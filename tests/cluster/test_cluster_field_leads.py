@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.engine import field_tiles
-from dsinga.errors import UserError
+from dsinga.passes import field_tiles
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 
 xr = pytest.importorskip("xarray")

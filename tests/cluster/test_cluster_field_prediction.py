@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data.fields.definition import EDGES, WindowDefinition, define_windows
-from dsinga.engine import field_tiles
-from dsinga.errors import UserError
 from dsinga.models.blocks import layer
+from dsinga.passes import field_tiles
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params, whole_fields
 
 xr = pytest.importorskip("xarray")

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from dsinga.cluster.inference.field_prediction import predict_dataset
-from dsinga.engine import field_tiles
+from dsinga.passes import field_tiles
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params, whole_fields
 from tests.support.forked_cluster import forked_cluster
 from tests.support.polling import wait_until

@@ -14,8 +14,8 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import evaluate, roots, train
+from dsinga.base.registry import register
 from dsinga.job import AlgConf, ClusterConf, Job
-from dsinga.registry import register
 from dsinga.training import bp
 from tests.support.observers import Silent
 from tests.support.small_job import assert_same

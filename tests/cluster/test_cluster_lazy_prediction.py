@@ -11,8 +11,8 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
+from dsinga.base.errors import UserError
 from dsinga.data import open_store
-from dsinga.errors import UserError
 from dsinga.job import Job
 from tests.support.small_job import linear
 

@@ -10,9 +10,9 @@ import pytest
 from distributed import Client
 
 import dsinga
+from dsinga.base.registry import register
 from dsinga.data import write_store
 from dsinga.job import AlgConf, ClusterConf, Job, loads
-from dsinga.registry import register
 from dsinga.training.bp import bp
 from tests.support.leftovers import nothing_left
 

@@ -20,8 +20,8 @@ from dsinga.cluster.dask.supervision import TaskChains
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Phase
 from dsinga.job.topology import topology
+from dsinga.reading.nets import cut_nets
 from dsinga.worker.configure import open_job
-from dsinga.worker.nets import cut_nets
 from tests.benchmarks.bench_many import null_job, write_records
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dsinga.api import train
+from dsinga.base.errors import RunError, UserError
 from dsinga.data import write_store
-from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf
 from tests.support.small_job import linear
 

@@ -6,7 +6,7 @@ import pytest
 from distributed import Client
 
 from dsinga import UserError, predict, train
-from dsinga.registry import register
+from dsinga.base.registry import register
 from tests.support.user_layers import Identity, with_user_layer
 
 MODULE = """

@@ -20,8 +20,8 @@ from dsinga.data import open_store, write_store
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import initial_values
-from dsinga.worker.batch_reader import open_batch_reader
 from tests.support.small_job import linear, with_topology
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from dsinga import cluster
 from dsinga.api import roots, train
+from dsinga.base.errors import UserError
 from dsinga.cluster import connect
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.monitor.timings_file import read_timings
 from tests.support.observers import Recorder, of_phase

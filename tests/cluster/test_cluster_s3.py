@@ -13,10 +13,10 @@ import zarr
 from distributed import Client
 
 from dsinga.api import train
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.data import describe, open_store, write_store
 from dsinga.data.filesystem import zarr_store
-from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import JOB, assert_same, with_topology
 

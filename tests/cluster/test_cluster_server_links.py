@@ -9,8 +9,8 @@ import dask
 import pytest
 from distributed import Client
 
+from dsinga.base.errors import RunError, WorkerLost
 from dsinga.cluster.on_workers.connections import connection_to
-from dsinga.errors import RunError, WorkerLost
 
 pytestmark = pytest.mark.process
 

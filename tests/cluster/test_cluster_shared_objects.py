@@ -14,10 +14,10 @@ import pytest
 from distributed import Client, worker_client
 
 from dsinga import RunError, train
+from dsinga.base.registry import register
 from dsinga.cluster import available_workers, connect
 from dsinga.cluster.dask.shared_objects import Packed, share, unpacked
 from dsinga.job import Job
-from dsinga.registry import register
 from tests.support.polling import wait_until
 from tests.support.small_job import with_topology
 from tests.support.user_layers import Identity, with_user_layer

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.errors import RunError
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.engine.engine import Snapshot
-from dsinga.errors import RunError
 
 
 class Copies(Future[float]):

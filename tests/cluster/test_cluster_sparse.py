@@ -11,11 +11,11 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import roots, train
+from dsinga.base.registry import register
 from dsinga.cluster.graph_grain import find_grain
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
-from dsinga.layers.embedding import Embedding
-from dsinga.registry import register
+from dsinga.layers.dense.embedding import Embedding
 from tests.support.observers import Silent
 from tests.support.small_job import assert_close, assert_same
 

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.job.overrides import with_fields
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.graph_grain.tasks import Stepper
-from dsinga.errors import RunError
 from dsinga.net.segments import LayerPass
-from dsinga.serial_executor import SerialExecutor
 
 
 class Named(NamedTuple):

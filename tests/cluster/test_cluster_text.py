@@ -9,11 +9,11 @@ import pytest
 from distributed import Client
 
 from dsinga.api import build_net, evaluate, train
+from dsinga.base.errors import UserError
 from dsinga.data import import_records, write_store
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.overrides import with_fields
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
 from tests.support.small_job import assert_close, with_topology
 
 STATE = "gru1_state"

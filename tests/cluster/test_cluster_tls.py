@@ -23,12 +23,12 @@ from bokeh.models import ColumnDataSource
 from distributed import Client, Scheduler
 
 from dsinga.api import evaluate, train
-from dsinga.cli import main
+from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.connecting.scheduler_probe import TLS_RECORDS, reply_to_tls
+from dsinga.commands.cli import main
 from dsinga.dashboard import pages
 from dsinga.dashboard.history import RunHistory
-from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.tls import security, write_certificates

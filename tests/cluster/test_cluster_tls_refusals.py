@@ -11,9 +11,9 @@ import dask.config
 import pytest
 from distributed import Security
 
+from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.connecting import embedded, scheduler_probe
-from dsinga.errors import UserError
 from tests.support.tls import running_scheduler, security, write_certificates
 
 

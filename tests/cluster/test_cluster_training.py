@@ -8,10 +8,10 @@ from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import train
+from dsinga.base.registry import register
 from dsinga.job import AlgConf, Job, Settings, SlicingMethod, UpdatePlace, UpdaterConf, required, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers import Output
-from dsinga.registry import register
 from dsinga.training import Updater, bp
 from tests.support.small_job import assert_close, assert_same, with_topology
 from tests.support.user_layers import Identity, with_user_layer

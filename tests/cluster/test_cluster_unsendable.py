@@ -20,8 +20,8 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.data import Column, RecordSource
-from dsinga.errors import UserError
 from dsinga.estimators import Classifier
 from dsinga.job import Job
 

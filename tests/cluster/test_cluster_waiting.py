@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsinga.base.errors import RunError
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
-from dsinga.errors import RunError
 
 
 def test_a_wait_ends_with_the_result_and_calls_its_check_before_each_new_attempt() -> None:

@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster, Status
 
 from dsinga import RunError, UserError, build_net, evaluate, train
 from dsinga.api import roots
+from dsinga.base.version import __version__
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.worker_calls import run_on_workers
 from dsinga.cluster.preflight import worker_lacks
@@ -22,9 +23,8 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, describe_mixed_bf16, find_lacks
 from dsinga.job import Job, Phase
 from dsinga.ops import get_ops
+from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import initial_values
-from dsinga.version import __version__
-from dsinga.worker.batch_reader import open_batch_reader
 from tests.support.executed_pages import ROOT
 from tests.support.worker_processes import OLDER_DSINGA, WITHOUT_DSINGA, WITHOUT_ONEDNN, worker_processes
 

@@ -17,10 +17,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_records, write_store
 from dsinga.data.sources.dask_arrays import DaskColumn
-from dsinga.data.store import RecordStore
-from dsinga.errors import UserError
+from dsinga.data.stores.record_store import RecordStore
 
 X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 4
 

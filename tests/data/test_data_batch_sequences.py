@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.data import open_records, write_store
-from dsinga.errors import UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(70, 4)).astype(np.float32)

@@ -17,12 +17,12 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_store, verify_store, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.sources.zarr_source import ZarrSource
-from dsinga.data.store_format import from_text, to_text
-from dsinga.errors import UserError
+from dsinga.data.stores.store_format import from_text, to_text
 from tests.support.old_stores import remove_checksums
 
 RNG = np.random.default_rng(7)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records, write_store
 from dsinga.data.importers.conll import shape_of
-from dsinga.errors import UserError
 
 TRAIN = """-DOCSTART-\tO
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_store
 from dsinga.data.importers.contexts import ngrams, skipgrams, text_words
-from dsinga.errors import UserError
 
 TEXT = "The cat sat on the mat.\nThe dog's mat, on <unk> 12 mats: the cat!\n" * 30
 

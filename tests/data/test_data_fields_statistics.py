@@ -9,9 +9,9 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.data import field_statistics
 from dsinga.data.fields import moments, statistics
-from dsinga.errors import UserError
 
 xr = pytest.importorskip("xarray")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_records
-from dsinga.errors import UserError
 
 X, Y = np.arange(60, dtype=np.float64).reshape(20, 3) / 7, np.arange(20) % 4
 NAMES = ["ant", "bee", "cat", "dog"]

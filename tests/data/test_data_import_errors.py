@@ -18,11 +18,11 @@ from PIL import Image
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records, write_store
 from dsinga.data.importers.kvfile import RecordProto
-from dsinga.data.staged_stores import DestinationExists, StagedStores
-from dsinga.data.writer import stage_store
-from dsinga.errors import UserError
+from dsinga.data.stores.staged_stores import DestinationExists, StagedStores
+from dsinga.data.stores.writer import stage_store
 from tests.support.data_sources import cifar_rows, idx, pair, pixels, records
 
 Fault = Callable[[Path], Path]

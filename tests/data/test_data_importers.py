@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
 from dsinga.data import RecordStore, import_records
 from dsinga.data.importers import KINDS
-from dsinga.errors import UserError
-from dsinga.registry import is_user_code
 from tests.support.data_sources import SOURCES, Source
 
 

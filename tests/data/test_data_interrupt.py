@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records
-from dsinga.errors import UserError
 from tests.support.data_sources import SOURCES, idx, pair, pixels
 
 WAITING = """

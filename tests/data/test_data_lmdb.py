@@ -9,9 +9,9 @@ import lmdb
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import import_records
 from dsinga.data.importers.lmdb import LmdbError, LmdbPages
-from dsinga.errors import UserError
 from tests.support.data_sources import pixels
 
 LENGTHS = (0, 1, 50, 800, 2030, 2040, 4080, 4096, 20_000)  # of values, some of which need pages of their own

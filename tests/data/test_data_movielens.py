@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records
 from dsinga.data.importers.movielens import GENRES
-from dsinga.errors import UserError
 
 
 def film(number: int, title: str, *genres: str) -> str:

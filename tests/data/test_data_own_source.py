@@ -13,13 +13,13 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
-from dsinga.data import DataSource, RecordStore, Windows, write_store
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.data import DataSource, RecordStore, TextWindows, write_store
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
-from dsinga.registry import register
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.testing import SourceContract
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from tests.support.registries import restored_registry
 from tests.support.small_job import LINEAR, assert_same
 
@@ -176,9 +176,9 @@ def _xarray() -> Any:
     return xr.open_zarr("xr.zarr", chunks=None, consolidated=False)
 
 
-def _windows() -> Windows:
+def _windows() -> TextWindows:
     write_store("text.zarr", [(np.arange(99, dtype=np.uint8), None)], overwrite=True)
-    return Windows(RecordStore("text.zarr"), 3, 5)
+    return TextWindows(RecordStore("text.zarr"), 3, 5)
 
 
 class TestBuiltIn(SourceContract):

@@ -12,9 +12,10 @@ import lmdb
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, Sampler, open_store, read_mean, resolve, write_store
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, open_store, read_mean, resolve, write_store
 from dsinga.data.importers.kvfile import RecordProto
-from dsinga.errors import UserError
+from dsinga.reading.sampler import Sampler
 from tests.support.data_sources import SOURCES, pair, pixels
 
 ONES = np.ones((4, 2), np.float32)

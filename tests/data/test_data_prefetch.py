@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsinga.data import Prefetch
-from dsinga.data import prefetch as prefetch_module
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
+from dsinga.reading import prefetch as prefetch_module
+from dsinga.reading.prefetch import Prefetch
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.base.errors import RunError, UserError
 from dsinga.data import Column, RecordSource, open_records
 from dsinga.data import chunk_cache as cache_module
 from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import as_labels, as_records
-from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
-from dsinga.errors import RunError, UserError
+from dsinga.data.stores.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
 
 
 class ArrayColumn(Column):

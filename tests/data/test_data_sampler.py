@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.data import Sampler
-from dsinga.data.sampler import MIXED_CHUNKS
+from dsinga.reading.sampler import MIXED_CHUNKS, Sampler
 
 lengths = st.integers(1, 700)
 batchsizes = st.integers(1, 90)

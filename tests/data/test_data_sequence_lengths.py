@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.cli import main_group
-from dsinga.data import Sampler, open_records, write_store
-from dsinga.data.sequence_lengths import SequenceLengths, padding_share
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
+from dsinga.data import open_records, write_store
 from dsinga.job import Job, Phase, loads
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.sampler import Sampler
+from dsinga.reading.sequence_lengths import SequenceLengths, padding_share
 from tests.support.small_job import assert_close, assert_same
 
 STEPS = 12

@@ -16,11 +16,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, describe, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
-from dsinga.data.store_format import LABEL_ROWS, chunk_rows
-from dsinga.errors import UserError
+from dsinga.data.stores.store_format import LABEL_ROWS, chunk_rows
 from tests.support.old_stores import remove_checksums
 
 ROWS = 1000

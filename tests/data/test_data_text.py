@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, Sampler, Windows, import_records, open_text, write_store
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, TextWindows, import_records, open_text, write_store
 from dsinga.data.vocabulary import SymbolEncoder, decode, encode
-from dsinga.errors import UserError
+from dsinga.reading.sampler import Sampler
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
 
@@ -146,11 +147,11 @@ class TestOpenText:
 
 class TestWindows:
     @pytest.fixture
-    def windows(self, text: Path) -> Windows:
+    def windows(self, text: Path) -> TextWindows:
         import_records("text", text, text.with_suffix(".zarr"))
-        return Windows(RecordStore(text.with_suffix(".zarr")), batchsize=3, steps=10)
+        return TextWindows(RecordStore(text.with_suffix(".zarr")), batchsize=3, steps=10)
 
-    def test_each_row_reads_consecutive_windows_of_its_stream(self, windows: Windows) -> None:
+    def test_each_row_reads_consecutive_windows_of_its_stream(self, windows: TextWindows) -> None:
         stream = len(TEXT) // 3
         steps = (stream - 1) // 10
         assert (len(windows), windows.shape) == (steps * 3, (11,))
@@ -163,14 +164,14 @@ class TestWindows:
                 read = "".join(windows.vocabulary[code] for code in codes)
                 assert read == TEXT[start : start + 11]
 
-    def test_a_text_too_short_is_refused(self, windows: Windows) -> None:
+    def test_a_text_too_short_is_refused(self, windows: TextWindows) -> None:
         with pytest.raises(UserError, match=r"has 220 codes, too few for 30 rows of 11; .*batchsize"):
-            Windows(RecordStore(windows.location), batchsize=30, steps=10)
+            TextWindows(RecordStore(windows.location), batchsize=30, steps=10)
 
     def test_a_store_of_images_is_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
         with pytest.raises(UserError, match=r"not the codes of a text; import a text with: dsinga data import text"):
-            Windows(RecordStore(tmp_path / "images.zarr"), 2, 3)
+            TextWindows(RecordStore(tmp_path / "images.zarr"), 2, 3)
 
 
 def test_words_that_are_not_in_the_vocabulary_get_the_code_of_unk() -> None:

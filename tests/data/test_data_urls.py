@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.data import describe, open_store, reading_store, write_store
+from dsinga.base.errors import UserError
+from dsinga.data import describe, open_store, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.filesystem import zarr_store
-from dsinga.errors import UserError
+from dsinga.data.stores import checked_files as reading_store
 from tests.support.web_server import QuietHandler, serve
 
 DATA = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

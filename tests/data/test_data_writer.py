@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, write_csv, write_store
-from dsinga.data.staged_stores import StagedStores
-from dsinga.errors import UserError
+from dsinga.data.stores.staged_stores import StagedStores
 
 ONES = np.ones((4, 2), np.float32)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.data.sources.xarray_objects import FileColumn
-from dsinga.errors import UserError
 
 X, Y = np.arange(240, dtype=np.float32).reshape(20, 3, 4), np.arange(20) % 4
 ROWS = [19, 0, 7, 7]

@@ -14,10 +14,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.data import RecordStore, Sampler, ZarrSource, open_records, open_store, write_store
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, ZarrSource, open_records, open_store, write_store
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_source import open_zarr_records
-from dsinga.errors import UserError
+from dsinga.reading.sampler import Sampler
 
 
 def write_group(path: Path, arrays: dict[str, Any], zarr_format: int = 3, **options: Any) -> Path:

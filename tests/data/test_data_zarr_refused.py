@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
+from dsinga.base.errors import UserError
 from dsinga.data import open_records, open_store
-from dsinga.errors import UserError
 from tests.data.test_data_zarr import LABELS, ZEROS, write_group
 
 STRINGS = np.array(["a", "bb", "c", "d"], np.dtypes.StringDType())

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import dsinga
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 DATES = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
 

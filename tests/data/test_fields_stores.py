@@ -19,10 +19,11 @@ from click.testing import CliRunner
 from distributed.protocol.pickle import dumps, loads
 
 import dsinga
-from dsinga.cli import main_group
-from dsinga.data import FieldWindows, Sampler, describe, describe_dataset
+from dsinga.commands.cli import main_group
+from dsinga.data import FieldWindows, describe, describe_dataset
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.fields import boxes
+from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 
 CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]

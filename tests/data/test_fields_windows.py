@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.data import Sampler
+from dsinga.base.errors import UserError
 from dsinga.data.fields import field_windows
 from dsinga.data.fields.definition import EDGES
-from dsinga.errors import UserError
+from dsinga.reading.sampler import Sampler
 
 PAD_MODES = {"zero": "constant", "edge": "edge", "reflect": "reflect", "periodic": "wrap"}
 FAR = 30  # points by which numpy pads

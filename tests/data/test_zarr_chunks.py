@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
+from dsinga.base.errors import UserError
 from dsinga.data.fields.readers import VariableReader
 from dsinga.data.sources.zarr_chunks import ChunkFiles, has_plain_chunks
-from dsinga.errors import UserError
 
 SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
 PLAIN: list[dict[str, Any]] = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga import registry
+from dsinga.base import registry
 from dsinga.data import RecordStore, import_records
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import Context, Rows

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from dsinga import api
-from dsinga.cli import main_group
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
 from dsinga.commands.data import EXAMPLE_NAMES, EXAMPLES
-from dsinga.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc")

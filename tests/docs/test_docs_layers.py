@@ -9,7 +9,7 @@ import pytest
 import dsinga.data
 import dsinga.net
 import dsinga.training  # noqa: F401  registers the rest
-from dsinga import registry
+from dsinga.base import registry
 from dsinga.data import KINDS
 from dsinga.job import LayerConf, Message, ParamConf
 from dsinga.job.component import component_settings, docs

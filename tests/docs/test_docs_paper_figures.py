@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dsinga.cli import main_group
+from dsinga.commands.cli import main_group
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "dev" / "paper-figures.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import json
 
-from dsinga.settings import defaults, schema, variable
+from dsinga.base.settings import defaults, schema, variable
 from tests.support.executed_pages import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"

@@ -3,9 +3,9 @@
 import re
 import types
 
+from dsinga.base.version import __version__
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, PYTHON, describe_lacks, find_lacks
 from dsinga.cluster.preflight.worker_report import PACKAGES
-from dsinga.version import __version__
 from tests.support.executed_pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")

@@ -11,12 +11,12 @@ import pytest
 from scipy.special import softmax
 
 import dsinga
+from dsinga.base.errors import UserError
 from dsinga.data import open_records, open_store, write_store
-from dsinga.engine.bind_records import bind_records
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.bind_records import bind_records
 from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.train_in_threads import train_in_threads
 

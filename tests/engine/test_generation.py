@@ -10,15 +10,15 @@ from click.testing import CliRunner
 
 import dsinga
 import dsinga.job
-from dsinga.cli import main_group
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
 from dsinga.data import import_records
-from dsinga.engine.generation import draw, generate, generator
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.models import char_rnn
 from dsinga.net import create_net
 from dsinga.ops import get_ops
+from dsinga.passes.generation import draw, generate, generator
 from dsinga.training import forward
 
 SYMBOLS = "abcde"

@@ -14,11 +14,12 @@ import dsinga
 from dsinga import UserError, nn
 from dsinga.api import roots
 from dsinga.data import open_store
-from dsinga.engine import local_cut, local_net
+from dsinga.engine import local_net
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase
 from dsinga.ops import SparseRows
-from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.passes import cut_runner as local_cut
+from dsinga.reading.batch_reader import open_batch_reader
 from tests.support.device_array import StubOps
 from tests.support.small_job import assert_close, assert_same, with_topology
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.engine import predictor as predictor_module
 from dsinga.engine.local_net import LocalNet
-from dsinga.engine.predictor import Predictor
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.models import char_rnn
 from dsinga.net import NeuralNet, create_net
+from dsinga.passes import predictor as predictor_module
+from dsinga.passes.predictor import Predictor
 from tests.support.device_array import StubOps
 
 JOB = """

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 
 import dsinga
 from dsinga import models
-from dsinga.cli import main_group
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
 from dsinga.data import import_records
 from dsinga.engine.local_net import LocalNet
-from dsinga.engine.translation import Translator
-from dsinga.errors import UserError
 from dsinga.job import Job, to_text
+from dsinga.passes.translation import Translator
 from dsinga.training import bleu
 from dsinga.training.beam_search import length_penalty
 from notebooks.book.sample_translations import write_pairs

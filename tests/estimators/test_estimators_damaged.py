@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier, Transformer, load
 
 RNG = np.random.default_rng(0)

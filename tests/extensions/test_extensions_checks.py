@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.extensions import EarlyStopping, EverySteps, Extension, KeepBest, check_extensions, create_extensions
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Layer, Output, RecordInfo
 from dsinga.net import create_net
-from dsinga.registry import register
 
 JOB = """
 train_steps: 50

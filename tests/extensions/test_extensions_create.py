@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.extensions import (
     AtEnd,
     EarlyStopping,
@@ -25,7 +26,6 @@ from dsinga.extensions import (
 from dsinga.extensions.stop_on_time import parse_seconds
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, NonNegative
-from dsinga.registry import register
 from dsinga.testing import SimulatedLoop
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import CSV
 from dsinga.testing import SimulatedLoop
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import MedianRule, MedianStopping, MetricValues
 from dsinga.testing import SimulatedLoop
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import MLflow, create_extensions
 from dsinga.extensions.mlflow import job_params
 from dsinga.job import Job, loads, to_text

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
-from dsinga.errors import UserError
 from dsinga.extensions import (
     EarlyStopping,
     EverySeconds,

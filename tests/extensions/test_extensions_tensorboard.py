@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import TensorBoard, create_extensions
 from dsinga.job import loads
 from dsinga.testing import SimulatedLoop

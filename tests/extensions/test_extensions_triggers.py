@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
 from dsinga.extensions.triggers import EveryEpoch
 from dsinga.worker.epochs import Epochs

@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     kind = importlib.import_module(f"tests.faults.{options.kind}")
-    importlib.import_module("dsinga.cli")
+    importlib.import_module("dsinga.commands.cli")
     importlib.import_module("dsinga.api.training")
     with tempfile.TemporaryDirectory(prefix="dsinga-faults-") as name:
         work = Path(name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from dsinga.api import evaluate, predict, train
-from dsinga.errors import RunError, UserError
+from dsinga.base.errors import RunError, UserError
 from dsinga.job import ClusterConf, Job, PartitionMethod, loads
 from tests.support.forked_cluster import ForkedCluster
 from tests.support.small_job import JOB, without_restarts

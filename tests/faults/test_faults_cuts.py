@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.termination import NAMES
+from dsinga.base.termination import NAMES
 from tests.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
 
 pytestmark = pytest.mark.process

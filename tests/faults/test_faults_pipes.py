@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.api.search_result import read_outcome
-from dsinga.api.search_text import read_space
+from dsinga.api.searching.result import read_outcome
+from dsinga.api.searching.space_text import read_space
+from dsinga.base.errors import UserError
+from dsinga.base.registry import import_file
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
 from dsinga.cluster.connecting.credentials import read_credentials, tls_context
 from dsinga.data import import_records, open_store, read_mean, write_store
 from dsinga.data.vocabulary import read_vocabulary
-from dsinga.errors import UserError
 from dsinga.monitor import read_metrics
 from dsinga.monitor.workspace_lock import locked_workspace
-from dsinga.registry import import_file
 from tests.support.data_sources import cifar_rows, idx, records
 
 WEIGHT = np.ones((2, 3), np.float32)

@@ -30,7 +30,7 @@ def damage_of(ended: Ended) -> str:
 
 def run_dsinga(arguments: Sequence[str]) -> int:
     """Run the command line ``dsinga`` in this process, and return its exit status."""
-    from dsinga.cli import main
+    from dsinga.commands.cli import main
 
     sys.argv = ["dsinga", *arguments]
     try:

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_checkpoint
-from dsinga.errors import UserError
 from dsinga.monitor.metrics_file import read_metrics
 from tests.faults.checkpoints import create, read_params
 from tests.faults.damage import damage_bytes, damage_entry, files_of

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import import_file, register
 from dsinga.job import Fault, JobError, LRNConf, Phase, Settings, check, loads, required, setting, to_text
 from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Range, Share
 from dsinga.layers import Layer
-from dsinga.registry import import_file, register
 from tests.support.registries import restored_registry
 
 

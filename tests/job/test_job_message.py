@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import (
     GRUConf,
     InnerProductConf,

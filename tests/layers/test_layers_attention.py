@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import RecordInfo
-from dsinga.layers.positions import rotate
+from dsinga.layers.sequences.positions import rotate
 from dsinga.net.partition import partition
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_parts import gradient_for

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Columns, Connection, Cut, Layer, Output, ParamSpec
-from dsinga.layers.contract import make_part
+from dsinga.layers.interface.contract import make_part
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import CASES, FEED_FORWARD
 

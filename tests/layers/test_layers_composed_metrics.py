@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.metric_state import ArraySum
+from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.ops import BACKENDS
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
@@ -25,7 +25,7 @@ CTX = context(BACKENDS["numpy"]())
 def figures_of(layer: Layer, predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int]) -> dict[str, Any]:
     """Return the figures of all rows, of which each part was given to the layer by itself."""
     parts = zip(np.split(predictions, cuts), np.split(labels, cuts), strict=True)
-    return figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
+    return metric_values(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
 
 
 @given(st.lists(st.integers(0, 40), max_size=4).map(sorted), st.integers(0, 99), st.sampled_from([(), (3,)]))
@@ -62,9 +62,9 @@ def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None
 
 def test_a_layer_in_front_of_the_name_stays() -> None:
     sums = ArraySum(np.array([2.0, 2.0, 0.0, 8.0, 4.0]))
-    found = figures({"a/errors:sums": (sums, 2), "loss": (6.0, 3), "empty": (0.0, 0)})
+    found = metric_values({"a/errors:sums": (sums, 2), "loss": (6.0, 3), "empty": (0.0, 0)})
     assert found == {"a/rmse": 2.0, "a/mae": 2.0, "loss": 2.0}
-    assert figures({"errors:sums": (ArraySum(np.zeros(5)), 0)}) == {}
+    assert metric_values({"errors:sums": (ArraySum(np.zeros(5)), 0)}) == {}
 
 
 JOB = """

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.registry import lookup
 from dsinga.job import LayerType, Phase
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS, Ops, SparseRows
-from dsinga.registry import lookup
 from dsinga.testing import LayerCase, LayerContract
 from dsinga.testing.layer_passes import on_device, on_host, random_gradient
 from tests.support.device_array import DeviceArray, StubOps

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.layers import Output
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context, layer_of

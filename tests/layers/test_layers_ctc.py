@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from tests.support.later_import import functional, torch
 from tests.support.layer_cases import context, layer_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Connection, Cut, LabelFormat, Labels, Layer, Output, SourceKind
-from dsinga.layers.contract import make_layer
-from dsinga.layers.declarations import EARLIER_NAMES
+from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.declarations import EARLIER_NAMES
 
 WORDS = {"Connection": Connection, "Cut": Cut, "LabelFormat": LabelFormat, "Labels": Labels, "SourceKind": SourceKind}
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.layers import Layer
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS, layout
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
@@ -27,7 +27,7 @@ DIMS = ("time", "channel", "lat", "lon")
 def figures_of(layer: Layer, sources: Sequence[np.ndarray], cuts: Sequence[int] = ()) -> dict[str, Any]:
     """Return the figures of all rows, of which each part was given to the layer by itself."""
     parts = zip(*(np.split(source, cuts) for source in sources), strict=True)
-    return figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
+    return metric_values(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
 
 
 def fields(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

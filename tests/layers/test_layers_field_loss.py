@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase
-from dsinga.layers.field_targets import FieldTargets
+from dsinga.layers.losses.field_targets import FieldTargets
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import available_backends
 from tests.support.later_import import functional, torch

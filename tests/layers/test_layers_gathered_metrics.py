@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.extensions import EverySteps
-from dsinga.extensions.create import Display
-from dsinga.layers import metric_state
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.metric_state import GatheredRows, Moments
+from dsinga.extensions.standard import Display
+from dsinga.layers.metrics import metric_state
+from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import GatheredRows, Moments
 from dsinga.ops import BACKENDS
-from dsinga.score_curves import average_precision, roc_auc
 from dsinga.training import add_metrics
 from tests.support.layer_cases import context, layer_of
 from tests.support.registries import restored_registry
@@ -42,7 +42,7 @@ def figures_of(predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int],
         "kGatheredMetrics", predictions.shape, labels.shape, gatheredmetrics_conf={"metric": list(metrics)}
     )
     parts = list(zip(np.split(predictions, cuts), np.split(labels, cuts), strict=True))
-    return figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in reversed(parts)]))
+    return metric_values(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in reversed(parts)]))
 
 
 @given(CUTS, SEEDS, st.sampled_from(["one column", "two columns", "a float label"]))
@@ -140,11 +140,11 @@ def test_moments_lose_no_digits_far_from_zero() -> None:
     labels = 1e6 + np.random.default_rng(0).normal(size=(1000, 2))
     errors = np.random.default_rng(1).normal(size=(1000, 2)) / 10
     parts = [Moments.of(part, error) for part, error in zip(np.split(labels, 8), np.split(errors, 8), strict=True)]
-    value = figures({"r2:moments": (sum(parts, 0.0), 1000)})["r2"]
+    value = metric_values({"r2:moments": (sum(parts, 0.0), 1000)})["r2"]
     assert value == pytest.approx(measures.r2_score(labels, labels + errors), abs=1e-12)
     same = Moments.of(np.ones((3, 1)), np.zeros((3, 1)))
-    assert figures({"r2:moments": (same, 3)})["r2"] == 1 == measures.r2_score(np.ones(3), np.ones(3))
-    assert figures({"r2:moments": (same, 1)}) == {}
+    assert metric_values({"r2:moments": (same, 3)})["r2"] == 1 == measures.r2_score(np.ones(3), np.ones(3))
+    assert metric_values({"r2:moments": (same, 1)}) == {}
 
 
 def test_a_row_goes_on_after_a_snapshot() -> None:
@@ -160,4 +160,4 @@ def test_a_row_goes_on_after_a_snapshot() -> None:
     second.load_state(first.state_dict())
     second.observe(None, sums[1])
     assert second.state_dict()["sums"] == unbroken.state_dict()["sums"]
-    assert figures(second._sums) == figures(unbroken._sums)
+    assert metric_values(second._sums) == metric_values(unbroken._sums)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.layers.class_loss import SoftmaxLoss
-from dsinga.layers.connection import join
-from dsinga.layers.contract import check_output
-from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
+from dsinga.layers.connect.connection import join
+from dsinga.layers.interface.contract import check_output
+from dsinga.layers.losses.class_loss import SoftmaxLoss
+from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import read_only
 from tests.support.device_array import DeviceArray, StubOps

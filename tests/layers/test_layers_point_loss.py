@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
-from dsinga.layers.composed_metrics import figures
+from dsinga.base.errors import UserError
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import available_backends
 from dsinga.training import add_metrics
@@ -89,7 +89,7 @@ def test_overlaps_of_all_records_however_they_were_cut(cuts: list[int], seed: in
     labels = rng.integers(-1, max(2, classes - 1), (12, 4, 3))  # the last class is never a label
     layer = layer_of("kSegmentationScore", scores.shape, labels.shape)
     parts = zip(np.split(scores, cuts), np.split(labels, cuts), strict=True)
-    found = figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
+    found = metric_values(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
     chosen = scores.argmax(axis=1) if classes > 1 else (scores[:, 0] > 0.5).astype(int)
     pair = labels[labels >= 0], chosen[labels >= 0]
     every = {"labels": range(max(2, classes)), "average": None, "zero_division": 0}
@@ -109,13 +109,13 @@ def test_points_count_by_their_weights():
     iou = measures.jaccard_score(
         labels[valid], scores.argmax(axis=1)[:, None][valid], average="macro", sample_weight=weights[valid]
     )
-    assert figures(metrics)["mean_iou"] == pytest.approx(iou, rel=1e-6)
+    assert metric_values(metrics)["mean_iou"] == pytest.approx(iou, rel=1e-6)
 
 
 def test_without_points_there_are_no_overlaps():
     layer = layer_of("kSegmentationScore", (2, 3, 4), (2, 4))
     metrics = layer.compute_feature((), [np.zeros((2, 3, 4), np.float32), np.full((2, 4), -1)], CTX).metrics
-    assert figures(metrics) == {}
+    assert metric_values(metrics) == {}
 
 
 @pytest.mark.parametrize("label", [3, -2, 0.5])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import as_text
-from dsinga.registry import lookup
+from dsinga.layers.interface.layer import as_text
 
 ROWS, IMAGES, STEPS, POLICY = (6, 12), (6, 3, 8, 8), (6, 7, 3), (6, 5)
 STEP, VALUES = (6, 4), (6, 5, 1)  # of kVTraceLoss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net

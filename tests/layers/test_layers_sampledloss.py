@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
-from dsinga.registry import lookup
 from tests.support.layer_cases import context
 
 CTX = context(BACKENDS["numpy"]())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase

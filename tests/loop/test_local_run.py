@@ -17,11 +17,11 @@ from distributed import Client
 import dsinga
 from dsinga.api.clients import ClusterSource
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs import job_with_data
+from dsinga.api.jobs_with_data import job_with_data
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
     ChangeMethod,
@@ -36,8 +36,8 @@ from dsinga.job import (
     UpdaterType,
 )
 from dsinga.layers import Context, Layer, Output
-from dsinga.loop.beginning import RunOptions
-from dsinga.loop.local_run import go_on_here
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import Row
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -220,9 +220,9 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     updaters = [LocalUpdater(updater_conf, open_local_job(job).nets[Phase.kTrain].params) for _ in range(2)]
     freezing, outcomes = Freezing(), []
     for begun, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
-        first, updater = go_on_here(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)
+        first, updater = continue_locally(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)
         options = RunOptions(params=first.params, extensions=extensions)
-        outcomes.append(go_on_here(job.replace(train_steps=steps), Ignoring(), options, updater=updater)[0])
+        outcomes.append(continue_locally(job.replace(train_steps=steps), Ignoring(), options, updater=updater)[0])
     for name, value in outcomes[0].params.items():
         assert np.array_equal(value, outcomes[1].params[name])
     assert freezing.rates == pytest.approx({5: 0.025, 10: 0.0125, 15: 0.0, 20: 0.0})
@@ -233,10 +233,10 @@ def test_a_run_that_fails_leaves_the_updater_with_which_it_went_on() -> None:
         type=UpdaterType.kSGD, momentum=0.9, learning_rate=LRGenConf(type=ChangeMethod.kFixed, base_lr=0.1)
     )
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
-    first, updater = go_on_here(job.replace(train_steps=5), Ignoring(), RunOptions())
+    first, updater = continue_locally(job.replace(train_steps=5), Ignoring(), RunOptions())
     histories = {name: slots["history"].copy() for name, slots in updater.state.items()}
     with pytest.raises(ZeroDivisionError):
-        go_on_here(job, Ignoring(), RunOptions(params=first.params, extensions=[Failing()]), updater=updater)
+        continue_locally(job, Ignoring(), RunOptions(params=first.params, extensions=[Failing()]), updater=updater)
     assert updater.steps == 5
     for name, history in histories.items():
         np.testing.assert_array_equal(updater.state[name]["history"], history)

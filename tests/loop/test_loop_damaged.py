@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsinga.api import train
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import EarlyStopping, Extension, KeepBest, ReduceOnPlateau
 from dsinga.job import Job
 from tests.support.extension_runs import validating

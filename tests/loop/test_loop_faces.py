@@ -16,14 +16,14 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
-from dsinga.cli import main
+from dsinga.base.registry import register
 from dsinga.cluster import available_workers
+from dsinga.commands.cli import main
 from dsinga.data import write_store
 from dsinga.estimators import Classifier
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import ClusterConf, Job, loads, to_text
 from dsinga.monitor import read_metrics
-from dsinga.registry import register
 from tests.support.forked_cluster import ForkedCluster, forked_cluster
 
 X = np.random.default_rng(3).normal(size=(48, 6)).astype(np.float32)

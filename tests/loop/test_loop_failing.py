@@ -10,10 +10,10 @@ from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import Result, train
+from dsinga.base.registry import register
 from dsinga.checkpoint import read_checkpoint
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import ClusterConf, Job, loads
-from dsinga.registry import register
 from tests.support.extension_runs import rows, validating
 from tests.support.small_job import JOB, assert_same
 from tests.support.user_layers import Identity, with_user_layer

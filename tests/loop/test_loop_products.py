@@ -119,7 +119,7 @@ def test_every_extension_holds_in_every_kind_of_run(kind: str, text: str, thread
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_extension_that_can_never_run_is_refused_in_every_kind(kind: str, threads: Client, tmp_path: Path) -> None:
-    with pytest.raises(dsinga.errors.UserError, match="'nothing/there'"):
+    with pytest.raises(dsinga.base.errors.UserError, match="'nothing/there'"):
         run(kind, threads, tmp_path, "type: kEarlyStopping monitor: 'nothing/there'")
 
 

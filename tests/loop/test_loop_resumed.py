@@ -12,9 +12,9 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_checkpoint, read_params
 from dsinga.data import import_records
-from dsinga.errors import UserError
 from dsinga.extensions import EarlyStopping, Extension, KeepBest, ReduceOnPlateau
 from dsinga.job import ClusterConf, Job, loads
 from tests.cluster.test_cluster_rbm import CD, DATA, machine

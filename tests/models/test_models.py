@@ -10,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import models
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
 from dsinga.models.blocks import conv, dense, loss, records

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import models, nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from tests.support.later_import import functional, torch
 from tests.support.torch_fields import Peer
 

@@ -10,13 +10,13 @@ import pytest
 
 import dsinga
 from dsinga import models
+from dsinga.base.errors import UserError
 from dsinga.data import import_records
-from dsinga.engine.generation import generate, generator
-from dsinga.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
+from dsinga.passes.generation import generate, generator
 from dsinga.training import forward
 from tests.support.train_in_threads import train_in_threads
 from tests.support.training_cases import gradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsinga import models
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase, check
 from dsinga.layers import RecordInfo
 from dsinga.models.rnnlm import frequency_classes

@@ -9,8 +9,8 @@ import pytest
 
 import dsinga
 from dsinga import models
+from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_store, write_store
-from dsinga.errors import UserError
 from dsinga.job import Job, loads, to_text
 from notebooks.book.sample_ratings import write_ratings
 from notebooks.book.sample_reviews import write_reviews

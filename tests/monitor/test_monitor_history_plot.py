@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga import plotting
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.monitor import History
 
 plt = pytest.importorskip("matplotlib.pyplot")

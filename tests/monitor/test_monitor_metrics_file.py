@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.monitor import MetricsFile, read_metrics
 from tests.support.small_disk import files_of_at_most
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dsinga.advice import in_notebook
+from dsinga.base.advice import in_notebook
 from dsinga.monitor import show_import
 from dsinga.monitor.progress import (
     LiveLine,
@@ -125,7 +125,7 @@ def test_values_leave_out_step_phase_and_time():
 
 def test_a_script_is_not_a_notebook():
     assert not in_notebook()
-    code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.advice.in_notebook())"
+    code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.base.advice.in_notebook())"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga import plotting
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 plt = pytest.importorskip("matplotlib.pyplot")
 plt.switch_backend("agg")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.monitor.workspace_lock import HOLDER, locked_workspace
 
 # Takes the lock of a workspace, says so or what the error is, and holds it until its input ends.
 HOLD = """
 import fcntl, sys
 from pathlib import Path
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.monitor import workspace_lock
 
 if sys.argv[2] == "without flock":

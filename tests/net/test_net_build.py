@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net, filter_layers, input_layers

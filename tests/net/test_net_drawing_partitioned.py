@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.net import partition
 from dsinga.net.drawing.partitioned_svg import colours, partitioned_to_svg
 from dsinga.net.drawing.swimlanes import find_boxes, place_boxes

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.registry import register
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
-from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
+from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.net import NeuralNet
 from dsinga.net.fusion import fuse
 from dsinga.ops import get_ops
-from dsinga.registry import register
 from dsinga.training.bp import back_propagate
 from tests.support.net_cases import IMAGES, layer, names
 from tests.support.net_cases import build as build_net

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import InnerProductConf, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
 from dsinga.net.needed_layers import needed_layers
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import Phase, load
 from dsinga.net.neuralnet import OPERATIONS_PER_THREAD, usable_threads
-from dsinga.worker.nets import build_net
+from dsinga.reading.nets import build_net
 from tests.support.planner_nets import alexnet, mlp
 
 

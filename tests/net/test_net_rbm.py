@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
-from dsinga.layers.rbm import Reconstruction
+from dsinga.layers.energy.rbm import Reconstruction
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 

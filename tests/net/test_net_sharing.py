@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from tests.support.net_cases import FLAT, build, dense, layer, net_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import JobError, LayerConf, NetConf, loads
 from dsinga.net.unroll import unroll
 from tests.support.net_cases import layer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net

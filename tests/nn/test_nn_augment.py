@@ -8,7 +8,7 @@ import pytest
 import dsinga
 from dsinga import nn
 from dsinga.augmentation.augmentation import Augmentation
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
 from dsinga.job.component import Settings, setting
 from tests.support.small_job import assert_same
@@ -96,7 +96,7 @@ def test_a_users_own_augmentation_is_a_function_too():
         expected = model().fit(255 - X, Y, train_steps=3, seed=1, progress=False)
         assert everywhere[-1]["loss"] == expected[-1]["loss"]
     finally:
-        dsinga.registry.unregister("augmentation", "Invert")
+        dsinga.base.registry.unregister("augmentation", "Invert")
 
 
 def test_images_with_channels_last_are_changed_as_those_with_channels_first():
@@ -148,4 +148,4 @@ def test_what_an_augmentation_of_a_users_returns_is_checked(cls: type[Augmentati
         with pytest.raises(UserError, match=text):
             model(nn.augment.Own()).fit(X, Y, progress=False)
     finally:
-        dsinga.registry.unregister("augmentation", "Own")
+        dsinga.base.registry.unregister("augmentation", "Own")

@@ -9,7 +9,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.errors import Diverged, UserError
+from dsinga.base.errors import Diverged, UserError
 
 xarray = pytest.importorskip("xarray")
 

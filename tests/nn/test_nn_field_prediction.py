@@ -11,7 +11,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from tests.support.field_nets import convolutions, make_dataset, make_job, whole_fields
 
 xr = pytest.importorskip("xarray")

@@ -10,8 +10,8 @@ import zarr
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.data import write_store
-from dsinga.errors import UserError
 from dsinga.extensions import EarlyStopping
 from tests.support.small_job import assert_same
 

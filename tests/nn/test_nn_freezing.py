@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
-from dsinga.cli import main_group
+from dsinga.commands.cli import main_group
 from dsinga.data import write_store
-from dsinga.errors import UserError
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)

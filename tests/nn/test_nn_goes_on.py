@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)

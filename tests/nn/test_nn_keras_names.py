@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dsinga import extensions, nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions.keras_names import CALLBACKS
-from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, MODEL_ATTRIBUTES
-from dsinga.nn.keras_names import LOSS_NAMES, NAMES, OPTIMIZERS
-from dsinga.nn.losses import NAMES as LOSSES
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, MODEL_ATTRIBUTES
+from dsinga.nn.words.keras_names import LOSS_NAMES, NAMES, OPTIMIZERS
+from dsinga.nn.words.losses import NAMES as LOSSES
 from tests.support.registries import restored_registry
 from tests.support.small_job import assert_same
 

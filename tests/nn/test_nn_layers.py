@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, register
 from dsinga.job import LayerConf, LayerType, loads
 from dsinga.job.message import field_types, readable, set_fields
-from dsinga.layers.activation import ElementwiseFunction
-from dsinga.nn.forms import FURTHER
-from dsinga.nn.layer_functions import FORMS as LAYERS
-from dsinga.nn.optimizers import COMMON
-from dsinga.nn.optimizers import FORMS as UPDATERS
-from dsinga.registry import entries, register
+from dsinga.layers.dense.activation import ElementwiseFunction
+from dsinga.nn.words.forms import FURTHER
+from dsinga.nn.words.layer_functions import FORMS as LAYERS
+from dsinga.nn.words.optimizers import COMMON
+from dsinga.nn.words.optimizers import FORMS as UPDATERS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import ALIASES, CASES
 from tests.support.nn_stub import STUB, stub

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6)).astype(np.float32)

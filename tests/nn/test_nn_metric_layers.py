@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.extensions import EarlyStopping, KeepBest
 from tests.support.registries import restored_registry
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register, unregister
 from dsinga.job import Settings, required, setting
 from dsinga.job.limits import Count, Share
 from dsinga.job.message import set_fields
-from dsinga.nn.optimizers import updater_conf
-from dsinga.registry import register, unregister
+from dsinga.nn.words.optimizers import updater_conf
 from dsinga.training import Updater, create_updater
 from dsinga.training.schedules import Schedule
 

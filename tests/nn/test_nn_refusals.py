@@ -5,8 +5,8 @@ import pytest
 
 import dsinga
 from dsinga import extensions, nn
-from dsinga.errors import UserError
-from dsinga.nn.optimizers import updater_conf
+from dsinga.base.errors import UserError
+from dsinga.nn.words.optimizers import updater_conf
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4)).astype(np.float32)

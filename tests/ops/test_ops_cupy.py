@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from dsinga.ops import cupy as room
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn, Unsupported
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.base.errors import UserError
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support.cpu_instructions import AVX512
 
 try:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops import get_ops
 from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_backend import KernelBackend

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.base.errors import UserError
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support.cpu_instructions import AVX2_ALONE
 
 try:

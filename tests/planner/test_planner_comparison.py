@@ -11,7 +11,7 @@ import pytest
 
 import dsinga
 from dsinga import models
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job
 from dsinga.monitor.timings_file import PARTS, Places, RunTimings, read_timings, write_timings
 from dsinga.planner import pricing

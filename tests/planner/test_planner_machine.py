@@ -11,7 +11,7 @@ import pytest
 
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.ops import get_ops
 from dsinga.planner import layer_timing, net_timing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from dask.utils import parse_bytes, parse_timedelta
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.planner.link import GIGABIT, parse_bandwidth, parse_latency, parse_network
 
 

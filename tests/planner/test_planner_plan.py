@@ -14,9 +14,9 @@ import pytest
 
 import dsinga
 from dsinga import models
-from dsinga.cli import main
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main
 from dsinga.data import write_store
-from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.ops import get_ops
 from dsinga.planner import cost_model, pricing

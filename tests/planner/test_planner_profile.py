@@ -12,12 +12,12 @@ import pytest
 import rich.console
 from distributed import Client
 
+from dsinga.base.registry import register
 from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
 from dsinga.planner import profile as profiling
 from dsinga.planner.profile import print_profile
-from dsinga.registry import register
 from dsinga.training import bp, forward
 
 JOB = """

@@ -9,14 +9,14 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net.cut import SPACE
 from dsinga.planner.approximate_program import NetParts, WorkerShare
 from dsinga.planner.choice import named_strategies
 from dsinga.planner.strategies import describe_cuts
 from dsinga.planner.transfers import find_transfers
-from dsinga.worker.nets import build_net
+from dsinga.reading.nets import build_net
 
 
 def field_job(loss: Any, y: np.ndarray, *head: nn.Layer, batch_size: int = 4) -> Job:

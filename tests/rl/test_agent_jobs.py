@@ -11,8 +11,8 @@ from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga import nn, rl
+from dsinga.base.errors import UserError
 from dsinga.checkpoint import directory
-from dsinga.errors import UserError
 from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics

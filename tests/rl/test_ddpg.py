@@ -261,7 +261,7 @@ def test_a_metric_of_some_updates_has_their_mean() -> None:
 
     agent.learn = learn  # type: ignore[method-assign]
     memory = rl.ReplayMemory(environments.spaces, 100)
-    loop = rl.OffPolicyLoop(agent, rl.Collector(environments), memory, batch_size=4, learn_after=1)
+    loop = rl.OffPolicyLearning(agent, rl.Collector(environments), memory, batch_size=4, learn_after=1)
     means = loop.advance(6)
     assert [len(each) for each in metrics] == [1, 2, 1, 2, 1, 2]
     assert means["value"] == pytest.approx(np.mean([each["value"] for each in metrics[1::2]]))

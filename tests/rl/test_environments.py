@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga import rl
-from dsinga.errors import RunError, UserError
-from dsinga.rl.environment_loop import LONGEST_REPLAY, EnvironmentLoop
-from dsinga.rl.environments import make_environment, make_environments
-from dsinga.rl.gymnasium_vector import CartPoleVector, GymnasiumVector
-from dsinga.rl.vector_environment import episode_seed
+from dsinga.base.errors import RunError, UserError
+from dsinga.rl.environments.environment_loop import LONGEST_REPLAY, EnvironmentLoop
+from dsinga.rl.environments.gymnasium_vector import CartPoleVector, GymnasiumVector
+from dsinga.rl.environments.registered import make_environment, make_environments
+from dsinga.rl.environments.vector_environment import episode_seed
 
 
 class Counting:
@@ -190,7 +190,7 @@ def test_a_restored_environment_that_differs_begins_a_new_episode_with_a_warning
 
 def test_actions_of_an_episode_without_end_are_not_kept(monkeypatch):
     assert LONGEST_REPLAY == 100_000
-    monkeypatch.setattr("dsinga.rl.environment_loop.LONGEST_REPLAY", 4)
+    monkeypatch.setattr("dsinga.rl.environments.environment_loop.LONGEST_REPLAY", 4)
     environments = make_environments(Counting, 1, length=100)
     environments.reset()
     for _ in range(6):

@@ -7,8 +7,9 @@ from PIL import Image
 
 import dsinga
 from dsinga import nn, rl
-from dsinga.errors import RunError, UserError
-from dsinga.rl import evaluation, rendering
+from dsinga.base.errors import RunError, UserError
+from dsinga.rl import evaluation
+from dsinga.rl.environments.registered import rendering
 
 
 class Lasting:

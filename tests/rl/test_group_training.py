@@ -19,7 +19,7 @@ from dsinga.cluster import connect
 from dsinga.job import ClusterConf
 from dsinga.monitor.metrics_file import read_metrics
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import make_environments
+from dsinga.rl.environments.registered import make_environments
 from dsinga.worker.group_worker import group_seed
 from tests.support.polling import wait_until
 from tests.support.rl_cases import actor_critic

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga import nn, rl
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.rl.advantages import discounted_returns, v_trace
 from dsinga.rl.algorithms.es import centred_ranks
 from dsinga.rl.distributions import policy_size

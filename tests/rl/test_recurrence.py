@@ -18,7 +18,7 @@ from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
-from dsinga.rl.remote.actor_learning import RolloutLoop
+from dsinga.rl.remote.actor_learning import RemoteRolloutLearning
 from dsinga.rl.remote.actor_pool import ActorPool
 from tests.support.small_job import assert_same
 
@@ -241,7 +241,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
 def test_remote_actors_carry_hidden_states() -> None:
     agent = rl.Agent(PPO(model(), SPACES, epochs=1, minibatches=2))
     with connect(workers=1) as client:
-        loop = RolloutLoop(agent, ActorPool(client, agent, Recall, actors=2, environments=2, seed=1))
+        loop = RemoteRolloutLearning(agent, ActorPool(client, agent, Recall, actors=2, environments=2, seed=1))
         try:
             for _ in range(2):
                 metrics = loop.advance(5)

@@ -21,11 +21,11 @@ from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.learning import ReplayUpdates
-from dsinga.rl.prioritized_replay import PrioritizedReplay
-from dsinga.rl.remote.actor_learning import ActorLoop, PredictingLoop, RolloutLoop
+from dsinga.rl.remote.actor_learning import CentralInferenceLearning, RemoteLearning, RemoteRolloutLearning
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.replay_loop import RemoteReplayLoop
+from dsinga.rl.remote.replay_learning import RemoteReplayLearning
 from dsinga.rl.remote.rollout_actor import pack_params
+from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from tests.support.rl_cases import actor_critic
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same
@@ -50,7 +50,7 @@ def new_value_agent() -> rl.Agent:
 def new_loop(
     kind: type[Any], client: Client, actors: int = 3, environment: Any = "CartPole-v1", **settings: Any
 ) -> Any:
-    if kind is not RemoteReplayLoop:
+    if kind is not RemoteReplayLearning:
         agent = new_agent()
         return kind(agent, new_pool(client, agent, actors, environment), **settings)
     agent = new_value_agent()
@@ -69,20 +69,20 @@ def train(kind: type[Any], client: Client, iterations: int, kill_before: int | N
     return loop
 
 
-def assert_same_loops(first: ActorLoop, second: ActorLoop) -> None:
+def assert_same_loops(first: RemoteLearning, second: RemoteLearning) -> None:
     assert first.statistics.steps == second.statistics.steps
     assert list(first.statistics.latest) == list(second.statistics.latest)
     assert_same(second.agent.algorithm.params, first.agent.algorithm.params)
 
 
-@pytest.fixture(scope="module", params=[RolloutLoop, RemoteReplayLoop])
-def unbroken(request: pytest.FixtureRequest) -> ActorLoop:
+@pytest.fixture(scope="module", params=[RemoteRolloutLearning, RemoteReplayLearning])
+def unbroken(request: pytest.FixtureRequest) -> RemoteLearning:
     with connect(workers=1) as client:
         return train(request.param, client, 6)
 
 
 @pytest.mark.process
-def test_processes_and_a_killed_one_give_the_same_bits(forked: None, unbroken: ActorLoop) -> None:
+def test_processes_and_a_killed_one_give_the_same_bits(forked: None, unbroken: RemoteLearning) -> None:
     with connect(workers=2, separate_processes=True) as client:
         loop = train(type(unbroken), client, 6, kill_before=3)
         assert loop.actors.replaced > 0
@@ -90,7 +90,7 @@ def test_processes_and_a_killed_one_give_the_same_bits(forked: None, unbroken: A
         loop.close()
 
 
-def test_calls_through_the_scheduler_give_the_same_bits(unbroken: ActorLoop) -> None:
+def test_calls_through_the_scheduler_give_the_same_bits(unbroken: RemoteLearning) -> None:
     """Where the Dask workers cannot be reached from here, the scheduler passes on calls."""
 
     async def refuse(*_: Any) -> Any:
@@ -106,11 +106,11 @@ def test_calls_through_the_scheduler_give_the_same_bits(unbroken: ActorLoop) -> 
         assert proxied["proxy"] >= 6 * 3
 
 
-def test_a_resumed_run_has_the_same_bits(unbroken: ActorLoop) -> None:
+def test_a_resumed_run_has_the_same_bits(unbroken: RemoteLearning) -> None:
     with connect(workers=2) as client:
         state = copy.deepcopy(train(type(unbroken), client, 2).state())
         states = [state]
-        if type(unbroken) is RolloutLoop:  # and as they were saved until 2026-11
+        if type(unbroken) is RemoteRolloutLearning:  # and as they were saved until 2026-11
             states.append({"iteration": 2, **{key: state[key] for key in ("agent", "actors", "statistics")}})
         for saved in states:
             loop = new_loop(type(unbroken), client)
@@ -125,7 +125,7 @@ def test_a_resumed_run_has_the_same_bits(unbroken: ActorLoop) -> None:
 def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
     with connect(workers=2) as client:
         agent = new_agent()
-        loop = RolloutLoop(agent, new_pool(client, agent, actors=4), batch=2, max_staleness=staleness)
+        loop = RemoteRolloutLearning(agent, new_pool(client, agent, actors=4), batch=2, max_staleness=staleness)
         means = [loop.advance(8)["staleness"] for _ in range(5)]
         assert 0 <= min(means) <= max(means) <= staleness
         assert (max(means) > 0) == (staleness > 0)
@@ -136,7 +136,7 @@ def test_rollouts_are_at_most_as_stale_as_allowed(staleness: int) -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 5])
 def test_a_replay_memory_gets_rollouts_as_they_come(staleness: int) -> None:
     with connect(workers=2) as client:
-        loop = new_loop(RemoteReplayLoop, client, actors=4, max_staleness=staleness)
+        loop = new_loop(RemoteReplayLearning, client, actors=4, max_staleness=staleness)
         assert set(loop.advance(8)) == {"staleness"}  # 64 steps, of which nothing is learnt
         means = [loop.advance(8)["staleness"] for _ in range(5)]
         assert 0 <= min(means) <= max(means) <= staleness
@@ -149,7 +149,7 @@ def test_a_replay_memory_gets_rollouts_as_they_come(staleness: int) -> None:
 
 def test_transitions_come_with_their_errors_as_priorities() -> None:
     with connect(workers=1) as client:
-        loop = new_loop(RemoteReplayLoop, client)
+        loop = new_loop(RemoteReplayLearning, client)
         loop.advance(8)  # nothing is learnt, so that the target params are the params, as actors have them
         errors = loop.agent.algorithm.errors(loop.memory.all())
         expected = (np.abs(errors) + loop.memory.floor) ** loop.memory.alpha
@@ -162,7 +162,7 @@ def test_all_actors_are_at_work(staleness: int, batch: int) -> None:
     """An update has so many rollouts that those on their way, at most ``staleness`` updates old, are of all actors."""
     with connect(workers=2) as client:
         agent = new_agent()
-        loop = RolloutLoop(agent, new_pool(client, agent, actors=5), max_staleness=staleness)
+        loop = RemoteRolloutLearning(agent, new_pool(client, agent, actors=5), max_staleness=staleness)
         assert loop.stream.batch == batch
         loop.advance(8)
         assert loop.advance(8)["staleness"] <= staleness
@@ -185,7 +185,7 @@ class Counts:
         return np.full(4, self.steps, np.float32), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize("kind", [RolloutLoop, PredictingLoop, RemoteReplayLoop])
+@pytest.mark.parametrize("kind", [RemoteRolloutLearning, CentralInferenceLearning, RemoteReplayLearning])
 def test_resumed_actors_go_on_with_their_episodes(kind: Any) -> None:
     with connect(workers=2) as client:
         first, resumed = (new_loop(kind, client, 2, Counts) for _ in range(2))
@@ -208,7 +208,7 @@ def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
     agent, local = new_agent(), new_agent()
     collector = Collector(rl.make_environments("CartPole-v1", 2, seed=1))
     with connect(workers=2) as client:
-        loop = PredictingLoop(agent, new_pool(client, agent, actors))
+        loop = CentralInferenceLearning(agent, new_pool(client, agent, actors))
         for _ in range(3):
             metrics = loop.advance(16)
             local.learn(collector.rollout(local.sample, 16, local.algorithm.values))
@@ -224,7 +224,7 @@ def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
 def test_actions_are_never_for_the_observations_of_a_lost_actor(forked: None) -> None:
     with connect(workers=2, separate_processes=True) as client:
         agent = new_agent()
-        loop = PredictingLoop(agent, new_pool(client, agent))
+        loop = CentralInferenceLearning(agent, new_pool(client, agent))
         loop.advance(16)
         actors, process = max(client.run(_actors_and_process).values())
         assert actors > 0
@@ -245,7 +245,7 @@ def test_rollouts_of_lost_actors_are_computed_elsewhere(forked: None) -> None:
     """A process is killed, then another one; no rollout is learnt twice, and none is too old."""
     with connect(workers=2, separate_processes=True) as client:
         agent = new_agent()
-        loop = RolloutLoop(agent, new_pool(client, agent), max_staleness=4)
+        loop = RemoteRolloutLearning(agent, new_pool(client, agent), max_staleness=4)
         for _ in range(2):
             loop.advance(16)
             # Not any process: that which Dask started in place of a killed one has no actors.
@@ -324,7 +324,7 @@ def test_an_environment_that_fails_ends_the_run_with_its_error() -> None:
     register("environment", "Breaks")(Breaks)
     with connect(workers=1) as client:
         agent = new_agent()
-        loop = RolloutLoop(agent, new_pool(client, agent, 1, "Breaks"))
+        loop = RemoteRolloutLearning(agent, new_pool(client, agent, 1, "Breaks"))
         with pytest.raises(RunError, match="Breaks.*no third step"):
             loop.advance(8)
         loop.close()

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import dsinga
 from dsinga import nn, rl
-from dsinga.cli import main_group
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
 from dsinga.job import Settings, setting
 from dsinga.job.checks import check_reinforcement
 from dsinga.job.limits import NonNegative

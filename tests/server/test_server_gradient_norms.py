@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.ops import SparseRows
 from dsinga.server import Push, Shard, Slice, SliceSpec
 from tests.support.shard_network import SIZE, WAIT, make_shard, ones, sgd, specs

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.job import UpdaterConf
 from dsinga.server import GroupStaleness, Push, Shard
 from dsinga.training import create_updater

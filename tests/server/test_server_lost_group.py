@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server import Push
 from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 

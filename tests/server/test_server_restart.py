@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server import Push
 from tests.support.shard_network import WAIT, GatedSGD, make_shard, ones, specs
 

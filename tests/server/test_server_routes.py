@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.server import routes
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import RunError, UserError
+from dsinga.base.errors import RunError, UserError
 from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
 from dsinga.server.served_slice import ServedSlice

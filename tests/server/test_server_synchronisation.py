@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.server import Push, routes
 from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 

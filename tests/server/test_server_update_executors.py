@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dsinga.errors import RunError
+from dsinga.base.errors import RunError
 from dsinga.job import UpdaterConf
 from dsinga.server import (
     BackgroundExecutor,

@@ -22,7 +22,7 @@ from typing import Any
 
 CLIENT = Path(__file__).with_name("forked_command.py")
 PRELOAD = [
-    *("dsinga.cluster.run.driver", "dsinga.cli", "dsinga.rl", "distributed.nanny", "rich.progress", "pandas"),
+    *("dsinga.cluster.run.driver", "dsinga.commands.cli", "dsinga.rl", "distributed.nanny", "rich.progress", "pandas"),
     *("distributed.protocol.numpy", "distributed.http.scheduler.prometheus", "distributed.http.worker.prometheus"),
 ]
 REQUEST_BYTES = 1 << 17

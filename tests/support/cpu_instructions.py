@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 try:
     from dsinga.ops.onednn.library import lib

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import dsinga.ops
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops.interface import Ops
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
 
 plain = NumpyOps()

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.layers import Layer, Output
-from dsinga.layers.reach import Reach
-from dsinga.registry import register
+from dsinga.layers.interface.reach import Reach
 
 
 @register("layer", "Repeat")

@@ -9,11 +9,11 @@ import pytest
 
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
-from dsinga.engine.predictor import Predictor
 from dsinga.job import Job, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.models.blocks import conv, layer
 from dsinga.net import create_net
+from dsinga.passes.predictor import Predictor
 
 SIZES = {"time": 12, "level": 2, "latitude": 37, "longitude": 52}
 

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from dsinga.cli import main
+from dsinga.commands.cli import main
 
 
 def replace(path: str, value: object) -> None:

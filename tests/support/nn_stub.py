@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import nn
-from dsinga.nn.forms import named
-from dsinga.nn.optimizers import updater_conf
-from dsinga.registry import is_user_code
+from dsinga.base.registry import is_user_code
+from dsinga.nn.words.forms import named
+from dsinga.nn.words.optimizers import updater_conf
 
 STUB = Path(nn.__file__).with_suffix(".pyi")
 HEAD = '"""Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""\n\n'

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, DataConf, Job, LayerConf, LayerType, NetConf, StoreConf, loads
-from dsinga.layers.base import Layer
+from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.net.strategy import is_inserted_split
 from tests.support.partitioned_run import RATE, Values, initial

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.engine.thread_group import run_in_threads
 from dsinga.layers import Context, Layer, Records, Rows
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.metric_state import MetricState
+from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
 
 RATE = 0.05
@@ -95,7 +95,7 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch], ops: Ops
         ctx = Context(ops or kernels(values), net.phase, rows, seed=3, step=step)
         pushed: Values = {}
         metrics.append(bp(net, params, batch, ctx, pushed.__setitem__))
-        numbers = {name for name, figure in figures(metrics[-1]).items() if not isinstance(figure, list)}
+        numbers = {name for name, figure in metric_values(metrics[-1]).items() if not isinstance(figure, list)}
         assert numbers == {*declared_metrics(net)}
         gradients.append(
             {name: np.asarray(gradient).reshape(net.params[name].shape) for name, gradient in pushed.items()}
@@ -185,11 +185,11 @@ def assert_equal_runs(first: Run, second: Run, tolerance: float) -> None:
         assert_close(actual, expected, tolerance, f"gradient of step {step}")
     assert_close(first.params, second.params, tolerance, "param")
     for step, (actual, expected) in enumerate(zip(first.metrics, second.metrics, strict=True)):
-        assert list(figures(actual)) == list(figures(expected)), f"metrics of step {step}"
+        assert list(metric_values(actual)) == list(metric_values(expected)), f"metrics of step {step}"
         assert actual.keys() == expected.keys(), f"metrics of step {step}"
         for name in actual:
             if isinstance(actual[name][0], MetricState):  # rounding may change the order of its rows
-                values, others = (figures({name: metrics[name]}).values() for metrics in (actual, expected))
+                values, others = (metric_values({name: metrics[name]}).values() for metrics in (actual, expected))
                 for value, other in zip(values, others, strict=True):
                     np.testing.assert_allclose(value, other, tolerance, tolerance, err_msg=f"{name} of step {step}")
                 continue

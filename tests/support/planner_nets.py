@@ -6,7 +6,7 @@ import math
 
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.models.blocks import conv, layer, pool
 from dsinga.net import NeuralNet, PartitionedNet, create_net
 from dsinga.net.layer_cost import layer_cost

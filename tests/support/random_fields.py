@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import Shape
+from dsinga.layers.interface.layer import Shape
 from dsinga.net import NeuralNet, create_net
-from dsinga.registry import lookup
 
 GRIDS = [(2, [2]), (2, [3]), (2, [4]), (3, [2]), (3, [3]), (2, [2, 2]), (2, [1, 3]), (2, [3, 1])]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import Layer, Shape
+from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net import NeuralNet, create_net
-from dsinga.registry import lookup
 
 CLASSES = 4
 ELEMENTWISE = "kReLU kSigmoid kSTanh kActivation kCudnnActivation kDropout kDummy kBridgeSrc kBridgeDst".split()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dsinga import registry
+from dsinga.base import registry
 
 
 def entries(kind: str) -> dict[str, Any]:

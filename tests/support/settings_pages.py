@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dsinga.base.registry import entries, is_user_code, registered_numbers
 from dsinga.job.component import docs
 from dsinga.job.limits import Range, range_in
 from dsinga.job.message import Message, defaults, describe, field_types, is_message, item_type
-from dsinga.registry import entries, is_user_code, registered_numbers
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->\n"

@@ -9,17 +9,18 @@ from typing import NamedTuple
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.processor import Processor
+from dsinga.reading.batch_reader import resolve_epochs
+from dsinga.reading.nets import cut_nets
 from dsinga.server import Shard
 from dsinga.server.service import ShardService
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
-from dsinga.worker.batch_reader import resolve_epochs
 from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.nets import cut_nets
-from dsinga.worker.param_slices import Arrays, replica_values, slice_specs, sliced_values, whole_values
-from dsinga.worker.processor import Processor
+from dsinga.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
 
 TIMEOUT_SECONDS = 60.0  # of one wait of a worker
 
@@ -27,7 +28,7 @@ TIMEOUT_SECONDS = 60.0  # of one wait of a worker
 class ThreadRun(NamedTuple):
     """The outcome of a run: whole params by name, and the metrics of each step."""
 
-    params: Arrays
+    params: ParamArrays
     metrics: list[Metrics]
 
 
@@ -51,7 +52,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
         return ThreadRun(_params(config, shards, workers, job.train_steps), metrics)
 
 
-def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, Arrays]:
+def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, ParamArrays]:
     """Return what the workers of a job need, and the initial params."""
     opened = open_job(job, topology, roots)
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
@@ -80,7 +81,7 @@ def train(workers: Sequence[GroupWorker], start: int, stop: int) -> list[RoundRe
     return [round.result(TIMEOUT_SECONDS) for round in rounds]
 
 
-def create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
+def create_servers(config: WorkerConfig, values: ParamArrays) -> list[Shard]:
     """Return the shards of the first server group, which have the initial params."""
     specs, (pieces, _) = slice_specs(config), sliced_values(config, values, None)
     shards = []
@@ -95,7 +96,7 @@ def create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
 
 
 def create_workers(
-    config: WorkerConfig, values: Arrays, group: int = 0, generation: int = 0, step: int = 0
+    config: WorkerConfig, values: ParamArrays, group: int = 0, generation: int = 0, step: int = 0
 ) -> list[GroupWorker]:
     """Return the workers of a generation of a group, which begin at a step."""
     servers = {_server_key(config, server): None for server in range(config.topology.servers)}
@@ -111,7 +112,7 @@ def create_workers(
     return workers
 
 
-def _params(config: WorkerConfig, shards: Sequence[Shard], workers: Sequence[GroupWorker], step: int) -> Arrays:
+def _params(config: WorkerConfig, shards: Sequence[Shard], workers: Sequence[GroupWorker], step: int) -> ParamArrays:
     pieces = {id: value for shard in shards for id, value in shard.snapshot(step, TIMEOUT_SECONDS).values.items()}
     replicas = [worker.replica_state() for worker in workers] if config.replicated else []
     return whole_values(config, pieces, {}, replicas)[0]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import Context, Layer, Output, ParamSpec, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
-from dsinga.registry import register
 from dsinga.training import Algorithm, bp
 
 NUMPY = get_ops("numpy")

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.base.errors import UserError
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.testing import KernelContract
 from dsinga.testing.kernel_backend import KernelBackend
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import registry
-from dsinga.errors import UserError
+from dsinga.base import registry
+from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.ops import BACKENDS

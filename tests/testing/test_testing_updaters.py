@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dsinga import registry
+from dsinga.base import registry
 from dsinga.job import UpdaterConf
 from dsinga.testing import UpdaterContract
 from dsinga.training import Updater

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.engine.thread_group import run_in_threads
 from dsinga.job import JobError, NetConf, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.context import rows_of_batch
+from dsinga.layers.interface.context import rows_of_batch
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import SparseRows
+from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics
 from tests.support.partition_nets import BATCH, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
@@ -100,8 +100,8 @@ def test_micro_batches_give_the_gradient_and_the_metrics_of_the_batch(name: str)
         reported = run(net, values, batch, count, pushed.__setitem__)
         assert_close(shaped(pushed, values), dict(gradients), 1e-12, f"gradient by {count} micro-batches")
         assert reported.keys() == metrics.keys()
-        for metric, figure in figures(metrics).items():
-            np.testing.assert_allclose(figures(reported)[metric], figure, 1e-12, 1e-12, err_msg=metric)
+        for metric, figure in metric_values(metrics).items():
+            np.testing.assert_allclose(metric_values(reported)[metric], figure, 1e-12, 1e-12, err_msg=metric)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -111,8 +111,8 @@ def test_a_cut_net_does_so_too(name: str, strategy: str):
     net = net_of(name, strategy, 3, micro_batches=2)
     actual, reported = run_cut(partition(net, 3), values, batch, 2)
     assert_close(actual, dict(gradients), 1e-12, "gradient")
-    for metric, figure in figures(metrics).items():
-        np.testing.assert_allclose(figures(reported)[metric], figure, 1e-12, 1e-12, err_msg=metric)
+    for metric, figure in metric_values(metrics).items():
+        np.testing.assert_allclose(metric_values(reported)[metric], figure, 1e-12, 1e-12, err_msg=metric)
 
 
 def test_ragged_sequences_have_the_gradient_of_the_whole_batch_in_torch():

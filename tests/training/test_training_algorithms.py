@@ -2,9 +2,9 @@
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job import AlgConf, AlgType
-from dsinga.registry import register
 from dsinga.training import algorithm
 
 

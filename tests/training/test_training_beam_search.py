@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.training.beam_search import Hypothesis, beam_search, length_penalty
 
 START, END, WORDS = 1, 2, 5

@@ -10,17 +10,17 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.engine import thread_group
-from dsinga.engine.thread_group import _ThreadPeers
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
-from dsinga.layers.activation import ReLU
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.layers.declarations import Bfloat16
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.dense.activation import ReLU
+from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import get_ops
 from dsinga.ops.onednn.bf16_ops import Bf16Ops
+from dsinga.passes import thread_group
+from dsinga.passes.thread_group import _ThreadPeers
 from dsinga.planner.wire_bytes import WireBytes
 from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, run_partitioned, run_whole

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.training import BleuCounts, bleu, bleu_counts
 
 # Examples 1 and 2 of the paper, in lower case.

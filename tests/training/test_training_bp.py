@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job import ParamConf
 from dsinga.layers import Layer, Output
-from dsinga.registry import register
 from dsinga.training import bp, forward
 from dsinga.training.bp import back_propagate
 from tests.support.training_cases import build, context, conv, dense, gradients, layer, records_of, values_of

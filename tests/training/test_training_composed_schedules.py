@@ -3,7 +3,7 @@
 import pytest
 
 from dsinga import nn, plotting
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import JobError, LRGenConf, UpdaterConf, check, loads, to_text
 from dsinga.training import create_updater, schedule
 

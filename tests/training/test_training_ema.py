@@ -14,11 +14,11 @@ from distributed import Client
 import dsinga
 from dsinga import nn
 from dsinga.api import train
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register, unregister
 from dsinga.checkpoint import read_checkpoint, read_params
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdaterConf, loads
 from dsinga.nn import LocalNet
-from dsinga.registry import register, unregister
 from dsinga.training import Updater, create_updater
 from dsinga.training.ema import SLOT, decay_at
 from tests.support.extension_runs import Acting, validating

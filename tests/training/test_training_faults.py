@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup, register
 from dsinga.job import AlgConf, LRGenConf, ParamGenConf, Phase, UpdaterConf
 from dsinga.layers import Context, Layer, Output, ParamSpec, Records, Rows
 from dsinga.ops import get_ops
-from dsinga.registry import lookup, register
 from dsinga.training import (
     Updater,
     algorithm,

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register, unregister
 from dsinga.job import InitMethod, ParamGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Unit
-from dsinga.registry import register, unregister
 from dsinga.training import Initialiser, initial_values, initialise
 from dsinga.training.initialisers import param_rng
 from tests.support.training_cases import build, dense, layer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import UpdaterConf, check, loads
 from dsinga.training import check_patterns, create_updater, describe_settings
 

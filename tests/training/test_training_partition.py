@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.engine.thread_group import Deadlock
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.bridge import BridgeDst
-from dsinga.layers.composed_metrics import figures
-from dsinga.layers.context import Rows
+from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.interface.context import Rows
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.registry import lookup
+from dsinga.passes.thread_group import Deadlock
 from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,
@@ -106,10 +106,10 @@ def test_other_phases_give_the_same_metrics(strategy: str):
     assert {part.param: part.axis for part in cut.parts.values()} == axes
     values, (batch,) = initial(test), batches_of(test, 1, CLASSES)
     metrics, expected = forward_partitioned(cut, values, batch), forward_whole(test, values, batch)
-    reported = figures(metrics)
-    assert list(reported) == list(figures(expected))
+    reported = metric_values(metrics)
+    assert list(reported) == list(metric_values(expected))
     assert metrics.keys() == expected.keys()
-    for name, figure in figures(expected).items():
+    for name, figure in metric_values(expected).items():
         np.testing.assert_allclose(reported[name], figure, 1e-12, err_msg=name)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsinga.base.registry import register
 from dsinga.job import Phase
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
-from dsinga.layers.innerproduct import InnerProduct
+from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.registry import register
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
 from tests.support.training_cases import build, dense, layer

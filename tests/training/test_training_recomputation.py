@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.base.registry import register
 from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
 from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.stretches import choose_ends, narrow_places
-from dsinga.registry import register
 from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job import Fault, LRGenConf, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, Unit
-from dsinga.registry import register
 from dsinga.training import schedule
 from dsinga.training.schedules import Schedule
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job import Settings, UpdaterConf, UpdaterType, check, loads, setting
 from dsinga.job.limits import Share
 from dsinga.ops import SparseRows
 from dsinga.ops import update as module
-from dsinga.registry import register
 from dsinga.testing import UpdaterContract
 from dsinga.testing.updaters import LR_SCALE, WD_SCALE
 from dsinga.training import Updater, create_updater

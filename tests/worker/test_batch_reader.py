@@ -13,13 +13,13 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.data import Sampler
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
-from dsinga.worker.all_records import count_batches, readers_of_all_records
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader, resolve_epochs
+from dsinga.reading.all_records import count_batches, readers_of_all_records
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader, resolve_epochs
+from dsinga.reading.sampler import Sampler
 from dsinga.worker.epochs import Epochs, offset_of
 
 

@@ -20,7 +20,7 @@ from dsinga import RunError, UserError
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.server_actor import ServerActor
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
-from dsinga.layers.declarations import ParamSpec
+from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
 from dsinga.ops.buffers import address

@@ -15,11 +15,11 @@ from distributed import Client
 
 from dsinga import RunError, cluster
 from dsinga.api import Result, roots, train
+from dsinga.base.registry import register
 from dsinga.cluster import connect
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, loads
-from dsinga.layers.bridge import BridgeSrc
-from dsinga.registry import register
+from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.training import bp
 from tests.support.observers import Silent
 from tests.support.small_job import JOB, assert_close, assert_same, place_layers, with_topology, without_restarts

@@ -11,9 +11,9 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga.engine.bind_records import bind_records
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, JobError, loads
+from dsinga.reading.bind_records import bind_records
 from tests.cluster.test_cluster_text import JOB as TEXT_JOB
 from tests.cluster.test_cluster_text import folder  # noqa: F401  a fixture
 from tests.loop.test_loop_resumed import CHAINS

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.engine.bind_records import bind_records
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
+from dsinga.reading.bind_records import bind_records
 from tests.support.small_job import JOB, assert_close, assert_same
 from tests.support.train_in_threads import train_in_threads
 

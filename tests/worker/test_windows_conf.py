@@ -12,12 +12,12 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
+from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, WindowDefinition, define_windows, kept_bytes, open_records
 from dsinga.data.fields.definition import Grid
-from dsinga.errors import UserError
 from dsinga.job import Phase, WindowsConf, loads, to_text
-from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.windows_conf import definition_of, windows_conf
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.windows_conf import definition_of, windows_conf
 
 JOB = """
 name: "fields" train_steps: 4 test_freq: 2 test_steps: 1

@@ -11,9 +11,9 @@ import dask.config
 from distributed.security import Security
 from distributed.utils import import_term
 
-from dsinga.advice import option
-from dsinga.errors import UserError
-from dsinga.regular_files import METADATA_BYTES, read_regular
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security | None:

@@ -18,13 +18,13 @@ from distributed import Client, LocalCluster, Nanny, Worker
 from distributed.deploy.cluster import Cluster
 from distributed.security import Security
 
-from dsinga.advice import option
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_regular_text
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
 from dsinga.cluster.connecting.scheduler_probe import check_scheduler, check_version, with_scheme
 from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
-from dsinga.errors import UserError
-from dsinga.regular_files import read_regular_text
 
 # Seconds to wait for a scheduler to answer.
 CONNECT_SECONDS = 10

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
 
+from dsinga.base.errors import RunError, SchedulerLost, UserError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import minimum_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, staying_workers
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
-from dsinga.errors import RunError, SchedulerLost, UserError
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
-from dsinga.settings import read_setting
 
 # Seconds within which the next Dask worker joins a scheduler that is starting, where nothing says how many will come.
 ARRIVAL_SECONDS = 10.0

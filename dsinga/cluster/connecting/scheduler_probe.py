@@ -21,11 +21,11 @@ from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.core import rpc
 from distributed.security import Security
 
+from dsinga.base.errors import SchedulerLost, UserError
+from dsinga.base.regular_files import read_regular_text
 from dsinga.cluster.connecting.credentials import find_credentials, how_to_give, tls_context
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, release
-from dsinga.errors import SchedulerLost, UserError
-from dsinga.regular_files import read_regular_text
 
 # Seconds without a first message of the scheduler after which another protocol is tried.
 HELLO_SECONDS = 1.5

@@ -13,8 +13,8 @@ from urllib.parse import urlparse
 
 from distributed import Client, get_worker
 
-from dsinga.errors import RunError, SchedulerLost, UserError
-from dsinga.settings import read_setting
+from dsinga.base.errors import RunError, SchedulerLost, UserError
+from dsinga.base.settings import read_setting
 
 # Seconds between two looks, while the scheduler is asked something, whether it is still there.
 SCHEDULER_CHECK_SECONDS = 0.1

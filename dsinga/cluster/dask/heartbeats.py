@@ -10,8 +10,8 @@ from typing import Any
 from distributed import Client
 from distributed.scheduler import heartbeat_interval
 
+from dsinga.base.errors import RunError, SchedulerLost
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, process
-from dsinga.errors import RunError, SchedulerLost
 
 # Seconds without a heartbeat after which a Dask worker counts as lost, and heartbeats, whichever is longer. Dask sends
 # heartbeats every 0.5 to 2 s, and where there are more than 200 Dask workers, the less often the more there are: every

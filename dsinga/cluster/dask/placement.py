@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.advice import option
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process, require_workers
-from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
 # The address of a Dask worker for each member of each group: [group][member].

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, NoReturn
 from distributed import Client, Future
 from distributed.comm import CommClosedError
 
+from dsinga.base.error_frames import clear_origin
+from dsinga.base.errors import Diverged, UserError, WorkerLost
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.dask.heartbeats import heartbeats
-from dsinga.error_frames import clear_origin
-from dsinga.errors import Diverged, UserError, WorkerLost
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
 CHECK_SECONDS = 0.5

@@ -11,10 +11,10 @@ from typing import Any
 
 from distributed import Client
 
+from dsinga.base.errors import RunError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.supervision import CHECK_SECONDS, check_workers, wait_for_loss
-from dsinga.errors import RunError
-from dsinga.settings import read_setting
 
 # A Dask worker sends heartbeats every second or so; one that the scheduler has not heard from for longer is in trouble.
 SILENT_SECONDS = 10.0

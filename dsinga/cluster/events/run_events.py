@@ -23,10 +23,10 @@ from typing import Any
 
 from distributed import Client
 
+from dsinga.base.errors import Cancelled, Diverged
 from dsinga.cluster.events.event_sender import EventSender
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.queue.claims import user_name
-from dsinga.errors import Cancelled, Diverged
 from dsinga.extensions import LoopView
 from dsinga.extensions.extension import Watcher
 from dsinga.job import Phase

@@ -15,11 +15,11 @@ from dask._task_spec import Task, parse_input  # as in https://docs.dask.org/en/
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
+from dsinga.base.errors import UserError
 from dsinga.cluster.dask.task_keys import TaskKey, steps_words, task_key, worker_words
 from dsinga.cluster.graph_grain.tasks import plan_iteration, report_round, run_segment
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
-from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net.segments import Segment
 from dsinga.worker.config import WorkerKey

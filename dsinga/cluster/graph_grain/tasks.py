@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.on_workers.worker_actor import find_worker
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.layers.base import Layer
-from dsinga.layers.context import Peers
+from dsinga.layers.interface.context import Peers
+from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.net.segments import LayerPass, Segment, segments
-from dsinga.serial_executor import SerialExecutor
 from dsinga.transport.message import flatten, restore
 from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
@@ -43,7 +43,7 @@ class Halt(NamedTuple):
 class Stepper:
     """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time.
 
-    :meth:`observe` is the :class:`dsinga.layers.context.PassObserver` of the iterations. ``positions`` has the number
+    :meth:`observe` is the :class:`dsinga.layers.interface.context.PassObserver` of the iterations. ``positions`` has the number
     of the segment of each pass of a layer.
     """
 

@@ -11,30 +11,30 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
-from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
+from dsinga.cluster.inference.prediction_blocks import PredictionParts
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
 from dsinga.data import read_mean, resolve
-from dsinga.data.fields.applied import CLASS, AppliedWindows, apply_windows, with_known_times
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.grid import with_grid
 from dsinga.data.fields.leads import lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
+from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
+from dsinga.data.fields.trained_layout import with_grid
 from dsinga.data.sources.dask_graph import cluster_futures
-from dsinga.engine.field_predictor import Box, FieldPredictor, MaskedTarget
-from dsinga.engine.field_rollout import FedBack, FieldRollout
-from dsinga.engine.field_tiles import FieldTiles, plan_tiles
-from dsinga.engine.predictor import Predictor, row_bytes
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import Shape, as_text
-from dsinga.layers.point_classes import PointClasses
+from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
-from dsinga.worker.param_slices import Arrays
-from dsinga.worker.windows_conf import definition_of
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget, PredictionPart
+from dsinga.passes.field_rollout import FedBack, FieldRollout
+from dsinga.passes.field_tiles import FieldTiles, plan_tiles
+from dsinga.passes.predictor import Predictor, row_bytes
+from dsinga.reading.windows_conf import definition_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
@@ -42,7 +42,7 @@ MOST_ROWS = 64  # of a call
 
 def predict_dataset(
     job: Job,
-    params: Arrays,
+    params: ParamArrays,
     layer: str,
     dataset: Any,
     phase: Phase = Phase.kTest,
@@ -58,7 +58,7 @@ def predict_dataset(
     Dataset and the prediction are in chunks.
 
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
-    :class:`dsinga.engine.field_rollout.FieldRollout`.
+    :class:`dsinga.passes.field_rollout.FieldRollout`.
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
@@ -72,7 +72,7 @@ def predict_dataset(
     arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
     optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
     arrays |= zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True)
-    blocks = PredictionBlocks(predictor, arrays, windows.times)
+    blocks = PredictionParts(predictor, arrays, windows.times)
     if leads is None:
         return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
     rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
@@ -89,7 +89,7 @@ def _map(
     function: Callable[..., np.ndarray],
     predictor: Any,
     arrays: Mapping[str, da.Array],
-    blocks: PredictionBlocks,
+    blocks: PredictionParts,
     plans: Iterator[BlockPlan],
     earlier: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
@@ -123,18 +123,20 @@ def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefin
     )
 
 
-def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: Box) -> np.ndarray:
+def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
     """Task: the prediction of a box."""
     return predictor.predict(values, box)
 
 
-def _predict_lead(rollout: FieldRollout, values: Mapping[str, np.ndarray], box: Box, lead: int) -> np.ndarray:
+def _predict_lead(
+    rollout: FieldRollout, values: Mapping[str, np.ndarray], box: PredictionPart, lead: int
+) -> np.ndarray:
     """Task: the prediction of a box for a lead."""
     return rollout.predict(values, box, lead)
 
 
 def _plan(
-    job: Job, params: Arrays, layer: str, windows: AppliedWindows, phase: Phase, roots: Sequence[str]
+    job: Job, params: ParamArrays, layer: str, windows: PredictionWindows, phase: Phase, roots: Sequence[str]
 ) -> tuple[FieldTiles, str]:
     """Return the tiles of the fields, and the name of the net's input layer."""
     inputs = input_layers(job.neuralnet, phase)
@@ -169,7 +171,9 @@ def _plan(
     return plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins), conf.name
 
 
-def _with_outputs(job: Job, windows: AppliedWindows, layer: str, given: Shape, leads: int | None) -> AppliedWindows:
+def _with_outputs(
+    job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None
+) -> PredictionWindows:
     """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
     expected = sum(map(windows.channels, windows.targets))
     if len(given) == 1 + len(windows.space):
@@ -185,7 +189,7 @@ def _with_outputs(job: Job, windows: AppliedWindows, layer: str, given: Shape, l
     )
 
 
-def _window_size(windows: AppliedWindows) -> Shape:
+def _window_size(windows: PredictionWindows) -> Shape:
     """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
     sizes = []
     for axis in windows.space:
@@ -195,7 +199,7 @@ def _window_size(windows: AppliedWindows) -> Shape:
 
 
 def _field_predictor(
-    predictor: Predictor, source: str, layer: str, windows: AppliedWindows, tiles: FieldTiles
+    predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
 ) -> FieldPredictor:
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
@@ -211,7 +215,7 @@ def _field_predictor(
     )
 
 
-def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
+def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
     """Yield the targets that are inputs, too, whose NaN is masked."""
     layout = windows.layout
     first = sum(part.channels for part in layout.inputs)
@@ -231,7 +235,7 @@ def _masked_targets(windows: AppliedWindows) -> Iterator[MaskedTarget]:
             yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
 
 
-def _fed_back(windows: AppliedWindows) -> dict[str, FedBack]:
+def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
     """Return the targets that are inputs, too."""
     inputs = {part.name for part in windows.layout.inputs}
     axes = windows.layout.axes

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed import get_client, get_worker
 
+from dsinga.base.error_frames import cleared_frames
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.data import connect_sources
-from dsinga.engine.predictor import ONE_CORE, BatchResult, Predictor
-from dsinga.error_frames import cleared_frames
 from dsinga.layers import Records
+from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
+from dsinga.passes.processor import Processor
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Metrics
-from dsinga.worker.batch_reader import BatchReader
-from dsinga.worker.processor import Processor
 
 # What a metric of a batch takes in memory: its entry in a dictionary, a tuple and two numbers.
 METRIC_BYTES = 200

@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from distributed import Client, Future
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.registry import nearest_or_listed
+from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.shared_objects import share
@@ -19,21 +23,17 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import write_csv, write_store
 from dsinga.engine.local_job import OUTPUT_LAYERS
-from dsinga.engine.predictor import BatchResult, Predictor
 from dsinga.engine.round_length import RoundLength
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, Precision, check
 from dsinga.layers import Records
-from dsinga.layers.composed_metrics import figures
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.registry import nearest_or_listed
-from dsinga.settings import read_setting
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.passes.processor import Processor
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.training import add_metrics, check_params
-from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import new_run_name
-from dsinga.worker.param_slices import Arrays
-from dsinga.worker.processor import Processor
 
 # Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
 ROUNDS_AHEAD = 3
@@ -48,7 +48,7 @@ ROUND_BYTES = 8 << 20
 def evaluate(
     job: Job,
     client: Client,
-    params: Arrays,
+    params: ParamArrays,
     phase: Phase,
     roots: Sequence[str] = (),
     selection: WorkerSelection = ANYWHERE,
@@ -60,7 +60,7 @@ def evaluate(
     net, reader = open_inference(job, params, phase, roots)
     sums = add_metrics(metrics for _, metrics in _batches(job, client, net, reader, params, (), selection=selection))
     write_outputs(job, client, net, reader, params, selection=selection)
-    return figures(sums)
+    return metric_values(sums)
 
 
 def output_layers(net: NeuralNet) -> list[LayerConf]:
@@ -73,7 +73,7 @@ def write_outputs(
     client: Client,
     net: NeuralNet,
     reader: BatchReader,
-    params: Arrays,
+    params: ParamArrays,
     batches: int = 0,
     selection: WorkerSelection = ANYWHERE,
     layers: Sequence[str] | None = None,
@@ -104,7 +104,7 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 def predict(
     job: Job,
     client: Client,
-    params: Arrays,
+    params: ParamArrays,
     layer: str,
     phase: Phase = Phase.kTest,
     roots: Sequence[str] = (),
@@ -123,7 +123,7 @@ def predict(
 def _predict(
     job: Job,
     client: Client,
-    params: Arrays,
+    params: ParamArrays,
     layer: str,
     phase: Phase,
     roots: Sequence[str],
@@ -140,7 +140,7 @@ def _predict(
 
 
 def open_inference(
-    job: Job, params: Arrays, phase: Phase, roots: Sequence[str], layer: str | None = None
+    job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
     """Return the net and the batch reader of a phase, when job and params have been checked.
 
@@ -173,7 +173,7 @@ def _batches(
     client: Client,
     net: NeuralNet,
     reader: BatchReader,
-    params: Arrays,
+    params: ParamArrays,
     keep: Sequence[str],
     count: int = 0,
     selection: WorkerSelection = ANYWHERE,

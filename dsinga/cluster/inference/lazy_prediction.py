@@ -10,16 +10,16 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.cluster.inference.inference import open_inference
-from dsinga.engine.predictor import Predictor
-from dsinga.errors import UserError
 from dsinga.job import Job, Phase
-from dsinga.registry import nearest
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
+from dsinga.passes.predictor import Predictor
 
 
 def predict_lazily(
-    job: Job, params: Arrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
+    job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
     """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
 

@@ -8,14 +8,14 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dsinga.data.fields.applied import AppliedWindows, Target
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import continued
-from dsinga.data.fields.grid import backwards
 from dsinga.data.fields.leads import LEAD, lead_axis
+from dsinga.data.fields.prediction_windows import PredictionWindows, Target
+from dsinga.data.fields.trained_layout import backwards
 
 
-def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:
+def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
     """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
     import xarray
 
@@ -29,7 +29,7 @@ def predicted_dataset(windows: AppliedWindows, prediction: da.Array) -> Any:
     return backwards(dataset, windows.flipped)
 
 
-def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -> Any:
+def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
     """Return the Dataset of predictions by lead, each as :func:`predicted_dataset` takes one.
 
     Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
@@ -55,7 +55,7 @@ def dataset_of_leads(windows: AppliedWindows, predictions: Sequence[da.Array]) -
     return backwards(xarray.Dataset(variables, coordinates, windows.dataset.attrs), windows.flipped)
 
 
-def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
+def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:
     """Return the coordinates "lead" and "valid_time" of predictions ``ahead`` points after ``points`` of time.
 
     A lead is the difference of their times, or the number of points where these differ between windows.
@@ -74,7 +74,7 @@ def lead_coordinates(windows: AppliedWindows, axis: Axis, points: np.ndarray, ah
     return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
 
 
-def attributes(windows: AppliedWindows, target: Target) -> Mapping[Any, Any]:
+def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
     """Return the attributes of a target; where the Dataset lacks it, the units that it had in training."""
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
@@ -83,7 +83,7 @@ def attributes(windows: AppliedWindows, target: Target) -> Mapping[Any, Any]:
     return {"units": units[target.name]} if target.name in units else {}
 
 
-def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Array:
+def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
     """Return the numbers of a target along its dimensions.
 
     ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
@@ -107,14 +107,14 @@ def arranged(windows: AppliedWindows, target: Target, array: da.Array) -> da.Arr
     return array.transpose(order).reshape(shape)
 
 
-def target_points(windows: AppliedWindows, axis: Axis) -> np.ndarray:
+def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
     """Return the point of the data of each number of the prediction along a dimension, maybe beyond its end."""
     if axis.name in windows.layout.space:
         return np.arange(axis.length) + axis.lead
     return (axis.starts[:, None] + axis.lead + np.arange(axis.size)).reshape(-1)
 
 
-def predicted_coordinates(windows: AppliedWindows, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the coordinates of a prediction at these points of the data.
 
     Those of a dimension that go beyond the data continue them, the others are left out there.

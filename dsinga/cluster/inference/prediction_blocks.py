@@ -11,14 +11,14 @@ from itertools import product
 import dask.array as da
 
 from dsinga.cluster.inference.tile_graph import BlockPlan
-from dsinga.engine.field_predictor import Box, FieldPredictor, Range
-from dsinga.engine.field_rollout import FieldRollout
+from dsinga.passes.field_predictor import FieldPredictor, PredictionPart, Range
+from dsinga.passes.field_rollout import FieldRollout
 
 BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
 
 
 @dataclass(frozen=True)
-class PredictionBlocks:
+class PredictionParts:
     """The blocks of a prediction, each computed by one task.
 
     A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
@@ -106,12 +106,12 @@ class PredictionBlocks:
         ]
         return (*windows, (self.predictor.channels,), *points)
 
-    def _boxes(self) -> Iterator[tuple[tuple[int, ...], Box]]:
+    def _boxes(self) -> Iterator[tuple[tuple[int, ...], PredictionPart]]:
         """Yield the position of each block in the prediction, and its box."""
         samples = len(self.predictor.samples)
         for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
             index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
-            yield (*index[:samples], 0, *index[samples:]), Box(ranges[:samples], ranges[samples:])
+            yield (*index[:samples], 0, *index[samples:]), PredictionPart(ranges[:samples], ranges[samples:])
 
     def plans(self) -> Iterator[BlockPlan]:
         """Yield the plan of each block."""

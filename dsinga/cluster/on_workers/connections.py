@@ -19,8 +19,8 @@ from distributed import get_worker
 from distributed.comm import Comm
 from distributed.core import Status, connect
 
+from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import process
-from dsinga.errors import WorkerLost
 from dsinga.transport.endpoints import OpenConnection, accept, find_service
 
 OPERATION = "dsinga-connect"  # the name of the handler in Dask workers

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import Packed, unpacked
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import RunError
 from dsinga.ops import Array
-from dsinga.serial_executor import SerialExecutor
 from dsinga.server import (
     BackgroundExecutor,
     Codec,

@@ -6,16 +6,16 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import Diverged, RunError, WorkerLost
 from dsinga.cluster.dask.supervision import TaskLost
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import Diverged, RunError, WorkerLost
 from dsinga.job import Phase
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
 from dsinga.transport.endpoints import connect
 from dsinga.worker.config import RoundReport, WorkerKey
-from dsinga.worker.param_slices import Arrays
 from dsinga.worker.replicated_params import ReplicaState
 
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundRepor
 
 @ends_quietly
 def evaluate(
-    key: WorkerKey, phase: Phase, batches: int, version: int, params: Arrays | None, token: Any
+    key: WorkerKey, phase: Phase, batches: int, version: int, params: ParamArrays | None, token: Any
 ) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 

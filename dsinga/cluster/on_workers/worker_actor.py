@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 
 from distributed import get_client, get_worker, secede
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import process
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.data import connect_sources
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import WorkerLost
 from dsinga.ops import buffers
+from dsinga.passes.processor import Processor
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.processor import Processor
 
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}

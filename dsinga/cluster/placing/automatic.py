@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import RunError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import RunError
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
@@ -31,6 +32,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.ops import Ops
+from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.barrier_probe import (
     TIMEOUT_SECONDS,
@@ -48,7 +50,6 @@ from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.planner.wire_bytes import wire_bytes
-from dsinga.settings import read_setting
 from dsinga.training import Updater
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.handshake import Secret
@@ -56,7 +57,6 @@ from dsinga.transport.interface import Items
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 # The bytes that timed calls carry, and the number of calls by these bytes.
 SMALL, LARGE = 1 << 16, 1 << 24

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
+from dsinga.base.errors import UserError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.dask.placement import Devices, Groups, Placement
 from dsinga.cluster.dask.worker_calls import run_on_workers
-from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Compression, Job, Phase, Precision, UpdatePlace
 from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.settings import read_setting
+from dsinga.passes.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
 from dsinga.training import Updater
-from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)

@@ -17,9 +17,9 @@ from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
+from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.training import Updater
 from dsinga.worker.configure import OpenedJob
-from dsinga.worker.processor import PRECISIONS, cpu_ops
 
 _log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from functools import partial
 from distributed import Client, SpecCluster
 from distributed.system import MEMORY_LIMIT
 
+from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, count_processes, on_several_hosts, process
@@ -28,13 +29,12 @@ from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
+from dsinga.reading.nets import cut_nets
 from dsinga.server import slicing
-from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job
 from dsinga.worker.epochs import Epochs
-from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
 

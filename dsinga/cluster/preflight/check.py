@@ -13,6 +13,9 @@ from typing import Any
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
+from dsinga.base.version import __version__
 from dsinga.cluster.dask.dask_workers import available_workers, process
 from dsinga.cluster.dask.worker_calls import call_on_workers, wait_for
 from dsinga.cluster.preflight import worker_report
@@ -27,12 +30,9 @@ from dsinga.cluster.preflight.worker_lacks import (
 )
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
 from dsinga.engine.local_job import check_first_block
-from dsinga.errors import UserError
 from dsinga.job import Precision
 from dsinga.net import NeuralNet
-from dsinga.registry import is_user_code
-from dsinga.version import __version__
-from dsinga.worker.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader
 
 # A Dask worker evaluates this: it executes the source of worker_report, then calls the function ``report``.
 CALL_REPORT = "(exec(source, scope), scope['report'](**arguments))[1]"

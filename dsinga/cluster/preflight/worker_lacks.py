@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.base.errors import UserError
+from dsinga.base.version import __version__
 from dsinga.cluster.preflight.worker_report import versions
-from dsinga.errors import UserError
 from dsinga.ops import get_ops
-from dsinga.version import __version__
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)

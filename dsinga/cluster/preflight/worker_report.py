@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
 
 def _words(error: BaseException) -> str:
     """Return an error in words; one of dsinga's without its remedy, which is for the driver's process."""
-    if type(error).__module__ == "dsinga.errors":
+    if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
     return f"{type(error).__name__}: {error}"
 

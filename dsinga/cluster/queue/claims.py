@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.dask.placement import Placement, processes_apart
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, aliases
-from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
-from dsinga.settings import read_setting
 
 # Seconds that one call of the scheduler waits for a turn.
 CALL_SECONDS = 5.0

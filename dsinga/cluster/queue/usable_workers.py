@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
+from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import Workers, host
 from dsinga.cluster.dask.placement import place
 from dsinga.cluster.dask.worker_calls import run_on_workers
-from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
 

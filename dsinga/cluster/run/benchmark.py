@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.base.errors import UserError
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
-from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase
-from dsinga.layers.text import CharRNNConf
+from dsinga.layers.records.text import CharRNNConf
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
+from dsinga.passes.processor import CPU_PRECISIONS
 from dsinga.planner.profile import profile
-from dsinga.worker.processor import CPU_PRECISIONS
 
 _log = logging.getLogger(__name__)
 

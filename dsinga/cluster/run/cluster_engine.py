@@ -16,9 +16,9 @@ from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.monitor.timings_file import Places
+from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.ema import averaged
-from dsinga.worker.param_slices import Arrays
 
 
 class ClusterEngine(Engine):
@@ -143,21 +143,21 @@ class ClusterEngine(Engine):
             reader = self._prepared.config.readers[phase]
             write_outputs(self.job, self._run.client, net, reader, self.params(), batches, layers=layers)
 
-    def params(self) -> Arrays:
+    def params(self) -> ParamArrays:
         """Return copies of the params of server group 0, or of their averages."""
         step = self._reached
         if self._averages:
             return averaged(*self.snapshot())
         return self._run.do(lambda run: run.snapshot(step, False)[0])
 
-    def last_params(self) -> Arrays:
+    def last_params(self) -> ParamArrays:
         """Return the params of server group 0: its own arrays where these are in this process."""
         if self._averages:
             return self.params()
         step, copied = self._reached, not self._run.is_within
         return self._run.do(lambda run: run.snapshot(step, False, copied)[0])
 
-    def snapshot(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state of server group 0."""
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, True))

@@ -17,8 +17,9 @@ from dsinga.cluster.run.servers import Servers
 from dsinga.cluster.run.worker_tasks import WorkerTasks
 from dsinga.job import Phase
 from dsinga.net.partitioned import split_params
+from dsinga.ops.types import ParamArrays
 from dsinga.worker.config import WorkerConfig
-from dsinga.worker.param_slices import Arrays, replica_values, whole_values
+from dsinga.worker.param_slices import replica_values, whole_values
 
 
 class ClusterRun:
@@ -39,7 +40,7 @@ class ClusterRun:
         self._refreshes = 0
         self.started = False
 
-    def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
+    def start(self, values: ParamArrays, state: Mapping[str, ParamArrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
 
         ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
@@ -94,7 +95,7 @@ class ClusterRun:
         if self._several:
             self.servers.call(group, "leave", group)
 
-    def evaluate(self, phase: Phase, batches: int, step: int, params: Arrays | None = None) -> list[Future]:
+    def evaluate(self, phase: Phase, batches: int, step: int, params: ParamArrays | None = None) -> list[Future]:
         """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps.
 
         Given ``params``, whole ones by name, these are used in place of the workers' own.
@@ -112,7 +113,9 @@ class ClusterRun:
             self.servers.flush()
             self._refresh([0], "settled")
 
-    def snapshot(self, step: int, state: bool = True, copied: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
+    def snapshot(
+        self, step: int, state: bool = True, copied: bool = True
+    ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
 
         With one worker group they are those after exactly ``step`` steps, with several as they stand. Unless ``copied``
@@ -122,11 +125,11 @@ class ClusterRun:
         return self.join_copies(copies, self._request_replicas(step))
 
     def join_copies(
-        self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, Arrays]]], replicas: Sequence[Future]
-    ) -> tuple[Arrays, dict[str, Arrays]]:
+        self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, ParamArrays]]], replicas: Sequence[Future]
+    ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Join the copies of the slices of all servers and of replicas to whole params and updater state."""
         pieces: dict[int, np.ndarray] = {}
-        history: dict[int, Arrays] = {}
+        history: dict[int, ParamArrays] = {}
         for values, slots in copies:
             pieces.update(values)
             history.update(slots)

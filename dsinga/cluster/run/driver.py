@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
@@ -23,14 +25,12 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
-from dsinga.error_frames import cleared_frames
-from dsinga.errors import WorkerLost
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
-from dsinga.loop.beginning import RunOptions, begin_run
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
+from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
-from dsinga.loop.running import Outcome, run_to_end
+from dsinga.loop.run_loop import Outcome, run_to_end
 
 _log = logging.getLogger(__name__)
 

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from distributed import Client
 
+from dsinga.base.errors import RunError, UserError, WorkerLost
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import process
 from dsinga.cluster.dask.heartbeats import heartbeats
 from dsinga.cluster.dask.placement import Placement
@@ -29,9 +31,7 @@ from dsinga.cluster.run.restarted_groups import NoGroups, RestartedGroups
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.cluster.run.workers_at_hand import WorkersAtHand
 from dsinga.engine.engine import Restart, Snapshot
-from dsinga.errors import RunError, UserError, WorkerLost
 from dsinga.job import ClusterConf
-from dsinga.settings import read_setting
 
 _log = logging.getLogger(__name__)
 

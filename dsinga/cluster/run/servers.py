@@ -10,17 +10,18 @@ from typing import Any
 
 from distributed import Client, Future
 
+from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_words, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
-from dsinga.errors import WorkerLost
+from dsinga.ops.types import ParamArrays
 from dsinga.server import routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
-from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
+from dsinga.worker.param_slices import slice_specs, sliced_values
 
 # The values and the updater's state of the slices of a server, by slice id and slot.
 ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
@@ -115,12 +116,12 @@ class Servers:
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return [address for address in workers + linked if process(address) != process(self._address(key))]
 
-    def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
+    def put(self, groups: Iterable[int], values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
         """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
         for group in groups:
             self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
 
-    def _slices(self, key: ServerKey, values: Arrays, state: Mapping[str, Arrays] | None) -> ServerValues:
+    def _slices(self, key: ServerKey, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ServerValues:
         """Return the slices that a server keeps of whole params and of the updater's state."""
         slice_values, slice_states = sliced_values(self._config, values, state)
         ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
+from dsinga.base.errors import RunError
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import Snapshot
-from dsinga.errors import RunError
 from dsinga.net.memory_check import in_gib
-from dsinga.worker.param_slices import Arrays
+from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class PendingSnapshot:
         """Whether all copies, or errors in their place, have come."""
         return all(future.done() for future in self._futures)
 
-    def result(self) -> tuple[Arrays, dict[str, Arrays]]:
+    def result(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return whole params and the updater's state, once they are done. Raises the error of a copy."""
         return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
 

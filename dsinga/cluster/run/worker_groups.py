@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.supervision import TaskChain
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
@@ -12,7 +13,6 @@ from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import Grain, GroupRounds
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.engine.engine import Loop, StepReport
-from dsinga.errors import WorkerLost
 from dsinga.worker.config import RoundReport
 
 

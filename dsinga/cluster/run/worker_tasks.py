@@ -11,6 +11,7 @@ from dask.typing import Key
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 
+from dsinga.base.errors import RunError
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed, share
@@ -18,9 +19,8 @@ from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_words
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
-from dsinga.errors import RunError
+from dsinga.passes.processor import Processor
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
-from dsinga.worker.processor import Processor
 
 # The priority of all tasks: ahead of other work of the cluster.
 PRIORITY = 10

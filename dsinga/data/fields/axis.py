@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.errors import UserError
 
 LONGITUDES = ("lon", "longitude")
 

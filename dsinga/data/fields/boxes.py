@@ -23,7 +23,7 @@ _Key = tuple[str, str, tuple[int, ...], str]
 Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
 
 
-class BoxGrid:
+class WindowBlocks:
     """Divides the windows of a layout into boxes of neighbours, by the layout and a number of bytes alone.
 
     Windows are numbered in the order of the dimensions, the last one fastest. A box has all windows along the last
@@ -165,7 +165,7 @@ class BoxCache:
         _cache.reserve_bytes(source, memory)
         _cache.forget_after(source, [self.key])
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool, count: int) -> BoxField:
+    def read(self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool, count: int) -> BoxField:
         """Return the field of a part that the windows of a box read, of which ``count`` are cut now.
 
         A field out of which all windows of its box have been cut is dropped before others, which will be read again
@@ -187,7 +187,7 @@ class BoxCache:
         return BoxField(numbers, lows, key not in self._nonfinite)
 
     def _describe(
-        self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool
+        self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool
     ) -> tuple[_Key, Ranges, dict[str, int]]:
         where = (part.name, box, is_target)
         if where not in self._known:
@@ -202,7 +202,7 @@ class BoxCache:
         return _cache.bytes_of(self.key)
 
 
-def _ranges(part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool) -> tuple[Ranges, str]:
+def _ranges(part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool) -> tuple[Ranges, str]:
     """Return what the windows of a box read of a part, and a word for it.
 
     A variable that is an input and a target is read once where both lie near each other.

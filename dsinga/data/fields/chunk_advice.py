@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from dsinga.data.fields.boxes import BoxGrid
+from dsinga.data.fields.boxes import WindowBlocks
 from dsinga.data.fields.definition import SAMPLER_SHARE
 
 MOST_DECODED = 4  # times in an epoch, above which it is said
 
 
-def chunk_sentences(grid: BoxGrid) -> list[str]:
+def chunk_sentences(grid: WindowBlocks) -> list[str]:
     """Return a sentence for each variable whose chunks are decoded more than four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 

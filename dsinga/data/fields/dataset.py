@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import is_date
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.sources.xarray_objects import missing_name
-from dsinga.errors import UserError
-from dsinga.redaction import redact, redacted_cause
-from dsinga.registry import listed, nearest
 
 OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
 

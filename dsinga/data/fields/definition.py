@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 
 EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import left_out_sentences, period_sentences, uneven_sentences
-from dsinga.data.fields.boxes import BoxCache, BoxGrid
+from dsinga.data.fields.boxes import BoxCache, WindowBlocks
 from dsinga.data.fields.chunk_advice import chunk_sentences
 from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
-from dsinga.data.fields.grid import align, grid_of
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.trained_layout import align, grid_of
 from dsinga.data.fields.window_column import WindowColumn
 from dsinga.data.record_source import RecordSource
-from dsinga.errors import UserError
-from dsinga.redaction import redact
 
 FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class FieldWindows(RecordSource):
         self.definition, self.dataset = definition, select(dataset, definition.within)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
-        self._grid = BoxGrid(self.layout, definition.memory // SAMPLER_SHARE)
+        self._grid = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
         self._cache = BoxCache()
         self._register()
         location = "xarray Dataset" if self.path is None else self.path
@@ -110,7 +110,7 @@ class FieldWindows(RecordSource):
         if data is None and labels is None:
             return self
         layout, cache = self.layout.in_region(data, labels), BoxCache()
-        grid = BoxGrid(layout, 0, self._grid.box_counts)
+        grid = WindowBlocks(layout, 0, self._grid.box_counts)
         columns = [
             WindowColumn(grid, cache, self.window_numbers, is_target, self.location)
             for is_target in ((False, True) if self.has_labels else (False,))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import Axis, label_text, make_axis
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import VariableReader, coordinate_reader, is_date
-from dsinga.errors import UserError
 
 MOST_SPACE = 3  # axes of space of a record
 

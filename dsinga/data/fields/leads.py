@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_whole
-from dsinga.data.fields.applied import AppliedWindows
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.continued import continued
 from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.prediction_windows import PredictionWindows
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
-from dsinga.errors import UserError
 
 LEAD = "lead"
 
 
-def lead_axis(windows: AppliedWindows) -> Axis:
+def lead_axis(windows: PredictionWindows) -> Axis:
     """Return the dimension of time along which targets lie ahead. Raises UserError where there is none, or several."""
     ahead = [windows.layout.axes[dim] for dim in windows.times if windows.layout.axes[dim].lead > 0]
     if len(ahead) != 1:
@@ -29,7 +29,7 @@ def lead_axis(windows: AppliedWindows) -> Axis:
     return ahead[0]
 
 
-def windows_for_leads(windows: AppliedWindows, leads: int) -> AppliedWindows:
+def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindows:
     """Return the windows from which predictions for ``leads`` leads can be made by feeding predictions back.
 
     Inputs along time that are not predicted are read at the later times: windows for which the data end before are
@@ -64,7 +64,7 @@ def windows_for_leads(windows: AppliedWindows, leads: int) -> AppliedWindows:
     return replace(windows, layout=layout, samples=samples)
 
 
-def _going_on(windows: AppliedWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
+def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points: int) -> ChannelGroup:
     """Return a part of the record; a function of the coordinate of time goes on ``points`` points beyond the data."""
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
@@ -77,7 +77,7 @@ def _going_on(windows: AppliedWindows, part: ChannelGroup, axis: Axis, points: i
     return replace(part, reader=coordinate_reader(longer, part.name, axis.name))
 
 
-def _check(windows: AppliedWindows, axis: Axis) -> None:
+def _check(windows: PredictionWindows, axis: Axis) -> None:
     """Raise UserError where predictions cannot be fed back."""
     inputs = {part.name for part in windows.layout.inputs}
     if not any(target.name in inputs and axis.name in target.dims for target in windows.targets):

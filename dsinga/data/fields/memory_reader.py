@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
+from dsinga.data.fields.boxes import BoxCache, BoxField, WindowBlocks
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import Region, VariableReader, as_float32
 from dsinga.data.fields.window_column import WindowColumn
@@ -66,7 +66,7 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
 
     layout = replace(layout, axes=axes, inputs=tuple(map(of_window, layout.inputs)))
     fields = KeptFields()
-    column = WindowColumn(BoxGrid(layout, UNBOUNDED), fields, None, False, "the Dataset")
+    column = WindowColumn(WindowBlocks(layout, UNBOUNDED), fields, None, False, "the Dataset")
     fields.register(column, 0)  # so that the cache of the process forgets them
     return column
 
@@ -78,7 +78,7 @@ class KeptFields(BoxCache):
         super().__init__()
         self._fields: dict[ChannelGroup, BoxField] = {}
 
-    def read(self, part: ChannelGroup, grid: BoxGrid, box: int, is_target: bool, count: int) -> BoxField:
+    def read(self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool, count: int) -> BoxField:
         """Return the field of a part that the windows of the box read."""
         if part not in self._fields:
             self._fields[part] = super().read(part, grid, box, is_target, count)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.cores import available_cores
+from dsinga.base.cores import available_cores
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.dask_arrays import compute
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import listed, nearest
 from dsinga.data.conversion import as_records, record_dtype
 from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
-from dsinga.errors import UserError
-from dsinga.redaction import redacted_cause
-from dsinga.registry import listed, nearest
 
 Region = tuple[slice, ...]
 _CALL = re.compile(r"(sin|cos)\((.+)\)")

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
 from dsinga.data.sources.xarray_objects import missing_name
-from dsinga.errors import UserError
 
 MOMENTS = ("count", "mean", "std", "min", "max")
 

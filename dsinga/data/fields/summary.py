@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.readers import VariableReader
@@ -17,7 +18,6 @@ from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
 from dsinga.data.sources.zarr_names import DATA_NAMES, arrays_of
 from dsinga.data.sources.zarr_source import open_zarr
-from dsinga.errors import UserError
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
 SAMPLE_BYTES = 1 << 20  # of a variable that are read at once

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.column import Column
-from dsinga.data.fields.boxes import BoxCache, BoxField, BoxGrid
+from dsinga.data.fields.boxes import BoxCache, BoxField, WindowBlocks
 from dsinga.data.fields.layout import ChannelGroup
-from dsinga.errors import UserError
 from dsinga.ops import buffers
 
 SAMPLE_BYTES = 16 << 20
@@ -30,7 +30,7 @@ class WindowColumn(Column):
         location: what messages call the data.
     """
 
-    def __init__(self, grid: BoxGrid, cache: BoxCache, numbers: np.ndarray | None, is_target: bool, location: str):
+    def __init__(self, grid: WindowBlocks, cache: BoxCache, numbers: np.ndarray | None, is_target: bool, location: str):
         layout = grid.layout
         self.grid, self.cache, self.numbers, self.is_target = grid, cache, numbers, is_target
         self.location = location

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.definition import DEFAULT_MEMORY, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
-from dsinga.errors import UserError
 
 
 def windows(

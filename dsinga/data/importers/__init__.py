@@ -9,12 +9,12 @@ import os
 import pkgutil
 from collections.abc import Callable, Generator, Iterable, Mapping
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, lookup, nearest, registered
 from dsinga.data.filesystem import absolute, join
 from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
-from dsinga.data.staged_stores import StagedStores
-from dsinga.data.writer import stage_store
-from dsinga.errors import UserError
-from dsinga.registry import entries, lookup, nearest, registered
+from dsinga.data.stores.staged_stores import StagedStores
+from dsinga.data.stores.writer import stage_store
 
 Importer = Callable[..., dict[str, StoreContents]]
 Progress = Callable[[int, int], None]

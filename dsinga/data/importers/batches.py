@@ -13,9 +13,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from dsinga.data.store_format import chunk_rows
-from dsinga.errors import UserError
-from dsinga.regular_files import open_regular
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import open_regular
+from dsinga.data.stores.store_format import chunk_rows
 
 
 class Batch(NamedTuple):

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import open_regular
 from dsinga.data.importers.batches import Batch, OpenFile, StoreContents, naming_errors, opened
-from dsinga.errors import UserError
-from dsinga.registry import register
-from dsinga.regular_files import open_regular
 
 SHAPE = (3, 32, 32)
 ROW = 1 + 3 * 32 * 32

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, nearest, register
 from dsinga.data.filesystem import join
 from dsinga.data.importers.batches import Batch, StoreContents, text_lines
-from dsinga.data.store import RecordStore
+from dsinga.data.stores.record_store import RecordStore
 from dsinga.data.vocabulary import UNKNOWN, check_min_count, common_words
-from dsinga.errors import UserError
-from dsinga.registry import listed, nearest, register
 
 SENTENCES_PER_BATCH = 1024
 AFFIX_LENGTH = 3

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.importers.batches import StoreContents, in_batches, text_lines
 from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
-from dsinga.errors import UserError
-from dsinga.registry import register
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
 RECORDS_PER_BATCH = 1 << 16

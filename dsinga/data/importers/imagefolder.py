@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import TABLE_BYTES, read_regular
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, read_lines, stack
 from dsinga.data.importers.kvfile import decode_image
-from dsinga.errors import UserError
-from dsinga.registry import register
-from dsinga.regular_files import TABLE_BYTES, read_regular
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import open_regular
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
-from dsinga.errors import UserError
-from dsinga.registry import register
-from dsinga.regular_files import open_regular
 
 _size = struct.Struct("=Q")
 

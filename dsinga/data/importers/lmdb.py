@@ -14,11 +14,11 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import open_regular
 from dsinga.data.importers.batches import Record, StoreContents, naming_errors, stack
 from dsinga.data.importers.kvfile import decode_datum, decode_record
-from dsinga.errors import UserError
-from dsinga.registry import register
-from dsinga.regular_files import open_regular
 
 
 @register("importer", "lmdb")

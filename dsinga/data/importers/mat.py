@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, register
+from dsinga.base.regular_files import open_regular
 from dsinga.data.importers.batches import Batch, StoreContents, in_batches, naming_errors, read_lines
-from dsinga.data.store_format import chunk_rows
-from dsinga.errors import UserError
-from dsinga.registry import listed, register
-from dsinga.regular_files import open_regular
+from dsinga.data.stores.store_format import chunk_rows
 
 Shape = tuple[int, ...]
 NUMERIC_CLASSES = (

@@ -12,10 +12,10 @@ from typing import IO
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.importers.batches import Batch, StoreContents, find, opened
-from dsinga.data.store_format import chunk_rows
-from dsinga.errors import UserError
-from dsinga.registry import register
+from dsinga.data.stores.store_format import chunk_rows
 
 IMAGES, LABELS = 2051, 2049
 LARGEST_SIDE = 1 << 14  # pixels

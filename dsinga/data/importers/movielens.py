@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.filesystem import join
 from dsinga.data.importers.batches import StoreContents, find, in_batches, text_lines
 from dsinga.data.vocabulary import (
@@ -19,8 +21,6 @@ from dsinga.data.vocabulary import (
     encode_sentences,
     is_held_out,
 )
-from dsinga.errors import UserError
-from dsinga.registry import register
 
 GENRES = (
     "unknown", "action", "adventure", "animation", "children", "comedy", "crime", "documentary", "drama", "fantasy",

@@ -13,12 +13,12 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, register
+from dsinga.base.regular_files import open_regular
 from dsinga.data.conversion import record_dtype
 from dsinga.data.importers.batches import Batch, StoreContents, naming_errors
-from dsinga.data.store_format import chunk_rows
-from dsinga.errors import UserError
-from dsinga.registry import listed, register
-from dsinga.regular_files import open_regular
+from dsinga.data.stores.store_format import chunk_rows
 
 DATA, LABELS = ("data", "x", "images"), ("labels", "y")
 BAND_BYTES = 64 << 20  # of an array in Fortran order that are read together

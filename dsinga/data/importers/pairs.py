@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.filesystem import join
 from dsinga.data.importers.batches import Batch, StoreContents
 from dsinga.data.importers.sentences import sentence_lines
@@ -25,8 +27,6 @@ from dsinga.data.vocabulary import (
     encode_sentences,
     training_store,
 )
-from dsinga.errors import UserError
-from dsinga.registry import register
 
 MARKS = (SENTENCE_START, SENTENCE_END)
 _log = logging.getLogger(__name__)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, register
 from dsinga.data.importers.batches import SUFFIXES, Batch, StoreContents, text_lines
 from dsinga.data.vocabulary import (
     RECORDS_PER_BATCH,
@@ -20,8 +22,6 @@ from dsinga.data.vocabulary import (
     is_held_out,
     training_store,
 )
-from dsinga.errors import UserError
-from dsinga.registry import listed, register
 
 
 class LabelledSentence(NamedTuple):

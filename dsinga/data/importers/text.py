@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.importers.batches import Batch, StoreContents, opened, text_lines
 from dsinga.data.tokenizer import Tokenizer, read_tokenizer
 from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
-from dsinga.errors import UserError
-from dsinga.registry import register
 
 BLOCK_BYTES = 1 << 20
 WORDS_PER_BATCH = 1 << 16

@@ -7,9 +7,9 @@ from collections.abc import Generator
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.importers.batches import Batch, StoreContents, opened
-from dsinga.errors import UserError
-from dsinga.registry import register
 
 BLOCK_BYTES = 1 << 20
 

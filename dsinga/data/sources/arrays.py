@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
-from dsinga.data.store_format import MAX_BLOCK_BYTES, block_rows
-from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, block_rows
 
 Labels = tuple[Column, Sequence[str] | None]  # and the names of their classes, if known
 

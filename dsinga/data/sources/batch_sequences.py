@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 from dsinga.data.sources.arrays import (
     DataAndLabels,
@@ -18,7 +19,6 @@ from dsinga.data.sources.arrays import (
     column_dtype,
     convert,
 )
-from dsinga.errors import UserError
 
 
 class Batches:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
 from dsinga.data.array_kinds import is_a
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
@@ -27,9 +29,7 @@ from dsinga.data.sources.arrays import (
     convert,
 )
 from dsinga.data.sources.dask_graph import DaskGraph, cluster_futures
-from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
-from dsinga.errors import UserError
-from dsinga.redaction import redacted_cause
+from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 
 
 def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:

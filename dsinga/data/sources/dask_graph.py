@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.data.sources.chunk_parts import axis_parts
-from dsinga.errors import UserError
 
 
 class DaskGraph:

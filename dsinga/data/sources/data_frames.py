@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.data.array_kinds import is_a, is_dask_frame
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
 from dsinga.data.sources.dask_arrays import DaskColumn, compute
-from dsinga.errors import UserError
-from dsinga.registry import nearest_or_listed
 
 
 def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from dsinga.base.errors import UserError
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
@@ -18,9 +19,8 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Options
 from dsinga.data.sources.batch_sequences import BATCHES
 from dsinga.data.sources.dask_arrays import DASK_ARRAYS
 from dsinga.data.sources.data_frames import FRAMES
-from dsinga.data.sources.stores import PATHS, is_path, open_store, refuse_numpy_file
+from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
-from dsinga.errors import UserError
 
 # In the order in which an object is asked; all but paths convert to numpy arrays, too.
 KINDS = (PATHS, BATCHES, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.column import Column
 from dsinga.data.sources.arrays import (
@@ -25,9 +27,7 @@ from dsinga.data.sources.arrays import (
 )
 from dsinga.data.sources.dask_arrays import DaskColumn
 from dsinga.data.sources.zarr_names import DATA_NAMES, LABEL_NAMES
-from dsinga.data.store_format import block_rows
-from dsinga.errors import UserError
-from dsinga.registry import listed, nearest
+from dsinga.data.stores.store_format import block_rows
 
 
 def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:

@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 from zarr.storage import LocalStore
 
-from dsinga.cores import available_cores
+from dsinga.base.cores import available_cores
 from dsinga.data.sources.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
 

@@ -15,14 +15,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 import zarr
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, is_file, join
-from dsinga.data.reading_store import check_lengths
 from dsinga.data.sources.chunk_parts import axis_parts
-from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
-from dsinga.errors import UserError
-from dsinga.redaction import redact, redacted_cause
+from dsinga.data.stores.checked_files import check_lengths
+from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import zarr
 
-from dsinga.data.store_opening import unreadable
-from dsinga.errors import UserError
-from dsinga.redaction import redacted_cause
-from dsinga.registry import nearest
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import nearest
+from dsinga.data.stores.store_faults import unreadable
 
 DATA_NAMES = ("data", "x", "image", "images", "feature", "features", "record", "records", "input", "inputs")
 LABEL_NAMES = ("label", "labels", "y", "class", "classes", "target", "targets")
 LISTED = 20  # the arrays that a message lists
 
-Arrays = Mapping[str, zarr.Array]
+ZarrArrays = Mapping[str, zarr.Array]
 
 
 def find_arrays(
@@ -90,7 +90,7 @@ def _named(group: zarr.Group, name: str, field: str, location: str) -> zarr.Arra
     return array
 
 
-def _all_arrays(group: zarr.Group) -> tuple[Arrays, str]:
+def _all_arrays(group: zarr.Group) -> tuple[ZarrArrays, str]:
     """Return the arrays in a group and in the groups within, by path, and why they cannot be listed, "" if they can."""
     try:
         members = dict(group.members(max_depth=None))

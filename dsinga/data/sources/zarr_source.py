@@ -7,13 +7,13 @@ from typing import Any
 
 import zarr
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
 from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
-from dsinga.data.store import RecordStore, stored_bytes
-from dsinga.errors import UserError
-from dsinga.redaction import redact
+from dsinga.data.stores.record_store import RecordStore, stored_bytes
 
 
 class ZarrSource(RecordSource):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from dsinga.layers.base import Layer
+from dsinga.layers.interface.layer import Layer
 from dsinga.net.describe import LayerRow, describe
 from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.neuralnet import NeuralNet

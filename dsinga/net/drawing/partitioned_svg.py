@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.describe import PartRow, describe_parts, part_shape
 from dsinga.net.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
 from dsinga.net.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes

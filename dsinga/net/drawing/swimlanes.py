@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.partitioned import PartitionedNet
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops.cupy.arrays import CupyArrays, dense
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
 from dsinga.ops.cupy.elementwise import CupyLookup

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 
 CUDNN = 90000  # the first release that the graphs are for
 INSTEAD = "without it the backends onednn and numpy run, on CPUs"

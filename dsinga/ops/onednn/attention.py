@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.ops.attention_blocks import BlockSums, attend_in_blocks, derive_in_blocks
-from dsinga.ops.numpy_attention import NumpyAttention
+from dsinga.ops.numpy.attention import NumpyAttention
 from dsinga.ops.onednn.choices import NONE, choose
 from dsinga.ops.onednn.library import form_of
 from dsinga.ops.onednn.primitive import accepts

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import LAST, by_channel
-from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.numpy.normalisation import NumpyNormalisation
 from dsinga.ops.onednn.bf16_products import channel_totals, sum_shape
 from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.library import (

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops.attention_blocks import computes_in_blocks
 from dsinga.ops.onednn import kernel_gradient
 from dsinga.ops.onednn.library import Unsupported

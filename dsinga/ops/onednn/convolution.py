@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import by_channel, join_rows, output_sizes, to_rows
-from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     BIAS,

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import is_channels_last
-from dsinga.ops.numpy_elementwise import NumpyElementwise, NumpyLoss
+from dsinga.ops.numpy.elementwise import NumpyElementwise, NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,

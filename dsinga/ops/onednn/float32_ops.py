@@ -6,7 +6,7 @@ from typing import Any
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import LAST
-from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.ops.onednn.attention import OnednnAttention
 from dsinga.ops.onednn.convolution import OnednnConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise

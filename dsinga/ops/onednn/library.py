@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
 from dsinga.ops.onednn.waiting import limit_spinning
 from dsinga.ops.types import BFLOAT16, FLOAT32
 

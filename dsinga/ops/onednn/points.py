@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsinga.ops.layout import by_channel, is_channels_last, point_blocks
-from dsinga.ops.numpy_points import Block, NumpyPoints, by_class, classes_first, softmax_by_class
+from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first, softmax_by_class
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.elementwise import MatrixSoftmax
 from dsinga.ops.onednn.primitive import accepts

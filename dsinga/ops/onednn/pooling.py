@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
-from dsinga.ops.numpy_convolution import NumpyPooling
+from dsinga.ops.numpy.convolution import NumpyPooling
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
     DIFF_DST,

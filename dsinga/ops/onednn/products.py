@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import join_rows
-from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     AVX512_CORE,

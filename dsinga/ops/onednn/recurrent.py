@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.numpy_recurrent import NumpyRecurrent
+from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.onednn.casting import cast_contiguous
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, free, strided

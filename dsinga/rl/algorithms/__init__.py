@@ -1,5 +1,5 @@
 """Algorithms of reinforcement learning, one file each, which importing this room registers."""
 
-from dsinga.registry import load
+from dsinga.base.registry import load
 
 load("learning_algorithm")

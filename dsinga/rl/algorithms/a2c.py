@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Unit
-from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import ActorCritic, normalized
 from dsinga.rl.experience import Rollout
 from dsinga.rl.updaters import rmsprop

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.arguments import check_range
+from dsinga.base.arguments import check_range
 from dsinga.engine.local_results import Means
 from dsinga.job import Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
+from dsinga.rl.environments.spaces import DiscreteSpace, Space, Spaces
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model, input_layer
 from dsinga.rl.recurrence import BEGINS, HiddenStates, state_input
-from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
 from dsinga.training import declared_metrics
 
 # The input layers that these algorithms add to the net of a model.

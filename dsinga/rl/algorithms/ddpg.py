@@ -8,18 +8,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Unit
-from dsinga.registry import register
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
-from dsinga.rl.spaces import BoxSpace, Spaces
 from dsinga.rl.updaters import adam
 from dsinga.training.target_params import copy_params, follow
 

@@ -7,17 +7,17 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import UpdaterConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Range
-from dsinga.registry import register
+from dsinga.ops.types import ParamArrays
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
 from dsinga.rl.updaters import adam
-from dsinga.worker.param_slices import Arrays
 
 
 @register("learning_algorithm", kES=4)
@@ -74,13 +74,13 @@ class ES(Algorithm):
         """Return the best action for each of N observations: the noise of the params explores."""
         return Sampled(self.predict(observations), {})
 
-    def actions(self, observations: np.ndarray, params: Arrays) -> np.ndarray:
+    def actions(self, observations: np.ndarray, params: ParamArrays) -> np.ndarray:
         """Return the best action for each of N observations with other params."""
         head = self.model.heads[0]
         outputs = self.net.forward(params, {self.model.input: observations}, layers=(head,)).outputs
         return best_actions(outputs[head], self.spaces.action)
 
-    def candidates(self) -> Iterator[Arrays]:
+    def candidates(self) -> Iterator[ParamArrays]:
         """Yield the params of each candidate of this generation."""
         for pair in range(self.settings.population // 2):
             noise = self._noise(pair)
@@ -103,7 +103,7 @@ class ES(Algorithm):
         self.updater.step(self.params, sums)
         return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
 
-    def _noise(self, pair: int) -> Arrays:
+    def _noise(self, pair: int) -> ParamArrays:
         """Return the noise of a pair of this generation, the same whenever it is asked for."""
         rng = np.random.default_rng((self.seed, self.updater.steps, pair))
         return {name: rng.standard_normal(self.params[name].shape, np.float32) for name in self._evolving}

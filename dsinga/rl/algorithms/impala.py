@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, NetConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Positive
-from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     LOG_PROBABILITY,
@@ -21,9 +21,9 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     entropy_loss,
 )
+from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model, input_layer
-from dsinga.rl.spaces import DiscreteSpace, Spaces
 from dsinga.rl.updaters import rmsprop
 
 # The input layers of the learner besides those of other algorithms.

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Limit, NonNegative, Positive, Unit
-from dsinga.registry import register
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -20,8 +20,8 @@ from dsinga.rl.algorithms.actor_critic import (
     distribution_of,
     normalized,
 )
+from dsinga.rl.environments.spaces import Space
 from dsinga.rl.experience import Rollout
-from dsinga.rl.spaces import Space
 from dsinga.rl.updaters import adam
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative
-from dsinga.registry import register
 from dsinga.rl.advantages import discounted_returns
 from dsinga.rl.algorithms.actor_critic import (
     ADVANTAGE,
@@ -19,9 +19,9 @@ from dsinga.rl.algorithms.actor_critic import (
     mean_metrics,
     normalized,
 )
+from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
-from dsinga.rl.spaces import Spaces
 from dsinga.rl.updaters import adam
 
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.job.component import setting
 from dsinga.job.limits import Count, NonNegative
-from dsinga.registry import register
 from dsinga.rl.algorithms.ddpg import DDPG
 from dsinga.rl.experience import Transitions
 from dsinga.training.target_params import follow

@@ -19,7 +19,7 @@ from dsinga.rl.remote.rollout_actor import ActorStep
 from dsinga.rl.remote.rollout_stream import RolloutStream
 
 
-class ActorLoop(ABC):
+class RemoteLearning(ABC):
     """Base of what learns from remote actors.
 
     Args:
@@ -53,7 +53,7 @@ class ActorLoop(ABC):
         self.actors.close()
 
 
-class RolloutLoop(ActorLoop):
+class RemoteRolloutLearning(RemoteLearning):
     """Learns from the rollouts of actors as they come, while the other actors go on with older params (IMPALA).
 
     With ``max_staleness`` 0 or None no actor goes on meanwhile: each update is by the rollouts of all actors, joined in
@@ -100,7 +100,7 @@ class RolloutLoop(ActorLoop):
         self.stream.restore(state)
 
 
-class PredictingLoop(ActorLoop):
+class CentralInferenceLearning(RemoteLearning):
     """Lets actors step environments by actions that are chosen here, as GA3C does (Babaeizadeh et al. 2017).
 
     Actors send observations and get actions; only this process, perhaps with a GPU, computes the net, for the
@@ -166,10 +166,10 @@ class PredictingLoop(ActorLoop):
         return {**super().state(), "actors": {str(number): call.result() for number, call in enumerate(calls)}}
 
 
-def create_actor_loop(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> ActorLoop:
+def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> RemoteLearning:
     """Create the loop by which an agent that keeps no replay memory learns from actors."""
     if conf.central_inference:
-        return PredictingLoop(agent, actors)
-    return RolloutLoop(
+        return CentralInferenceLearning(agent, actors)
+    return RemoteRolloutLearning(
         agent, actors, max_staleness=conf.max_staleness if agent.algorithm.corrects_older_actions else None
     )

@@ -15,16 +15,16 @@ from distributed import Client
 from distributed.actor import ProxyRPC
 from distributed.protocol import to_serialize
 
+from dsinga.base.errors import RunError
+from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import Workers, staying_workers
 from dsinga.cluster.dask.supervision import ask_for_workers
 from dsinga.cluster.dask.task_keys import run_span
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.data.sendable import unsendable, why_unsendable
-from dsinga.errors import RunError
 from dsinga.rl.agent import Agent
-from dsinga.rl.environments import Environment, without_registered_name
+from dsinga.rl.environments.registered import Environment, without_registered_name
 from dsinga.rl.remote.rollout_actor import ActorRollout, RolloutActor
-from dsinga.settings import read_setting
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ActorPool:
     Args:
         client: the client of the cluster.
         agent: the agent; actors get a copy of it.
-        environment: as for :func:`dsinga.rl.environments.make_environments`.
+        environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         actors: how many actors.
         environments: the number of environments of each actor.
         seed: determines the random numbers of environments and actions.

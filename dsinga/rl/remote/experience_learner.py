@@ -19,7 +19,7 @@ from dsinga.ops import SparseRows
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.episodes import Episode
 from dsinga.rl.experience import Rollout, join_rollouts
 from dsinga.rl.remote.actor_pool import ActorPool
@@ -38,7 +38,7 @@ class GroupSettings:
     """How the workers of worker groups get the rollouts from which they learn.
 
     Attributes:
-        environment: as for :func:`dsinga.rl.environments.make_environments`.
+        environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         environments: the number of environments of each worker, or with actors of each actor.
         rollout_steps: steps of each environment in a rollout.
         groups: the number of worker groups.

@@ -10,17 +10,17 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 
-from dsinga.errors import UserError
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register, unregister
 from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopView
 from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases
-from dsinga.registry import register, unregister
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
 from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import PPO
-from dsinga.rl.environments import make_environments, without_registered_name
+from dsinga.rl.environments.registered import make_environments, without_registered_name
 from dsinga.rl.evaluation import evaluate
 from dsinga.rl.from_job import reinforcement_of
 from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings

@@ -12,14 +12,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dsinga.base.serial_executor import SerialExecutor
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import Collector
-from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.vector_environment import EnvironmentStep
 from dsinga.rl.episodes import Episode
 from dsinga.rl.experience import Rollout
-from dsinga.rl.replay import ReplayMemory
-from dsinga.rl.vector_environment import EnvironmentStep
-from dsinga.serial_executor import SerialExecutor
+from dsinga.rl.replay.replay_memory import ReplayMemory
 
 
 @dataclass
@@ -128,7 +128,7 @@ class RolloutActor:
     Args:
         number: the number of the actor among all.
         agent: chooses actions; its params are replaced by those of each call.
-        environment: as for :func:`dsinga.rl.environments.make_environments`.
+        environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
         count: the number of environments of each actor.
         seed: determines the random numbers.
         state: that of the environments of the actor in whose place this one comes, None for the first one.

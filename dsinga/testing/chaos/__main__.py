@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dsinga import api
-from dsinga.cli import CONTEXT_SETTINGS, plain_messages
+from dsinga.commands.cli import CONTEXT_SETTINGS, plain_messages
 from dsinga.commands.options import cluster_options, job_and_connection, job_options
 from dsinga.testing.chaos.faults import DEADLY, KINDS, check_kinds, process_cluster
 from dsinga.testing.chaos.report import is_good, report

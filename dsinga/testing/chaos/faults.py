@@ -19,9 +19,9 @@ import dask
 from distributed import Client
 from distributed.utils import get_mp_context
 
+from dsinga.base.errors import RunError, UserError
+from dsinga.base.registry import nearest
 from dsinga.cluster import available_workers, connect
-from dsinga.errors import RunError, UserError
-from dsinga.registry import nearest
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ import numpy as np
 from distributed import Client
 
 from dsinga.api import train
+from dsinga.base.errors import RunError
 from dsinga.cluster import available_workers
-from dsinga.errors import RunError
 from dsinga.extensions import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, the registry, settings, messages, files, signals."""

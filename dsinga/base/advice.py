@@ -1,0 +1,91 @@
+"""Advice in messages, in the words of where dsinga is used: options on the command line, arguments in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsinga.base.redaction import redact
+
+# The program and the arguments of the command that runs, none in Python.
+_command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
+
+
+@contextlib.contextmanager
+def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
+    """Word advice for the user of the command ``program arguments``, as long as the context lasts."""
+    _command_lines.append((program, arguments))
+    try:
+        yield
+    finally:
+        _command_lines.pop()
+
+
+def is_command() -> bool:
+    """Return whether dsinga is used by a command."""
+    return bool(_command_lines)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def short_path(path: Path | str) -> Path | str:
+    """Return a path relative to the working directory, if it is below that; other paths, and URLs, as they are."""
+    with contextlib.suppress(ValueError, OSError):  # elsewhere; a working directory that was deleted
+        return Path(path).relative_to(Path.cwd())
+    return path
+
+
+def how_to_resume() -> str:
+    """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
+
+    A command that has resumed from a path resumes from the newest checkpoint instead; ``--resume auto`` stays.
+    """
+    if not _command_lines:
+        return "resume=True"
+    program, arguments = _command_lines[-1]
+    words: list[str] = []
+    for word in join_resume(arguments):
+        words += ["--resume", "auto"] if word == "--resume=auto" else [re.sub("^--resume=.*", "--resume", word)]
+    return redact(shlex.join([*program, *words, *([] if "--resume" in words else ["--resume"])]))
+
+
+def join_resume(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command, with the two words ``--resume WORD`` replaced by ``--resume=WORD``.
+
+    The word behind ``--resume`` is its value if it is ``auto``, a folder, or has the name of a checkpoint; else it is
+    the job file.
+    """
+    words: list[str] = []
+    for word in arguments:
+        is_checkpoint = os.path.isdir(word) or re.fullmatch(r"step\d+", os.path.basename(os.path.normpath(word)))
+        if words and words[-1] == "--resume" and (is_checkpoint or word == "auto"):
+            words[-1] = f"--resume={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def option(argument: str, value: str = "", python: str = "") -> str:
+    """Return an argument as people write it here: ``--argument value``, or ``argument=value``.
+
+    ``python`` is the argument in Python where it has another name there.
+    """
+    if _command_lines:
+        return f"--{argument.replace('_', '-')} {value}".strip()
+    return python or f"{argument}={value or 'True'}"
+
+
+def job_field(field: str, value: str) -> str:
+    """Return a field of a job as people give it here: ``--set field=value``, or ``field=value``."""
+    return f"{'--set ' if _command_lines else ''}{field}={value}"

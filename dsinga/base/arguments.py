@@ -1,0 +1,205 @@
+"""Arguments and names of the user: an unknown one is an error with the nearest, or with what to write instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import opcode
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest, nearest_or_listed
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number of at least ``least``, and not True or False."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise UserError unless an argument is a whole number of at least ``least``."""
+    if not is_whole(value, least):
+        raise UserError(f"{name} is {value!r}; give a whole number of at least {least}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raise UserError unless an argument is True or False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} is {value!r}; give True or False")
+
+
+def check_range(name: str, value: Any, low: float, high: float = math.inf) -> None:
+    """Raise UserError unless an argument is a number between two others."""
+    if isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high:
+        return
+    bounds = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
+    raise UserError(f"{name} is {value!r}; give a number {bounds}")
+
+
+def shown(value: Any) -> str:
+    """Return the text of a value for a message: the name of a function or class, whose repr has an address."""
+    return getattr(value, "__name__", None) or repr(value)
+
+
+class MissingName(UserError, AttributeError):
+    """A name that a module or an object lacks, with what to write instead."""
+
+
+def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
+    """Raise MissingName for a name that ``owner`` lacks, with what to write instead or the nearest ``known`` name.
+
+    For ``from owner import name`` it raises a UserError: of an AttributeError Python makes an ImportError without the
+    message.
+    """
+    remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
+    message = f"{owner} has no {name!r}{remedy}"
+    caller = sys._getframe(2)  # the frame that looks the name up, i.e. the caller of ``__getattr__``
+    if remedy and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+        raise UserError(message)
+    raise MissingName(message)
+
+
+def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
+    """Return the error for a name that is not ``known``, with what to write instead, or the nearest name, or all."""
+    remedy = instead.get(str(name), "")
+    remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
+    hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
+    return UserError(f"there is no {what} {name!r}{hint}")
+
+
+def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
+    return {name: instead for instead, text in names.items() for name in text.split()}
+
+
+def missing_names(
+    module: str,
+    known: Sequence[str] = (),
+    derived: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    instead: Instead,
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
+
+    ``known`` are the names of the module, by default all that it has; ``derived`` returns further values by name.
+    """
+
+    def find(name: str) -> Any:
+        values = {} if name.startswith("_") else derived()
+        if name in values:
+            return values[name]
+        names = known or [each for each in vars(sys.modules[module]) if each[0].isalpha()]
+        fail_for_name(module, name, [*names, *values], instead)
+
+    return find
+
+
+def check_names(
+    function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
+) -> None:
+    """Raise UserError, with the nearest name or what to do instead, for the first name that is not ``known``."""
+    for name in given:
+        if name in known:
+            continue
+        remedy = nearest_or_listed(name, known, "it has")
+        for key in (name, f"{function}.{name}"):
+            remedy = f"; {instead[key]}" if key in instead else remedy
+        raise UserError(f"{function} has no argument {name!r}{remedy}")
+
+
+def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
+    """Return the values of a dict in the order of ``names``, those of all inputs or outputs, as ``kind`` says.
+
+    Raises UserError for another name, with the nearest, and for a missing one.
+    """
+    for key in given:
+        if key not in names:
+            hint = nearest(str(key), names) or f"; the {kind}s are {', '.join(map(repr, names))}"
+            raise UserError(f"{what} names {key!r}, which is no {kind}{hint}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"{what} has nothing for the {kind} {missing[0]!r}")
+    return [given[name] for name in names]
+
+
+def bind(
+    function: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instead: Instead = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
+
+    A function that takes any name checks them itself. ``instead`` says what to write in place of unknown names.
+    """
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        check_names(function, [name for name in signature.parameters if name != "self"], kwargs, instead)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+        raise UserError(f"{function}: {error}; it is called as {function}{inspect.Signature(bare)}") from None
+
+
+def extended_signature(
+    function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: str
+) -> inspect.Signature:
+    """Return the signature of a function with more parameters before its keyword-only ones, and what it ``returns``."""
+    signature = inspect.signature(function)
+    parameters = sorted([*signature.parameters.values(), *more], key=lambda known: known.kind)
+    return signature_of(function, parameters, returns)
+
+
+def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
+    """Return a signature with these parameters; raise UserError where two of them have one name."""
+    try:
+        return inspect.Signature(parameters, return_annotation=returns)
+    except ValueError as error:
+        raise UserError(f"{function.__name__}: {error}; give the setting of this name another one") from None
+
+
+def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
+    """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bind(f"{prefix}{function.__name__}", signature, args, kwargs, instead)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def check_settings(
+    cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
+) -> type[T]:
+    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it.
+
+    ``check`` is then called with the arguments by name, before the constructor. ``instead`` says what to write in place
+    of unknown names.
+    """
+    constructor = vars(cls).get("__init__")
+    if constructor is None:
+        return cls
+    signature = inspect.signature(constructor)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=cls.__name__)
+
+    @functools.wraps(constructor)
+    def create(self: T, *args: Any, **kwargs: Any) -> None:
+        given = bind(cls.__name__, signature, args, kwargs, instead)
+        if check is not None:
+            check(given)
+        constructor(self, *args, **kwargs)
+
+    cls.__init__ = create  # type: ignore[assignment, method-assign]
+    return cls

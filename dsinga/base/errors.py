@@ -1,0 +1,61 @@
+"""The exceptions that dsinga raises: a fault in the user's input; a failed, a cancelled and a diverged run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dsinga.base.redaction import redact
+
+# A word, such as a value that a message repeats, of which a message has no more than the beginning.
+_LONG_WORD = re.compile(r"(\S{80})\S{920,}+")
+
+
+def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
+    return (redact(_LONG_WORD.sub(r"\1...", part)) if isinstance(part, str) else part for part in arguments)
+
+
+class UserError(ValueError):
+    """A fault in the user's input: a job, a store, a checkpoint, an option.
+
+    The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback
+    and exits with status 2. It shows no secrets: see :func:`dsinga.base.redaction.redact`.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*_redacted(arguments))
+
+
+class RunError(RuntimeError):
+    """A run with valid input failed, for instance because a worker was lost or a wait timed out.
+
+    The message says what was waited for and how to continue, without secrets. The command line exits with status 1.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*_redacted(arguments))
+
+
+class Diverged(RunError):
+    """Training produced NaN or infinity. The message names the step and the layer or param that they were found in."""
+
+
+class Cancelled(RunError):
+    """A run was cancelled by its user, while it waited for Dask workers or while it trained."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal has come that ends the process, as SIGTERM of a batch system. The command line exits with 75.
+
+    :data:`dsinga.base.termination.TERMINATIONS` are these signals. A KeyboardInterrupt, so that what cleans up after Ctrl-C
+    does so after these.
+    """
+
+
+class WorkerLost(RunError):
+    """A Dask worker, a server or a connection of a run was lost; what it computed can be computed again elsewhere."""
+
+
+class SchedulerLost(RunError):
+    """The Dask scheduler of a run was lost, and with it all that the run had on the cluster."""

@@ -1,0 +1,223 @@
+"""Registries that map the names in a job (``type``, ``user_type``) to classes and functions.
+
+A component is registered where it is defined, and says there all that others need: its name, SINGA's number, and its
+settings (:class:`dsinga.job.Settings`, as ``Conf`` of its class). All files of the room that defines the built-in
+components of a kind are imported when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dsinga.base.advice import option
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import METADATA_BYTES, read_regular
+
+T = TypeVar("T")
+
+LONGEST_NAME = 200  # characters
+LISTED = 12  # names in a message
+
+# The packages, or single files, that define the built-in components of each kind.
+ROOMS = {
+    "layer": "dsinga.layers",
+    "metric": "dsinga.layers.metrics.gathered_metrics",
+    "updater": "dsinga.training",
+    "schedule": "dsinga.training",
+    "initialiser": "dsinga.training",
+    "algorithm": "dsinga.training",
+    "importer": "dsinga.data.importers",
+    "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
+    "extension": "dsinga.extensions",
+    "augmentation": "dsinga.augmentation",
+    "environment": "dsinga.rl.environments.registered",
+    "learning_algorithm": "dsinga.rl.algorithms",
+}
+PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_entries: dict[str, dict[str, Any]] = {kind: {} for kind in ROOMS}
+_numbers: dict[str, dict[str, int]] = {kind: {} for kind in ROOMS}
+_files: dict[str, dict[str, str]] = {kind: {} for kind in ROOMS}  # in which each name is registered
+_loaded: set[str] = set()
+_version = 0
+
+
+def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
+    """Return a decorator that registers a class or function under ``names``, for a ``kind`` in ``ROOMS``.
+
+    ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
+
+    A file, or a notebook, may register a name again, so that a cell can be run twice. A component of a user's takes the
+    place of a built-in one of that name, as in SINGA's example rnnlm. Raises UserError where two files of users'
+    register one name, where two names have one number, and for a ``Conf`` that is not a subclass of
+    :class:`dsinga.job.Settings`.
+    """
+    if kind not in _entries:
+        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
+    if not names + (*numbers,) or not all(isinstance(name, str) for name in names):
+        raise UserError(f'register needs the name that a job will use, as in @register("{kind}", "MyName")')
+    frame = sys._getframe(1)  # a class that is pickled by value has no module that could be asked for its file
+    file = "__main__" if frame.f_globals.get("__name__") == "__main__" else frame.f_code.co_filename
+
+    def decorate(entry: T) -> T:
+        global _version
+        conf = getattr(entry, "Conf", None)
+        if isinstance(conf, type) and not hasattr(conf, "all_faults"):
+            raise UserError(f"{kind} {(*names, *numbers)[0]!r}: write class Conf(dsinga.job.Settings)")
+        for name in (*names, *numbers):
+            before = _files[kind].get(name, file)
+            if not (before == file or before.startswith(PACKAGE) or file.startswith(PACKAGE)):
+                raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
+            if before == file or not file.startswith(PACKAGE):
+                _entries[kind][name], _files[kind][name] = entry, file
+        for name, number in numbers.items():
+            taken = [other for other, its in _numbers[kind].items() if its == number and other not in numbers]
+            if taken:
+                raise UserError(f"{kind}s {taken[0]!r} and {name!r} have the same number, {number}; give one another")
+        _numbers[kind].update(numbers)
+        _version += 1
+        return entry
+
+    return decorate
+
+
+def load(kind: str) -> None:
+    """Import the files of the room of a kind once, in the order of their names; not those whose names begin with _."""
+    if kind not in _loaded:
+        import pkgutil  # a tenth of the time of ``import dsinga``, which needs no room
+
+        room = importlib.import_module(ROOMS[kind])
+        for file in pkgutil.iter_modules(getattr(room, "__path__", ()), f"{room.__name__}."):
+            if not file.ispkg and not file.name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(file.name)
+        _loaded.add(kind)
+
+
+def version() -> int:
+    """Return a number that grows with each registration."""
+    return _version
+
+
+def registered_numbers(kind: str) -> Mapping[str, int]:
+    """Return the names of a kind that have numbers, with these."""
+    load(kind)
+    return _numbers[kind]
+
+
+def entries(kind: str) -> Mapping[str, Any]:
+    """Return what is registered for a kind, by name, in the order of registration."""
+    load(kind)
+    return _entries[kind]
+
+
+def lookup(kind: str, name: str) -> Any:
+    """Return the class or function registered as ``name``; raise UserError, with the nearest name, if there is none."""
+    load(kind)
+    try:
+        return _entries[kind][name]
+    except KeyError:
+        hint = nearest(name, _entries[kind])
+        raise UserError(
+            f"no {kind} is registered as {name!r}{hint}{'' if hint else ';'} {how_to_register(kind, name)}"
+        ) from None
+
+
+def how_to_register(kind: str, name: str) -> str:
+    """Return how a user's class becomes known under ``name``: half a sentence."""
+    remedy = option("import", "FILE", python="import the module that does so")
+    return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
+
+
+def unregister(kind: str, name: str) -> None:
+    """Remove what is registered under a name, if anything is."""
+    global _version
+    _version += _entries[kind].pop(name, None) is not None
+    _files[kind].pop(name, None)
+    _numbers[kind].pop(name, None)
+
+
+def registered(kind: str) -> list[str]:
+    """Return the names registered for a kind, in the order of registration."""
+    return list(entries(kind))
+
+
+def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
+    """Execute a user's Python file, which registers classes or functions, and return it as a module.
+
+    The module is not kept in ``sys.modules``, so its classes are pickled by value, like those of a script, and workers
+    need not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception,
+    which is then the ``__cause__``.
+    """
+    file = Path(path)
+    try:
+        code = compile(read_regular(file, METADATA_BYTES), str(file), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno or 1}: {error.msg}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be imported: {getattr(error, 'strerror', None) or error}") from error
+    before = {kind: dict(entries) for kind, entries in _entries.items()}
+    module = types.ModuleType(f"imported_{file.stem}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # while the file runs: dataclasses look their module up
+    try:
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = [frame.lineno for frame in frames if frame.filename == str(file)][-1]
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{file}:{line}: {message}") from error
+    finally:
+        del sys.modules[module.__name__]
+    if _entries == before:
+        raise UserError(f'{file} registers nothing; decorate a class, as in @dsinga.register("layer", "MyLayer")')
+    return module
+
+
+def is_user_code(entry: Any) -> bool:
+    """Whether a class, a function, or the class of an object is defined outside this package."""
+    named = entry if hasattr(entry, "__name__") else type(entry)
+    return bool(named.__module__.partition(".")[0] != "dsinga")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar.
+
+    Case counts only between names that differ in nothing else. Texts that are too long for names are like none.
+    """
+    if len(name) > LONGEST_NAME:
+        return ""
+    spellings: dict[str, list[str]] = {}
+    for known in names:
+        spellings.setdefault(known.casefold(), []).append(known)
+    matches = difflib.get_close_matches(name.casefold(), spellings, n=1)
+    if not matches:
+        return ""
+    best = difflib.get_close_matches(name, spellings[matches[0]], n=1, cutoff=0)
+    return f"; did you mean {best[0]!r}?"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names separated by commas, "none" for none; of many the first ones, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more
+
+
+def nearest_or_listed(name: str, names: Iterable[str], what: str) -> str:
+    """Return what :func:`nearest` returns or, where no name is similar, ``"; WHAT a, b, c"`` as :func:`listed` does.
+
+    Of many names those come first that are most like ``name``.
+    """
+    names = list(names)
+    if hint := nearest(name, names):
+        return hint
+    if len(names) > LISTED:
+        names = difflib.get_close_matches(name[:LONGEST_NAME], names, n=len(names), cutoff=0)
+    return f"; {what} {listed(names)}"

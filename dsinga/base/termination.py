@@ -1,0 +1,157 @@
+"""Signals that end a process as exceptions, so that what runs in the main thread ends in order before."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from dsinga.base.advice import in_notebook
+from dsinga.base.errors import Terminated
+
+_log = logging.getLogger(__name__)
+
+# The signals by which queues, shells and limits end a process: SIGTERM by all; SIGHUP by terminals that are closed;
+# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time;
+# SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM only.
+NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
+TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+# A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
+ENDING = [number for number in TERMINATIONS if signal.Signals(number).name in ("SIGTERM", "SIGHUP")]
+# More than the bytes of the C structure ``sigaction``, whose first field is the handler.
+SIGACTION_BYTES = 512
+
+# What these signals set besides raising Terminated, and those that raise it now.
+_events: list[threading.Event] = []
+_raised: list[int] = []
+
+
+@contextlib.contextmanager
+def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Handle signals by ``handler`` within the context; processes that are forked there keep the earlier handlers."""
+    process, earlier = os.getpid(), {number: signal.getsignal(number) for number in numbers}
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() == process:
+            handler(number, frame)
+        else:
+            signal.signal(number, earlier[number])
+            os.kill(os.getpid(), number)
+
+    for number in earlier:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, previous in earlier.items():
+            signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def raised_terminations() -> Iterator[list[int]]:
+    """Raise Terminated where one of TERMINATIONS comes within the context; give the list of those that have come.
+
+    Python discards exceptions that are raised in finalizers and callbacks of the garbage collector. The events of
+    :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
+
+    A signal for which the program has a handler, or which it ignores, as after ``nohup``, is left to it. In other
+    threads than the main one, which gets the signals, and in a notebook, whose kernel is ended by others, this does
+    nothing.
+    """
+    applies = threading.current_thread() is threading.main_thread() and not in_notebook()
+    numbers = [number for number in TERMINATIONS if applies and _ends_process(number)]
+    received: list[int] = []
+    propagating: weakref.WeakSet[Terminated] = weakref.WeakSet()  # a discarded exception leaves it
+
+    def terminate(number: int, frame: Any) -> None:
+        received.append(number)
+        for event in _events:
+            event.set()
+        if propagating:
+            return  # it must not cut off what cleans up
+        error = Terminated()
+        propagating.add(error)
+        try:
+            raise error
+        finally:
+            del error  # else this frame keeps it alive
+
+    with installed_handler(numbers, terminate), _noted(numbers):
+        try:
+            yield received
+        except BaseException as error:
+            if received and not isinstance(error, Terminated):
+                raise Terminated(str(error)) from error
+            raise
+        if received:
+            raise Terminated("the run was complete")
+
+
+@contextlib.contextmanager
+def _noted(numbers: list[int]) -> Iterator[None]:
+    earlier = [*_raised]
+    _raised.extend(numbers)
+    try:
+        yield
+    finally:
+        _raised[:] = earlier
+
+
+def ending_signals() -> set[int]:
+    """Return the signals that end the program now: those that raise Terminated, and ENDING, by handlers of its own."""
+    return {*_raised, *ENDING}
+
+
+@contextlib.contextmanager
+def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
+    """On one of TERMINATIONS, end the code in the context in order, then end the process by the same signal.
+
+    ``cancelled`` is set then, for code that has missed the exception. The log says what has been done by then. See
+    :func:`raised_terminations` for when this does nothing.
+    """
+    received: list[int] = []
+    _events.append(cancelled)
+    try:
+        with raised_terminations() as received:
+            yield
+    except Terminated as terminated:
+        if received:
+            _log.warning("the run is ended: %s", str(terminated) or signal.Signals(received[0]).name)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):  # a closed terminal or stream
+                    stream.flush()
+            signal.raise_signal(received[0])
+        raise
+    finally:
+        _events.remove(cancelled)
+
+
+def ignore_terminations() -> None:
+    """Ignore those of TERMINATIONS that would end the process, which is about to exit.
+
+    Limits of CPU time send theirs every second, and batch systems send theirs to several processes, which pass it on.
+    """
+    for number in TERMINATIONS:
+        if _ends_process(number):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _ends_process(number: int) -> bool:
+    """Return whether a signal has the system's default action.
+
+    Python does not know the handlers of C libraries, such as that of ``faulthandler.register``: the system is asked.
+    """
+    if signal.getsignal(number) != signal.SIG_DFL:
+        return False
+    if not hasattr(signal, "pthread_kill"):
+        return True  # Windows, where there is nobody to ask
+    action = (ctypes.c_void_p * (SIGACTION_BYTES // ctypes.sizeof(ctypes.c_void_p)))()
+    failed = ctypes.CDLL(None).sigaction(number, None, action)
+    return bool(failed) or not action[0]  # a null pointer is SIG_DFL

@@ -1,0 +1,116 @@
+"""The command line ``dsinga``: its group of commands, its errors and its log messages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from dsinga.base.advice import command_line
+from dsinga.base.errors import RunError, Terminated, UserError
+from dsinga.base.termination import ignore_terminations, raised_terminations
+from dsinga.base.version import __version__
+from dsinga.commands import data, inference, inspection, searching, training
+
+SHELLS = ("bash", "zsh", "fish")
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS.
+INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
+
+
+class Commands(click.Group):
+    """The group of commands; one that a signal has ended says how to go on.
+
+    It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
+    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again (EX_TEMPFAIL).
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            with raised_terminations():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            is_terminated = isinstance(interrupt, Terminated)
+            if is_terminated:
+                ignore_terminations()  # a further one must not change the status
+            what = "terminated" if is_terminated else "interrupted"
+            with contextlib.suppress(OSError):  # the terminal is gone
+                click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)
+            sys.exit(TERMINATED_STATUS if is_terminated else INTERRUPTED_STATUS)
+
+
+@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
+@click.version_option(__version__, prog_name="dsinga")
+def main_group() -> None:
+    """Train neural networks on a laptop or a Dask cluster, straight from zarr and other arrays, as job files say."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script by which SHELL completes commands, options and files at the Tab key.
+
+    For this shell: eval "$(dsinga completion bash)". For each new shell, write the script to a file that the shell
+    reads when it starts, such as ~/.bashrc.
+    """
+    root = ctx.find_root()
+    program = root.info_name or "dsinga"
+    variable = f"_{program}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click looks for it
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None
+    click.echo(shell_class(root.command, {}, program, variable).source())
+
+
+for _command in (
+    training.train, training.test, inference.predict, inference.generate, inference.translate,
+    inference.retrieve,
+    inspection.show, inspection.bench, inspection.plan, searching.find_lr, searching.search, data.data,
+    data.example, completion,
+):  # fmt: skip
+    main_group.add_command(_command)
+
+
+@contextlib.contextmanager
+def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
+    """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
+
+    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 1
+    for a run that failed.
+    """
+    # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
+    warnings.filterwarnings("ignore", "Mismatched versions found")
+    logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with command_line(arguments, program):
+            yield
+    except (UserError, RunError) as error:
+        click.echo(f"dsinga: {error}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except MemoryError as error:
+        what = f": {error}" if str(error) else ""
+        has_no_net = arguments[:1] == ["data"]
+        remedy = "give it parts of the data" if has_no_net else "make layers or batches smaller, or use more workers"
+        click.echo(f"dsinga: out of memory{what}; {remedy}", err=True)
+        sys.exit(1)
+    finally:
+        logger.removeHandler(handler)
+
+
+def main() -> None:
+    """Run the command line."""
+    with plain_messages(sys.argv[1:]):
+        main_group(prog_name="dsinga")
+
+
+if __name__ == "__main__":
+    main()

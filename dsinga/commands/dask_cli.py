@@ -1,0 +1,33 @@
+"""The commands of dsinga as ``dask dsinga``, by the entry points ``dask_cli`` of Dask's command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import dsinga.base.settings  # noqa: F401  # so that ``dask config`` knows dsinga's settings
+from dsinga.commands.cli import CONTEXT_SETTINGS, Commands, main_group, plain_messages
+
+
+class DaskCommands(Commands):
+    """The commands of dsinga, with its messages and exit statuses, below another group of commands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments, and keep them for advice in messages."""
+        ctx.obj = list(args)  # parsing takes arguments out of the list
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with plain_messages(ctx.obj, ctx.command_path.split()):
+            return super().invoke(ctx)
+
+
+command = DaskCommands(
+    "dsinga",
+    commands=main_group.commands,
+    params=main_group.params,
+    help=main_group.help,
+    context_settings=CONTEXT_SETTINGS,
+)

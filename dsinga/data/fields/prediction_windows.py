@@ -1,0 +1,199 @@
+"""A definition of windows applied to another Dataset, for prediction: whole fields in place of windows of space."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.continued import goes_on
+from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.layout import Layout, is_time, make_layout
+from dsinga.data.fields.trained_layout import align
+
+CLASS = "class"  # the dimension of scores of classes
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variable that is predicted.
+
+    Attributes:
+        name: its name.
+        dims: its dimensions, in the order of the result.
+        channel_dims: those whose points are channels of the net's feature, in their order.
+        known: whether the Dataset has it, so that the result has its attributes.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    channel_dims: tuple[str, ...]
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class PredictionWindows:
+    """The windows of a definition in another Dataset: as many steps and levels, but whole fields.
+
+    Attributes:
+        dataset: the Dataset, whose variables are those of the windows.
+        definition: the definition as it was, for example for the size of its windows.
+        layout: which variable and which point is which channel. Windows begin at each step of time, or after the size
+            of a window where that is several steps.
+        samples: the dimensions along which there are several windows, or whose points are channels.
+        times: the dimensions of time.
+        targets: what is predicted.
+        flipped: the dimensions of space that are read backwards, as those of training lay.
+        classes: the scores of a point, where its target is a class; 0 where it is a number.
+    """
+
+    dataset: Any
+    definition: WindowDefinition
+    layout: Layout
+    samples: tuple[Axis, ...]
+    times: tuple[str, ...]
+    targets: tuple[Target, ...]
+    flipped: tuple[str, ...] = ()
+    classes: int = 0
+
+    @property
+    def space(self) -> tuple[Axis, ...]:
+        """The dimensions of space."""
+        return tuple(self.layout.axes[dim] for dim in self.layout.space)
+
+    def margins(self, axis: Axis) -> tuple[int, int]:
+        """Return how many points along an axis of space lack context, and are not predicted."""
+        return (axis.before, axis.after) if axis.edge == "inside" else (0, 0)
+
+    def step(self, dim: str) -> str:
+        """Return the step of the coordinate of a dimension in training, "" where it is not known."""
+        return self.definition.grid.steps.get(dim, "") if self.definition.grid else ""
+
+    def axis(self, dim: str) -> Axis:
+        """Return the axis of a dimension of the data, or that of classes."""
+        if dim == CLASS and self.classes:
+            return Axis(CLASS, self.classes, self.classes, self.classes)
+        return self.layout.axes[dim]
+
+    def channels(self, target: Target) -> int:
+        """Return the number of channels of a target."""
+        return math.prod(self.axis(dim).size for dim in target.channel_dims)
+
+    def with_classes(self, classes: int) -> PredictionWindows:
+        """Return the windows whose only target, a class, is predicted by a score for each class.
+
+        The scores lie along the dimension "class", before those of space.
+        """
+        (target,) = self.targets
+        place = min((target.dims.index(dim) for dim in self.layout.space), default=len(target.dims))
+        dims = (*target.dims[:place], CLASS, *target.dims[place:])
+        target = replace(target, dims=dims, channel_dims=(*target.channel_dims, CLASS))
+        return replace(self, targets=(target,), classes=classes)
+
+    def channel_slice(self, target: Target) -> slice:
+        """Return the channels of a target among those of all."""
+        first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
+        return slice(first, first + self.channels(target))
+
+
+def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindows:
+    """Return the windows of ``definition`` in another Dataset, in which targets need not be.
+
+    Raises UserError where the definition does not fit it.
+    """
+    dataset, _ = open_dataset(source)
+    if not definition.targets:
+        raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
+    known = tuple(name for name in definition.targets if name in dataset.data_vars)
+    definition_here = definition.replace(targets=known, within={}, weights="", max_nan=None, input_overlap={})
+    check_dataset(dataset, definition_here)
+    dataset, flipped = align(used_variables(dataset, definition_here), definition)
+    sketch = _without_numbers(dataset)
+    # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
+    sizes = {
+        dim: size if size == 1 or is_time(dataset, dim, definition) else -1
+        for dim, size in definition.input_dims.items()
+    }
+    edges = {dim: "edge" if sizes[dim] == -1 else definition.edge(dim) for dim in sizes}
+    first = make_layout(sketch, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
+    space = first.space
+    for dim in space:
+        sizes[dim] = dataset.sizes[dim]
+        if definition.edge(dim) == "inside":
+            sizes[dim] -= sum(definition.context.get(dim, (0, 0)))
+        if sizes[dim] < 1:
+            context = sum(definition.context[dim])
+            raise UserError(
+                f"the context of windows takes {context} points of {dim!r}, but the data have {dataset.sizes[dim]}; "
+                "predict larger fields, or give edges other than 'inside'"
+            )
+    channels = tuple(dim for dim in first.axes if dim not in space)
+    layout = make_layout(sketch, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
+    times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
+    targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
+    samples = tuple(layout.axes[dim] for dim in channels)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped)
+
+
+def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
+    """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
+
+    A coordinate whose steps follow no rule does not go on beyond the data: the log says which windows are left out for
+    it. Raises UserError where none is left.
+    """
+    axes = dict(windows.layout.axes)
+    for axis in windows.samples:
+        if not axis.lead or axis.name not in windows.dataset.coords:
+            continue
+        if goes_on(windows.dataset[axis.name], windows.step(axis.name)):
+            continue
+        ahead = leads * axis.lead
+        inside = (axis.starts + ahead >= 0) & (axis.starts + ahead + axis.size <= axis.length)
+        left_out = (
+            f"{(~inside).sum()} of {len(inside)} windows along {axis.name!r} are not predicted: their targets lie"
+        )
+        left_out += " beyond the data, and the coordinate follows no rule by which it could go on"
+        if not inside.any():
+            raise UserError(f"{left_out}; give more data, or a regular coordinate")
+        if not inside.all():
+            logger.warning("%s", left_out)
+        axes[axis.name] = replace(axis, starts=axis.starts[inside])
+    samples = tuple(axes[axis.name] for axis in windows.samples)
+    return replace(windows, layout=replace(windows.layout, axes=axes), samples=samples)
+
+
+def _without_numbers(dataset: Any) -> Any:
+    """Return a Dataset of the same variables without their numbers, for the layout alone: a cluster may have these."""
+    variables = {
+        name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
+        for name, array in dataset.data_vars.items()
+    }
+    return dataset.assign(variables)
+
+
+def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
+    """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
+    known = name in dataset.data_vars
+    trained = definition.grid.dims.get(name, ()) if definition.grid else ()
+    if known:
+        dims = tuple(map(str, dataset[name].dims))
+    elif trained and set(trained) <= set(layout.axes):
+        dims = trained
+    else:
+        dims = (*times, *layout.space)
+    missing = [
+        dim
+        for dim in (*layout.space, *(axis.name for axis in layout.axes.values() if len(axis.starts) > 1))
+        if dim not in dims
+    ]
+    ordered = definition.ordered_dims(name, dims)
+    channels = [dim for dim in ordered if dim not in layout.space and dim not in times]
+    channels += [dim for dim in ordered if dim in times]
+    return Target(name, (*missing, *dims), tuple(channels), known)

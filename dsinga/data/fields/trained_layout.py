@@ -1,0 +1,136 @@
+"""How the data lie from which a net is trained, and how other data are read in the same order."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+from dsinga.data.fields.axis import label_text
+from dsinga.data.fields.continued import step_text
+from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.definition import Grid, WindowDefinition
+from dsinga.data.fields.layout import Layout, is_time, make_layout
+
+NEAR = 1e-5  # relative difference of coordinates that are the same
+SAME_STEP = 0.01  # relative difference of steps that are the same
+MOST_POINTS = 1000  # of a dimension whose coordinates are kept
+logger = logging.getLogger(__name__)
+
+
+def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
+    """Return how a Dataset lies: the order of dimensions and of channels, directions and steps, and units."""
+    names = [*definition.inputs, *definition.targets, *definition.static]
+    names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
+    points, steps = {}, {}
+    for dim, axis in layout.axes.items():
+        if not _has_labels(dataset, dim):
+            continue
+        if dim in layout.space or is_time(dataset, dim, definition):
+            if step := step_text(dataset[dim]):
+                steps[dim] = step
+        elif axis.size == axis.length <= MOST_POINTS:
+            points[dim] = tuple(map(_text, dataset[dim].values))
+    return Grid(
+        dims={name: tuple(map(str, dataset[name].dims)) for name in names},
+        points=points,
+        steps=steps,
+        units={name: str(units) for name in names if (units := dataset[name].attrs.get("units"))},
+    )
+
+
+def with_grid(source: Any, definition: WindowDefinition) -> WindowDefinition:
+    """Return a definition with how the Dataset, or the one at a path, lies. Raises UserError where they do not fit."""
+    dataset, _ = open_dataset(source)
+    check_dataset(dataset, definition)
+    dataset = used_variables(dataset, definition)
+    layout = make_layout(dataset, definition, has_targets=False)
+    return definition.replace(grid=grid_of(dataset, definition, layout))
+
+
+def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, ...]]:
+    """Return a Dataset as the data of training lay, and the dimensions along which it is read backwards for that.
+
+    Points that are channels, such as levels, are chosen by their coordinates. Other steps, and other units, are said in
+    the log. Raises UserError where a coordinate is not there.
+    """
+    grid = definition.grid
+    if grid is None:
+        return dataset, ()
+    for dim, labels in grid.points.items():
+        dataset = _chosen(dataset, dim, labels)
+    flipped = []
+    for dim, trained in grid.steps.items():
+        step = step_text(dataset[dim]) if _has_labels(dataset, dim) else ""
+        if not step or step == trained:
+            continue
+        if _is_number(step) and _is_number(trained):
+            if float(step) * float(trained) < 0:
+                flipped.append(dim)
+            if abs(abs(float(step)) - abs(float(trained))) <= SAME_STEP * abs(float(trained)):
+                continue
+        logger.warning("%r has the step %s, in training it had %s; windows count points", dim, step, trained)
+    for name, trained in grid.units.items():
+        units = str(dataset[name].attrs.get("units", "")) if name in dataset.data_vars else ""
+        if units and _plain_units(units) != _plain_units(trained):
+            logger.warning(
+                "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
+            )
+    return backwards(dataset, flipped), tuple(flipped)
+
+
+def backwards(dataset: Any, dims: Any) -> Any:
+    """Return a Dataset whose points along some dimensions are in the opposite order."""
+    return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
+
+
+def _chosen(dataset: Any, dim: str, labels: tuple[str, ...]) -> Any:
+    """Return the points of a dimension that have these coordinates, in this order."""
+    if not _has_labels(dataset, dim):
+        return dataset
+    texts = list(map(_text, dataset[dim].values))
+    if tuple(texts) == labels:
+        return dataset
+    places = []
+    for label in labels:
+        place = next((place for place, text in enumerate(texts) if _is_same(text, label)), None)
+        if place is None:
+            have = listed(texts[:20]) + (" and others" if len(texts) > 20 else "")
+            raise UserError(
+                f"the net was trained on {listed(labels)} of {dim!r}, but the data have no {label}; they have {have}"
+            )
+        places.append(place)
+    return dataset.isel({dim: places})
+
+
+def _has_labels(dataset: Any, dim: str) -> bool:
+    """Whether a dimension has a coordinate of single labels."""
+    return dim in dataset.indexes and getattr(dataset.indexes[dim], "nlevels", 1) == 1
+
+
+def _text(label: Any) -> str:
+    """Return a coordinate as text that tells it from others; numbers with nine digits."""
+    value = np.asarray(label)[()]
+    return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return np.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_same(text: str, other: str) -> bool:
+    if _is_number(text) and _is_number(other):
+        return bool(np.isclose(float(text), float(other), rtol=NEAR, atol=0))
+    return text == other
+
+
+def _plain_units(units: str) -> str:
+    """Return units without the signs in which conventions differ: m2 s-2, m**2 s**-2 and m^2.s^-2 are the same."""
+    return re.sub(r"[\s*^.]", "", units).lower()

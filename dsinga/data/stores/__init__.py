@@ -1,0 +1,1 @@
+"""Record stores: zarr groups that dsinga writes, checks and reads."""

@@ -1,0 +1,162 @@
+"""The record store: a zarr group of records that dsinga wrote, checked when it is opened."""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.data.column import Column
+from dsinga.data.conversion import label_dtype
+from dsinga.data.filesystem import absolute, is_file, join
+from dsinga.data.record_source import RecordSource
+from dsinga.data.stores.checked_files import check_lengths
+from dsinga.data.stores.store_faults import chunk_checksums, chunk_key, damaged, open_arrays, open_group, zarr_group
+from dsinga.data.stores.store_format import checksum, shared_block_rows
+
+
+class RecordStore(RecordSource):
+    """A zarr store of records in the format of :mod:`dsinga.data.stores.store_format`.
+
+    A pickle contains its location only.
+
+    Attributes:
+        location: absolute path or URL.
+        chunk: rows of one chunk of data. ``block`` rows are read together: a chunk, or several small ones of a MiB
+            together, since each call of zarr costs a millisecond.
+        tokenizer: the content of the tokenizer.json with which a text was imported, "" for other records.
+        has_checksums: whether changed chunks are noticed; False for stores of versions that had no checksums.
+
+    Args:
+        location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
+
+    Raises:
+        UserError: the store is missing, incomplete, or not a record store; or its metadata are damaged.
+    """
+
+    kind = "record store"
+
+    def __init__(self, location: str | os.PathLike[str]):
+        location = absolute(location)
+        group, attributes = open_group(location)
+        arrays = open_arrays(group, location)
+        checksums = chunk_checksums(attributes, arrays, location)
+        digest = attributes.get("digest", "")
+        data, labels = arrays["data"], arrays.get("labels")
+        data_column = StoreColumn(data, location, digest, data.dtype, checksums.get("data"))
+        label_column = None
+        if labels is not None:
+            label_column = StoreColumn(labels, location, digest, label_dtype(labels.dtype), checksums.get("labels"))
+        classes, vocabulary = attributes.get("classes", ()), attributes.get("vocabulary", ())
+        super().__init__(location, data_column, label_column, classes=classes, vocabulary=vocabulary, digest=digest)
+        self.tokenizer: str = attributes.get("tokenizer", "")
+        self.chunk, self.has_checksums = data_column.chunk, bool(checksums)
+        self._arrays = list(arrays.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordStore, (self.location,), self._pickled_changes()
+
+    def storage(self) -> dict[str, Any]:
+        """Return rows of a chunk, the number of chunks of data, and the bytes of all arrays in memory and on disk."""
+        return {
+            "chunk_rows": self.chunk,
+            "chunks": -(-len(self) // self.chunk),
+            "raw_bytes": sum(array.nbytes for array in self._arrays),
+            "stored_bytes": stored_bytes(self._arrays),
+        }
+
+
+def is_store(location: str) -> bool:
+    """Return whether there is a record store at ``location``, complete or not."""
+    try:
+        group = zarr_group(location)
+    except UserError:
+        return False
+    return group is not None and "dsinga" in group.attrs
+
+
+def is_complete(location: str) -> bool:
+    """Return whether there is a complete record store at ``location``, whose metadata are not damaged."""
+    try:
+        RecordStore(location)
+    except UserError:
+        return False
+    return True
+
+
+class StoreColumn(Column):
+    """The data array or the label array of a record store, where every chunk is written and none splits a record.
+
+    Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
+
+    Args:
+        array: the array, (length, *shape).
+        location: path or URL of the store.
+        digest: the hash of all records of the store; empty if it has none.
+        dtype: the dtype in which rows are returned.
+        checksums: of its chunks, (chunks,) uint32; None for a store without checksums.
+    """
+
+    stays_cached = True
+
+    def __init__(
+        self, array: zarr.Array, location: str, digest: str, dtype: np.dtype, checksums: np.ndarray | None = None
+    ):
+        length, shape, self.chunk = array.shape[0], array.shape[1:], array.chunks[0]
+        block = shared_block_rows(length, math.prod(shape) * np.dtype(array.dtype).itemsize, self.chunk)
+        name = array.basename
+        # Without a digest the same path may get other contents.
+        key: Hashable = (digest or uuid.uuid4().hex, name, self.chunk)
+        super().__init__(name, length, shape, dtype, block, key)
+        self.array, self.location, self.checksums = array, location, checksums
+        check_lengths(array)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return -(-self.length // self.chunk)
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows ``start`` to ``stop``, whole chunks, in the dtype of the array."""
+        try:
+            block = np.asarray(self.array[start:stop])
+        except Exception as error:  # of codecs, file systems, web servers: any class
+            first, last = start // self.chunk, (stop - 1) // self.chunk
+            if first < last:  # find the chunk at fault
+                for row in range(start, stop, self.chunk):
+                    self.load(row, min(row + self.chunk, stop))
+            key = chunk_key(self.array, first)
+            fault = redact(f"chunk {key} cannot be read or decoded ({type(error).__name__}: {error})", self.location)
+            raise damaged(self.location, fault) from redacted_cause(error, self.location)
+        for index, row in enumerate(range(0, len(block), self.chunk), start // self.chunk):
+            fault = self._fault(index, block[row : row + self.chunk])
+            if fault:
+                raise damaged(self.location, f"chunk {chunk_key(self.array, index)} {fault}")
+        return block
+
+    def _fault(self, index: int, rows: np.ndarray) -> str:
+        """Return what is wrong with the rows of the chunk ``index``; empty if nothing is."""
+        if self.checksums is not None:
+            if checksum(rows) == self.checksums[index]:
+                return ""
+        elif rows.any():
+            return ""
+        # Zarr returns zeros for a missing chunk.
+        if not is_file(join(self.location, chunk_key(self.array, index))):
+            return "is missing"
+        return "" if self.checksums is None else "has other records than were written"
+
+
+def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
+    """Return the bytes of all chunks of ``arrays`` as stored, or None where files are not listed, as at web servers."""
+    try:
+        return sum(array.nbytes_stored() for array in arrays)
+    except Exception:  # each package has classes of its own
+        return None

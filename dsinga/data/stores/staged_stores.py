@@ -1,0 +1,188 @@
+"""Stores that appear at their destinations when all of them are complete; an error before that leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from zarr.core.sync import sync
+
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.data.filesystem import absolute, exists, is_url, remove
+from dsinga.data.stores.record_store import is_store
+
+WAITING = "wait for writes"  # the name of a task
+
+
+class DestinationExists(UserError):
+    """The destination of a store exists and may not be replaced."""
+
+
+class StagedStores:
+    """A context manager for stores that are written together.
+
+    On a local path a store is written beside its destination, as ``<name>.partial-<random>``, and renamed at the end of
+    the context, when all destinations have been checked again. At a URL, which cannot be renamed, it is written in
+    place. Where the context ends by an exception, all of them are removed, and the folders that were created for them.
+    Each rename is atomic, but not all together: where a destination is taken between the check and its rename, the
+    stores that were renamed before stay.
+
+    Args:
+        overwrite: whether existing stores are replaced; a function is called when all records are written.
+    """
+
+    def __init__(self, overwrite: bool | Callable[[], bool] = False):
+        self._may_replace = overwrite if callable(overwrite) else lambda: bool(overwrite)
+        self._stagings: dict[str, str] = {}  # by destination
+        self._folders: list[str] = []  # that were created, a folder before the one that it is in
+
+    def __enter__(self) -> StagedStores:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_complete = False
+        try:
+            if error is None:
+                destinations = [
+                    destination for destination, staging in self._stagings.items() if staging != destination
+                ]
+                for destination in destinations:
+                    self.check(destination)
+                for destination in destinations:
+                    with naming_destination(destination):
+                        _rename(self._stagings[destination], destination, self._may_replace)
+                is_complete = True
+        finally:
+            if not is_complete:
+                self._remove_all()
+
+    def check(self, destination: str) -> None:
+        """Raise DestinationExists if ``destination`` exists and may not be replaced."""
+        if not exists(destination) or _is_empty_folder(destination):
+            return
+        if _is_taken_by_another_kind(destination):
+            raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
+        if not self._may_replace():
+            raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
+
+    def stage(self, destination: str | os.PathLike[str]) -> str:
+        """Return the path or URL to which the store for ``destination`` is written; raise DestinationExists."""
+        destination = absolute(destination)
+        self.check(destination)
+        if is_url(destination):
+            self._stagings[destination] = destination
+            remove(destination)
+        else:
+            self._stagings[destination] = f"{destination}.partial-{uuid.uuid4().hex[:8]}"
+            folder = os.path.dirname(destination)
+            self._folders = [*_missing_folders(folder), *self._folders]
+            os.makedirs(folder, exist_ok=True)
+        return self._stagings[destination]
+
+    def _remove_all(self) -> None:
+        """Remove all stores that are not complete and the folders created for them; another error goes before these."""
+        try:
+            _finish_writes()
+        finally:
+            for staging in self._stagings.values():
+                with contextlib.suppress(OSError):
+                    remove(staging)
+            for folder in self._folders:
+                with contextlib.suppress(OSError):  # it may have something else in it by now
+                    os.rmdir(folder)
+
+
+@contextlib.contextmanager
+def naming_destination(destination: str) -> Iterator[None]:
+    """Turn errors of the file system into a UserError that names the destination of a store."""
+    try:
+        yield
+    except OSError as error:
+        fault = redact(f"{destination} cannot be written: {error}", destination)
+        raise UserError(fault) from redacted_cause(error, destination)
+
+
+def _finish_writes() -> None:
+    """Wait for the files that zarr's event loop goes on writing where an interrupt has ended a call of zarr."""
+
+    async def wait() -> None:
+        if (task := asyncio.current_task()) is not None:
+            task.set_name(WAITING)
+        tasks = [task for task in asyncio.all_tasks() if task.get_name() != WAITING]  # of another thread's call of this
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    sync(wait())
+
+
+def _missing_folders(folder: str) -> list[str]:
+    """Return a folder and those that it is in, as far as they do not exist, the innermost first."""
+    missing = []
+    while not os.path.exists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def _is_taken_by_another_kind(destination: str) -> bool:
+    """Return whether there is something at ``destination`` that is not a record store, although others replace it."""
+    if is_url(destination):
+        return not is_store(destination)
+    while (identity := _identity(destination)) is not None and not is_store(destination):
+        if identity == _identity(destination):
+            return True
+    return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return two numbers that change when the file or folder at ``path`` is replaced; None if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def _is_empty_folder(location: str) -> bool:
+    try:
+        return not is_url(location) and not os.listdir(location)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
+    """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
+    old_store = f"{staging}.old"
+    is_renamed = False
+    try:
+        while not _try_rename(staging, destination):
+            remove(old_store)  # from an earlier attempt, in which another process was faster
+            if not may_replace():
+                raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
+            # Checked after the rename, when no other process can change it.
+            if _try_rename(destination, old_store) and not is_store(old_store):
+                raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
+        is_renamed = True
+    finally:
+        # After an error the old store is put back, unless a new one is there.
+        if is_renamed or not _try_rename(old_store, destination):
+            remove(old_store)
+
+
+def _try_rename(source: str, destination: str) -> bool:
+    """Rename a folder; return False if the destination exists or the source is gone."""
+    try:
+        os.rename(source, destination)
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(destination))
+        if not gone and error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True

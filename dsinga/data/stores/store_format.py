@@ -1,0 +1,119 @@
+"""The format of a record store: a zarr v3 group of records and their labels.
+
+The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
+optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labels of a record, or (N, T) for sequences
+with a label for each step, padded with -1. Its chunks have more rows, since opening a file of a kilobyte costs as much
+as one of a megabyte. Attributes of the group:
+
+- ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
+  checksums;
+- ``complete``: true; it is written last, so a store without it is an interrupted import;
+- ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.stores.store_format`;
+- ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
+- ``classes``: names of the labels 0, 1, ..., if known;
+- ``vocabulary``: the words, characters or tokens that the codes 0, 1, ... stand for, if data are codes;
+- ``tokenizer``: the content of the tokenizer.json with which the text was imported, if it was.
+
+Of the checksums each array has the CRC-32C of the rows of each chunk as they were before compression, four bytes
+little-endian each, all together in base64; and ``metadata`` is the BLAKE2b hash of everything that the checksums of
+chunks do not cover, this table included. A chunk that is missing, cut, changed, exchanged with another one, or decoded
+in another way has other rows, and so another checksum.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+
+CHECKSUMS_VERSION = 3
+LABEL_ROWS = 65536
+CHUNK_BYTES = 1 << 20
+MAX_CHUNK_BYTES = 8 << 20
+SMALL_BYTES = 128 << 20  # a source of at most so many bytes has the blocks of a record store, whatever its chunks
+MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
+MIN_CHUNK_ROWS = 32
+DTYPES = ("uint8", "int32", "float32")
+
+
+def chunk_rows(record_bytes: int) -> int:
+    """Return the number of records in a chunk, for records of ``record_bytes``.
+
+    A chunk has about one MiB, which reads in a millisecond, but at least 32 records, so that large images are not one
+    file each; and at most 8 MiB, since a reader keeps several chunks in memory.
+    """
+    record_bytes = max(record_bytes, 1)
+    min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
+    return min(max(CHUNK_BYTES // record_bytes, min_rows), LABEL_ROWS)
+
+
+def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
+    """Return the rows of as many chunks as have a MiB together, at least one and at most all."""
+    return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
+
+
+def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
+    """Return the rows that are read and shuffled together, for any source that is not a record store.
+
+    They are those of the record store that has the same records, so that training gives the same bits, except where
+    the source's chunks are larger and all records exceed 128 MiB: then a block is a chunk, which is decoded as a whole.
+
+    Args:
+        length: number of records.
+        record_bytes: bytes of one record, in the dtype of a record store.
+        chunk: rows of one chunk of the source; None if rows can be read alone, as from an array in memory.
+    """
+    block = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
+    if chunk is None or chunk <= block or length * record_bytes <= SMALL_BYTES:
+        return block
+    return chunk
+
+
+# The attributes of the group that the hash of the metadata covers.
+COVERED = ("dsinga", "complete", "digest", "classes", "vocabulary")
+OPTIONAL = ("tokenizer",)  # where they are: stores without them keep the hash that they had before
+
+
+def checksum(rows: np.ndarray) -> int:
+    """Return the CRC-32C of the bytes of ``rows``, the rows of one chunk."""
+    return int(google_crc32c.value(np.ascontiguousarray(rows)))
+
+
+def to_text(checksums: Sequence[int]) -> str:
+    """Return the checksums of the chunks of an array as they stand in the attribute."""
+    return base64.b64encode(np.asarray(checksums, "<u4").tobytes()).decode()
+
+
+def from_text(text: str) -> np.ndarray:
+    """Return the checksums of the chunks of an array, (chunks,) uint32; raise ValueError if ``text`` has none."""
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
+    except (binascii.Error, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, zarr.Array], table: Mapping[str, Any]) -> str:
+    """Return the hash of the attributes of a store, the shapes, dtypes and chunks of its arrays, and their checksums.
+
+    Args:
+        attributes: those of the group.
+        arrays: the arrays by name.
+        table: the checksums of the chunks of each array, as text.
+    """
+    facts = {
+        "attributes": {
+            **{name: attributes.get(name) for name in COVERED},
+            **{name: attributes[name] for name in OPTIONAL if name in attributes},
+        },
+        "arrays": {name: [array.shape, array.dtype.name, array.chunks] for name, array in arrays.items()},
+        "checksums": {name: table[name] for name in arrays},
+    }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,106 @@
+"""The nets of a job for numpy arrays, each with its predictor: of each phase, with and without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+from dsinga.net.needed_layers import needed_layers
+from dsinga.passes.cut_runner import KEPT_NETS
+from dsinga.passes.predictor import Predictor
+from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.bind_records import Batch, infos_of_arrays
+
+
+class NetsByShape:
+    """The nets of a job, whole, each with its predictor, built when they are asked for; the last KEPT_NETS are kept.
+
+    Args:
+        job: the job.
+        shapes: records and labels like those that the nets will compute, None for the shapes of the job's stores.
+        roots: where relative paths in the job are looked up after the working directory.
+        create_predictor: returns the predictor of a net, which is cut if the second argument is true.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        shapes: tuple[Batch, Batch] | None,
+        roots: Sequence[str],
+        create_predictor: Callable[[NeuralNet, bool], Predictor],
+    ):
+        self._job, self._shapes, self._roots, self._create_predictor = job, shapes, roots, create_predictor
+        self._infos: dict[Phase, dict[str, RecordInfo]] = {}
+        self._predictors: dict[Any, Predictor] = {}
+
+    def predictor(
+        self,
+        phase: Phase,
+        unlabelled: tuple[str, ...] | None = None,
+        rows: int = 0,
+        *,
+        gradients: tuple[str, ...] = (),
+    ) -> Predictor:
+        """Return the predictor of the net of a phase; where names are given, of what these layers need, without labels.
+
+        The net computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has
+        what these layers need, without labels, an input layer for the gradient of each, named by
+        :func:`gradient_input`, and a loss with this gradient. Raises UserError for what is wrong with the job.
+        """
+        key = phase, unlabelled, rows, gradients
+        if key not in self._predictors:
+            if len(self._predictors) >= KEPT_NETS:
+                del self._predictors[next(iter(self._predictors))]
+            conf, infos = self._job.neuralnet, self.infos(phase, gradients)
+            if rows:
+                infos = {name: replace(info, batchsize=rows) for name, info in infos.items()}
+            if unlabelled is not None or gradients:
+                conf = needed_layers(conf, phase, gradients or unlabelled or ())
+                conf = conf.replace(layer=[*conf.layer, *(layer for name in gradients for layer in _loss_of(name))])
+                names = {layer.name for layer in conf.layer}
+                infos = {name: info for name, info in infos.items() if name in names}
+            self._predictors[key] = self._create_predictor(create_net(conf, phase, infos), rows > 0)
+        return self._predictors[key]
+
+    def infos(self, phase: Phase, gradients: tuple[str, ...] = ()) -> dict[str, RecordInfo]:
+        """Return the description of the records of each input layer of a phase, those for ``gradients`` included."""
+        if phase not in self._infos:
+            if self._shapes is None:
+                self._infos[phase] = dict(open_batch_reader(self._job, phase, 1, self._roots).infos)
+            else:
+                infos = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
+                count = self._job.micro_batches if phase is Phase.kTrain else 1
+                self._infos[phase] = {name: replace(info, micro_batches=count) for name, info in infos.items()}
+        infos = self._infos[phase]
+        if gradients:
+            shapes = {name: self.predictor(phase, gradients).net.layer(name).shape for name in gradients}
+            given = {
+                gradient_input(name): RecordInfo(shape[1:], shape[0], has_labels=False)
+                for name, shape in shapes.items()
+            }
+            infos = {**infos, **given}
+        return infos
+
+
+def gradient_input(name: str) -> str:
+    """Return the name of the input layer that takes the gradient of the feature of layer ``name``."""
+    return f"gradient of {name}"
+
+
+def _loss_of(name: str) -> list[LayerConf]:
+    """Return a loss with a given gradient of layer ``name``, and the input layer that takes it."""
+    given = gradient_input(name)
+    return [
+        LayerConf(name=given, type=LayerType.kRecordInput, store_conf=StoreConf()),
+        LayerConf(name=f"loss of {name}", type=LayerType.kMeanLoss, srclayers=[name, given]),
+    ]
+
+
+def last_layers(net: NeuralNet) -> tuple[str, ...]:
+    """Return the names of the layers that are no sources of others."""
+    sources = {source for node in net.nodes for source in node.sources}
+    return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)

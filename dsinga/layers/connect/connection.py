@@ -1,0 +1,239 @@
+"""Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins its sources.
+
+kSplit and kSlice have ``Layer.part_shapes``: the feature is a tuple, its i-th entry for the i-th destination, and the
+gradients come back in the same order. Parts are views, not copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Axis, Parts
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.reach import Reach
+from dsinga.ops import Ops
+from dsinga.ops.layout import LAST, SECOND
+
+
+@register("layer", kSplit=504)
+class Split(Layer):
+    """Give the source's feature to each of ``num_splits`` destinations, and the source the sum of their gradients."""
+
+    class Conf(Settings):
+        """Settings of kSplit."""
+
+        num_splits: Parts = setting(1, "the number of destinations that get the whole feature")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.part_shapes = (self.shape,) * self.settings.num_splits
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output((sources[0],) * len(self.part_shapes))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        total = None
+        if needs[0]:
+            for part in grad:
+                total = part if total is None else total if part is None else ctx.ops.add(total, part)
+        return (total,), ()
+
+
+@register("layer", kSlice=503)
+class SliceLayer(Layer):
+    """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
+
+    Where the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
+    equal.) On axis 0 the parts are rows of the global batch: a worker that has some rows passes on those in each part.
+    """
+
+    class Conf(Settings, name="SliceConf"):
+        """Settings of kSlice."""
+
+        slice_dim: Axis = setting(0, "the axis along which the source is cut; 0 is the batch")
+        num_slices: Parts = setting(1, "into how many parts the source is cut")
+
+    settings: Conf
+    source_count = 1
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        self.shape, self.axis, parts = self.source_shapes[0], settings.slice_dim, settings.num_slices
+        check_axis(self, self.axis, settings, "slice_dim")
+        length = self.shape[self.axis]
+        if not 1 <= parts <= length:
+            raise self.fail(
+                f"cannot cut dimension {self.axis} of {as_text(self.shape)} into {parts} parts; "
+                f"give a num_slices from 1 to {length}",
+                settings,
+                "num_slices",
+            )
+        short, longer = divmod(length, parts)
+        self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
+        self.cut = cut_beside(self.axis, "hands parts of the {} to its destinations")
+
+    @classmethod
+    def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
+        """Return a layer, for partitioning, that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
+
+        On axis 0, ``bounds`` are rows of the global batch, and may leave out rows that the worker never has.
+        """
+        layer = cls(conf.replace(slice_conf={"slice_dim": axis}), [shape])
+        layer._set_bounds(bounds)
+        return layer
+
+    def _set_bounds(self, bounds: Sequence[int]) -> None:
+        self.bounds = tuple(bounds)
+        before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
+        self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(split_at(sources[0], self._bounds(ctx), self.axis))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        parts = [
+            ctx.ops.xp.zeros_like(part) if part_grad is None else part_grad
+            for part_grad, part in zip(grad, output.feature, strict=True)
+        ]
+        return (join(parts, self.axis, ctx.ops),), ()
+
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        if self.axis or labels[0] is None:
+            return labels[0]
+        return split_at(labels[0], self._bounds(ctx), 0)
+
+    def _bounds(self, ctx: Context) -> Sequence[int]:
+        """Return the bounds of the parts in an array that has ``ctx.rows`` of the batch."""
+        if self.axis:
+            return self.bounds
+        (start, stop, _), first = ctx.rows, ctx.pass_rows.start
+        return [min(max(first + bound, start), stop) - start for bound in self.bounds]
+
+
+@register("layer", kConcate=502)
+class Concate(Layer):
+    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only.
+
+    ``num_concates``, the number of sources, may be left out. On axis 0, the rows of a part of the batch are those of
+    the first source, then those of the second, and so on.
+    """
+
+    class Conf(Settings):
+        """Settings of kConcate."""
+
+        concate_dim: Axis = setting(0, "the axis along which the sources are joined; 0 is the batch")
+        num_concates: Parts = setting(1, "the number of sources; 1 for as many as there are")
+
+    settings: Conf
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        if not self.source_shapes:
+            raise self.fail("takes at least 1 source layer; correct its srclayers", field="srclayers")
+        sources, self.axis = len(self.source_shapes), settings.concate_dim
+        if settings.num_concates not in (1, sources):
+            raise self.fail(
+                f"num_concates is {settings.num_concates}, but it has {sources} sources; leave num_concates out",
+                settings,
+                "num_concates",
+            )
+        check_axis(self, self.axis, settings, "concate_dim")
+        first = self.source_shapes[0]
+        for index, shape in enumerate(self.source_shapes):
+            if len(shape) != len(first) or any(
+                a != b for axis, (a, b) in enumerate(zip(first, shape, strict=True)) if axis != self.axis
+            ):
+                raise self.fail(
+                    f"cannot join {self.source_name(0)}, {as_text(first)}, and {self.source_name(index)}, "
+                    f"{as_text(shape)}, along dimension {self.axis}; make their other dimensions equal",
+                    field="srclayers",
+                )
+        self.cut = cut_beside(self.axis, "joins the {} of its sources")
+        joined = sum(shape[self.axis] for shape in self.source_shapes)
+        self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return self.same_points() if self.axis == 1 else None
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(join(sources, self.axis, ctx.ops))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
+        parts = split_at(grad, bounds, self.axis)
+        return [part if need else None for part, need in zip(parts, needs, strict=True)], ()
+
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        if self.axis:
+            return super().hand_on_labels(labels, ctx)
+        return None if any(array is None for array in labels) else np.concatenate(labels)
+
+
+def cut_beside(axis: int, does: str) -> Cut:
+    """Return the cut of a layer along every axis but ``axis``; ``does`` is the reason on that axis, with {} for it."""
+    if axis == 1:
+        return Cut(gathered_because=does.format("features"), by_space=True)
+    return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
+
+
+def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
+    """Return views of x, each between two neighbouring ``bounds`` along ``axis``."""
+    before = (slice(None),) * axis
+    return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
+
+
+def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
+    """Join ``parts`` along ``axis``; channels-last images make a channels-last image.
+
+    Parts are arrays of the backend, or labels and codes in host memory.
+    """
+    xp = np if isinstance(parts[0], np.ndarray) else ops.xp
+    axes = parts[0].ndim
+    if axes not in LAST:
+        return xp.concatenate(parts, axis=axis)
+    # numpy keeps the order of the strides, except where strides are equal, as with one channel
+    rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
+    return rows.transpose(SECOND[axes])
+
+
+def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:
+    """Raise UserError unless the first source has the axis ``axis``, which ``field`` of ``conf`` names."""
+    shape = layer.source_shapes[0]
+    if not 0 <= axis < len(shape):
+        raise layer.fail(
+            f"{field} is {axis}, but {layer.source_name(0)} gives {as_text(shape)}; give 0 to {len(shape) - 1}",
+            conf,
+            field,
+        )

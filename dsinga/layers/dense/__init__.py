@@ -1,0 +1,1 @@
+"""Layers of rows and channels: products, activations, normalisations, sums and shapes."""

@@ -1,0 +1,289 @@
+"""Functions of single units: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation) and kDropout."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.base.registry import register
+from dsinga.job import ActivationType, DropoutUnit, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Share
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    as_text,
+    float_bytes,
+    from_matrix,
+)
+from dsinga.layers.interface.reach import Reach
+from dsinga.ops import Ops
+
+# 1.7159·tanh(2x/3): LeCun et al., Efficient BackProp (1998), 4.4, with SINGA's digits.
+OUTER, INNER = 1.7159047, 0.66666667
+
+
+class ElementwiseFunction(Layer):
+    """A function that is applied to each element; subclasses define it."""
+
+    source_kind = SourceKind.kAnyShape
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    @abstractmethod
+    def forward(self, x: Array, ops: Ops) -> Array:
+        """Return y = f(x)."""
+
+    @abstractmethod
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        """Return dy·f'(x), from y."""
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(self.forward(sources[0], ctx.ops))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (self.backward(output.feature, grad, ctx.ops) if needs[0] else None,), ()
+
+
+@register("layer", kReLU=211)
+class ReLU(ElementwiseFunction):
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault."""
+
+    class Conf(Settings):
+        """Settings of kReLU."""
+
+        negative_slope: NonNegative = setting(0.0, "the slope for negative inputs")
+
+    settings: Conf
+    bf16 = Bfloat16.kFeatures
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.relu(x, self.settings.negative_slope)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.relu_grad(y, dy, self.settings.negative_slope)
+
+
+@register("layer", kPReLU=752)
+class PReLU(Layer):
+    """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel.
+
+    He et al., Delving Deep into Rectifiers (2015), who train the slopes without weight decay: ``wd_scale: 0``.
+    """
+
+    class Conf(Settings):
+        """Settings of kPReLU."""
+
+        initial_slope: NonNegative = setting(0.25, "the slope for negative inputs with which training begins")
+        shared: bool = setting(False, "whether all channels have the same slope")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if len(self.shape) < 2:
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+        initial, shared = self.settings.initial_slope, self.settings.shared
+        slopes = (1,) if shared else self.shape[1:2]
+        self.params = (ParamSpec("slope", slopes, None if shared else 0, initial=initial),)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def _select(self, x: Array, values: Array, slope: Array, ctx: Context) -> Array:
+        """Return ``values`` where x > 0, and times the slope of their channel elsewhere."""
+        by_channel = slope.reshape(-1, *[1] * (x.ndim - 2))
+        return ctx.ops.xp.where(x > 0, values, by_channel * values)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(self._select(sources[0], sources[0], params[0], ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, slope = sources[0], params[0]
+        sums = ctx.ops.channel_sums(ctx.ops.xp.minimum(x, 0), grad)
+        dslope = sums.sum(keepdims=True) if self.settings.shared else sums
+        return (self._select(x, grad, slope, ctx) if needs[0] else None,), (dslope.astype(slope.dtype),)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape)] * 2  # the negative inputs, and the gradient times the slopes
+
+
+@register("layer", kSigmoid=213)
+class Sigmoid(ElementwiseFunction):
+    """Logistic sigmoid, 1 / (1 + exp(-x))."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.sigmoid(x)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.sigmoid_grad(y, dy)
+
+
+@register("layer", kSTanh=212)
+class STanh(ElementwiseFunction):
+    """Scaled tanh, 1.7159047·tanh(0.66666667·x)."""
+
+    outer: ClassVar[float] = OUTER
+    inner: ClassVar[float] = INNER
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.tanh(x, self.outer, self.inner)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.tanh_grad(y, dy, self.outer, self.inner)
+
+
+class Tanh(STanh):
+    """Plain tanh(x), which in SINGA only kActivation offers."""
+
+    outer: ClassVar[float] = 1.0
+    inner: ClassVar[float] = 1.0
+
+
+class FunctionOfSource(ElementwiseFunction):
+    """A function whose derivative follows from x alone, because two numbers x may have the same y."""
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        raise NotImplementedError("two numbers x may have the same y")
+
+    @abstractmethod
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        """Return dy·f'(x), from x."""
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (self.derive(sources[0], grad, ctx.ops) if needs[0] else None,), ()
+
+
+class GELU(FunctionOfSource):
+    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.gelu(x)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.gelu_grad(x, dy)
+
+
+class SiLU(FunctionOfSource):
+    """x·σ(x) with the logistic function σ, Swish with β = 1; Ramachandran et al., Searching for Activations (2017)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.silu(x)
+
+    def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
+        return ops.silu_grad(x, dy)
+
+
+FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
+    ActivationType.RELU: ReLU,
+    ActivationType.SIGMOID: Sigmoid,
+    ActivationType.TANH: Tanh,
+    ActivationType.STANH: STanh,
+    ActivationType.GELU: GELU,
+    ActivationType.SILU: SiLU,
+}
+
+
+@register("layer", kActivation=217, kCudnnActivation=254)
+class Activation(ElementwiseFunction):
+    """The activation function that ``activation_conf.type`` names, RELU by default."""
+
+    class Conf(Settings):
+        """Settings of kActivation."""
+
+        type: ActivationType = setting(
+            ActivationType.RELU,
+            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x)",
+        )
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        function = FUNCTIONS[self.settings.type]
+        self.function = function(conf, source_shapes, info)
+        self.bf16 = self.function.bf16
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return self.function.forward(x, ops)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return self.function.backward(y, dy, ops)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
+
+
+@register("layer", kDropout=203)
+class Dropout(Layer):
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
+
+    In other phases the feature is x. Srivastava et al., Dropout (JMLR 2014). A ``unit`` is a number, a channel of a row
+    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual
+    branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
+    global row, not on the worker.
+    """
+
+    source_kind = SourceKind.kAnyShape
+
+    class Conf(Settings):
+        """Settings of kDropout."""
+
+        dropout_ratio: Share = setting(0.5, "the fraction of units set to zero")
+        unit: DropoutUnit = setting(
+            DropoutUnit.kNumber,
+            "what is set to zero together: single numbers, channels, or rows; beyond SINGA",
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, ratio = sources[0], self.settings.dropout_ratio
+        if not ctx.training or ratio == 0:
+            return Output(x)
+        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), ratio), x, ctx.ops)
+        return Output(ctx.ops.multiply(x, mask), saved=mask)
+
+    def _numbers(self, ctx: Context) -> Array:
+        """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
+        if self.settings.unit is DropoutUnit.kNumber:
+            return self.random(ctx)
+        if self.settings.unit is DropoutUnit.kRow:
+            return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
+        return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]  # the mask

@@ -1,0 +1,164 @@
+"""kBM (and kCudnnBM): batch normalisation over the global batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Fraction
+from dsinga.layers.interface.context import Context, RecordInfo, single_worker
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
+from dsinga.layers.interface.reach import Reach
+
+EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
+
+
+class BatchStatistics(NamedTuple):
+    """Mean and biased variance of each channel, (C,) float64, over ``size`` numbers of a channel."""
+
+    mean: Array
+    variance: Array
+    size: int = 1
+
+
+@register("layer", kBM=218, kCudnnBM=255)
+class BatchNorm(Layer):
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel.
+
+    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are those of the *global*
+    batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
+    holds for the gradient. In other phases the running mean and the running unbiased variance are used. Each step moves
+    these by the share ``momentum`` towards the batch's; while 1/(steps so far) is larger, by that share instead, so
+    that they are the mean of all batches and their initial values have no weight. (SINGA 0.3 keeps only those of the
+    last batch, which is a fault.) With ``use_global_stats`` the running ones are used in all phases and do not move.
+
+    Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
+    """
+
+    class Conf(Settings, name="BMConf"):
+        """Settings of kBM."""
+
+        momentum: Fraction = setting(0.1, "the weight of the newest batch in the running statistics, as in PyTorch")
+        use_global_stats: bool = setting(
+            False, "whether training, too, normalises with the running statistics and keeps them, as in Caffe"
+        )
+
+    settings: Conf
+    source_count: ClassVar[int | None] = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if len(self.shape) < 2:
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+        self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
+        channels = self.shape[1:2]
+        self.params = (
+            ParamSpec("scale", channels, initial=1.0),
+            ParamSpec("bias", channels),
+            ParamSpec("mean", channels, trainable=False, static=self.use_global_stats),
+            ParamSpec("variance", channels, trainable=False, initial=1.0, static=self.use_global_stats),
+        )
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = sources[0]
+        scale, bias, running_mean, running_variance = params
+        if not ctx.training or self.use_global_stats:
+            statistics = BatchStatistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
+            feature = self.normalise(sources, scale, bias, statistics, ctx)
+            return Output(feature, saved=statistics if ctx.training else None)
+        statistics = self.batch_statistics(x, ctx)
+        share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
+        unbiased = statistics.size / max(statistics.size - 1, 1)
+        state = {
+            "mean": move(running_mean, statistics.mean, share),
+            "variance": move(running_variance, statistics.variance, share, unbiased),
+        }
+        return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
+
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
+        """Return the feature for these statistics."""
+        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
+        return ctx.ops.channel_affine(sources[0], *affine)
+
+    def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
+        """Return the statistics of the global batch, of which this worker has x: some rows, or a region of each."""
+        numbers_per_row = math.prod(x.shape[2:])
+        whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else numbers_per_row
+        size = (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
+        mean, variance = ctx.ops.channel_moments(x)
+        if ctx.all_reduce is single_worker:  # then nothing has to leave the device
+            return BatchStatistics(mean, variance, size)
+        mean, variance = map(ctx.ops.to_numpy, (mean, variance))
+        sums = len(x) * numbers_per_row * np.stack([mean, variance + mean * mean])
+        mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size
+        variance = np.maximum(square - mean * mean, 0)
+        return BatchStatistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, statistics, scale = sources[0], output.saved, params[0]
+        # The gradients of bias and scale over these rows; those of all workers add up.
+        sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
+        dx = None
+        if needs[0]:
+            # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch; 0 of them where the
+            # statistics do not depend on x.
+            everywhere = [0 * array for array in sums] if self.use_global_stats else self.global_sums(sums, ctx)
+            slopes = ctx.ops.batch_norm_slopes(
+                scale, statistics.mean, statistics.variance, everywhere, statistics.size, EPSILON
+            )
+            dx = ctx.ops.batch_norm_grad(x, grad, *slopes)
+        dbias, dscale = (array.astype(scale.dtype) for array in sums)
+        return (dx,), (dscale, dbias, None, None)
+
+    def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
+        """Return the sums over all rows of the batch from those over this worker's rows."""
+        if ctx.all_reduce is single_worker:
+            return sums
+        return ctx.sum_arrays(f"{self.name}.gradient", sums)
+
+
+class RectifiedBatchNorm(BatchNorm):
+    """Batch normalisation and the rectifier after it, fused, with an optional source that is added in between.
+
+    Back-propagation puts it in place of kBM, kReLU and, between them, kAdd (:mod:`dsinga.net.fusion`), each of which
+    would read and write memory once more. The sources are that of the kBM and the other source of the kAdd, if any.
+    """
+
+    source_count = None
+    bf16 = Bfloat16.kFeatures
+
+    @classmethod
+    def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
+        """Return the fused layer with the params of ``layer`` and ``added`` further sources, 0 or 1."""
+        fused = cls.__new__(cls)
+        vars(fused).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
+        return fused
+
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
+        x, *addend = sources
+        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
+        return ctx.ops.rectified_affine(x, *affine, *addend)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        dy = ctx.ops.relu_grad(output.feature, grad)
+        for_source, for_params = super().compute_gradient(params, sources, output, dy, needs, ctx)
+        return (*for_source, *(dy if need else None for need in needs[1:])), for_params
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape)]  # the gradient where the feature is above 0

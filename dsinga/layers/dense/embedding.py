@@ -1,0 +1,128 @@
+"""kEmbedding and kOneHot: characters or words, as integer codes, as rows of a trained table or as one-hot vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.ops import SparseRows
+
+
+class CodesLayer(Layer):
+    """A layer whose source gives codes in [0, ``size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
+
+    From a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first ones; a copy of it
+    in an unrolled net takes the step ``conf.unroll_index``.
+    """
+
+    source_count = 1
+    source_kind = SourceKind.kSequences
+    size: int
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        shape = self.expect_axes((1, 2), "one code for each step, (batch, steps)")
+        self.step = conf.unroll_index if len(shape) == 2 else None
+        steps = (conf.unroll_len or shape[-1]) if self.step is None else self.step + 1
+        if len(shape) == 2 and steps > shape[1]:
+            raise self.fail(
+                f"takes {steps} steps, but {self.source_name(0)} gives {shape[1]}; give both the same unroll_len",
+                field="srclayers",
+            )
+        self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
+
+    def codes(self, source: Any, ctx: Context) -> Array:
+        """Return the codes that the layer takes as an int64 array of the backend; raise UserError for other numbers."""
+        numbers = ctx.ops.to_numpy(source)
+        if numbers.ndim == 2:
+            numbers = numbers[:, : self.codes_shape[1]] if self.step is None else numbers[:, self.step]
+        codes = numbers.astype(np.int64)  # a store may have numbers of any dtype
+        wrong = (codes < -1) | (codes >= self.size) | (codes != numbers)
+        if wrong.any():
+            first = numbers[wrong].flat[0]
+            raise self.fail(
+                f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.size - 1}; give "
+                "vocab_size the number of different words, users or films, those that training does not see among them"
+            )
+        return ctx.ops.asarray(codes)
+
+
+@register("layer", kOneHot=197)
+class OneHot(CodesLayer):
+    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step.
+
+    The vectors of steps after the end of a sequence (code -1) are 0.
+    """
+
+    class Conf(Settings, name="OnehotConf"):
+        """Settings of kOneHot."""
+
+        vocab_size: Count | None = setting(None, "the number of different codes; must be given")
+
+    settings: Conf
+    cut = Cut(gathered_because="makes all columns from one code")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if self.settings.vocab_size is None:
+            text = "needs vocab_size, the number of different characters or words"
+            raise self.fail(text, self.settings, "vocab_size")
+        self.size = self.settings.vocab_size
+        self.shape = (*self.codes_shape, self.size)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(ctx.ops.one_hot(self.codes(sources[0], ctx), self.size))
+
+
+@register("layer", kEmbedding=216)
+class Embedding(CodesLayer):
+    """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
+
+    Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
+    where a sequence has ended (code -1). With ``dense_gradient`` the gradient is a whole array, 0 in the other rows,
+    which momentum, weight decay and averages then move, too. With one code a row, it can be cut by features, and its
+    weight by columns.
+    """
+
+    class Conf(Settings):
+        """Settings of kEmbedding."""
+
+        vocab_size: Count = required("the number of different codes")
+        feature_dim: Count = setting(100, "the width of the vectors")
+        dense_gradient: bool = setting(
+            False, "whether the gradient is a whole array, so that updaters move all rows in each step"
+        )
+
+    settings: Conf
+    cut = Cut(gathered_because="has steps where others have features")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        self.size = settings.vocab_size
+        self.dense_gradient = settings.dense_gradient
+        sparse = not self.dense_gradient
+        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=sparse),)
+        self.shape = (*self.codes_shape, settings.feature_dim)
+        if len(self.shape) == 2:
+            self.cut = Cut(Connection.kOneToAll, width="feature_dim")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        codes = self.codes(sources[0], ctx)
+        return Output(ctx.ops.embedding(params[0], codes), saved=codes if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(output.saved, grad))
+        gradient = SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape)
+        return (None,), (ctx.ops.asarray(gradient.dense()) if self.dense_gradient else gradient,)

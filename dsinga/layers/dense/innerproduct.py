@@ -1,0 +1,115 @@
+"""kInnerProduct, the fully connected layer, and kLearnedVector, a trained vector that is the same for each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
+
+
+@register("layer", kInnerProduct=205)
+class InnerProduct(Layer):
+    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes.
+
+    Weight (num_output, inputs), or (inputs, num_output) with ``transpose``; bias (num_output,) unless ``bias_term`` is
+    false.
+
+    Where ``gathers`` is set, a worker that has some rows of the batch computes the gradients for the params over the
+    *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
+    """
+
+    source_kind = SourceKind.kVectors
+
+    class Conf(Settings):
+        """Settings of kInnerProduct."""
+
+        num_output: Count = required("the number of outputs for each row")
+        bias_term: bool = setting(True, "whether a bias is added")
+        transpose: bool = setting(
+            False,
+            "whether the weight has the shape (inputs, num_output), not (num_output, inputs)",
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToAll, width="num_output")
+    bf16 = Bfloat16.kFeatures
+    rounds_source = rounds_gradient = True
+    gathers: bool = False
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        outputs, inputs = settings.num_output, math.prod(self.source_shapes[0][1:])
+        self.transpose, self.bias = settings.transpose, settings.bias_term
+        weight = (inputs, outputs) if self.transpose else (outputs, inputs)
+        self.params = (ParamSpec("weight", weight, cut_axis=1 if self.transpose else 0),)
+        if self.bias:
+            self.params += (ParamSpec("bias", (outputs,)),)
+        self.shape = (self.source_shapes[0][0], outputs)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = to_matrix(sources[0], ctx.ops)
+        y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
+        return Output(
+            y, saved=x if ctx.training else None
+        )  # saved, since flattening a channels-last image makes a copy
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, weight, ops = output.saved, params[0], ctx.ops
+        if self.gathers:
+            arrays = {"x": ops.to_numpy_bf16(x), "dy": ops.to_numpy_bf16(grad)}
+            gathered = (ctx.all_gather(f"{self.name}.{name}", array) for name, array in arrays.items())
+            all_x, all_dy = (ops.upload(array).result() for array in gathered)
+            _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
+            dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
+        else:
+            dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias)
+        if dx is not None:
+            dx = from_matrix(dx, sources[0], ctx.ops)
+        return (dx,), (dw, db) if self.bias else (dw,)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        source = self.source_shapes[0]
+        return [float_bytes(rows, source)] if len(source) > 2 else []  # the flattened image
+
+
+@register("layer", kLearnedVector=738)
+class LearnedVector(Layer):
+    """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B.
+
+    It may be the logs of standard deviations of a Gaussian policy that do not depend on the situation.
+    """
+
+    class Conf(Settings):
+        """Settings of kLearnedVector."""
+
+        num_output: Count = required("how many numbers the vector has")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="takes nothing from its source but the number of rows")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = (self.source_shapes[0][0], self.settings.num_output)
+        self.params = (ParamSpec("vector", self.shape[1:]),)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        rows = ctx.ops.xp.zeros((len(sources[0]), *self.shape[1:]), params[0].dtype)
+        return Output(rows + params[0])
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return [ctx.ops.xp.zeros_like(sources[0]) if needs[0] else None], [grad.sum(axis=0)]

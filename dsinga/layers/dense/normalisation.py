@@ -1,0 +1,236 @@
+"""kLRN, kLayerNorm, kRMSNorm and kSoftmax: normalisation over neighbouring channels, and of each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.limits import Count, NonNegative, Pixels, Positive, Range
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    as_text,
+    float_bytes,
+    from_matrix,
+    to_matrix,
+)
+from dsinga.layers.interface.reach import Reach
+
+
+@register("layer", kLRN=206, kCudnnLRN=252)
+class LRN(Layer):
+    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels.
+
+    x·norm^(-beta) with norm = knorm + alpha/local_size · Σ x² over the channels c ± local_size//2. Krizhevsky,
+    Sutskever and Hinton, ImageNet Classification with Deep CNNs (2012), 3.3, with alpha divided by local_size.
+    """
+
+    class Conf(Settings):
+        """Settings of kLRN."""
+
+        local_size: Pixels = setting(5, "how many channels are normalised together; an odd number")
+        alpha: NonNegative = setting(1.0, "the factor of the mean of squares")
+        beta: NonNegative = setting(0.75, "the exponent of the norm")
+        knorm: Positive = setting(1.0, "what is added to the mean of squares")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield an even ``local_size``, which has no middle."""
+            if self.local_size % 2 == 0:
+                text = f"local_size is {self.local_size}; give an odd number, for as many channels on either side"
+                yield Fault(text, "local_size")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="looks at neighbouring channels", by_space=True)
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        lrn = self.settings
+        self.expect_axes((4,), "images (batch, channels, height, width)")
+        self.factors = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(*ctx.ops.lrn(sources[0], *self.factors, ctx.training))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (ctx.ops.lrn_grad(sources[0], output.saved, grad, *self.factors) if needs[0] else None,), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])] * 2  # the norm, and its power
+
+
+EPSILON = 1e-5  # as in kBM
+
+
+class RowNorm(Layer):
+    """Base of layers that normalise (B, ...) over the axes from ``first_axis`` on, and have params of their shape."""
+
+    source_kind = SourceKind.kAnyShape
+    settings: Any
+    source_count = 1
+    cut = Cut(gathered_because="normalises over the features of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        first = self.settings.first_axis
+        if not 1 <= first < len(self.shape):
+            raise self.fail(
+                f"first_axis is {first}, but {self.source_name(0)} gives {as_text(self.shape)}; "
+                f"give 1 to {len(self.shape) - 1}",
+                self.settings,
+                "first_axis",
+            )
+        self.axes_shape = self.shape[first:]
+        self.params = (ParamSpec("scale", self.axes_shape, None, initial=1.0),)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]
+
+    def _rows(self, x: Array, ctx: Context) -> Array:
+        """Return x as (R, n), with a row for each set of numbers that are normalised together."""
+        return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
+
+    def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
+        return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)
+
+
+@register("layer", kLayerNorm=722)
+class LayerNorm(RowNorm):
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
+
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
+    with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
+    bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
+    """
+
+    class Conf(Settings):
+        """Settings of kLayerNorm."""
+
+        first_axis: Annotated[int, Range(1, 3)] = setting(
+            1,
+            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+        )
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.params = (*self.params, ParamSpec("bias", self.axes_shape, None))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = self._rows(sources[0], ctx)
+        scale, bias = (param.reshape(-1) for param in params)
+        y, workspace = ctx.ops.layer_norm(x, scale, bias, EPSILON, ctx.training)
+        return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, workspace = output.saved
+        scale = params[0].reshape(-1)
+        dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, EPSILON)
+        for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
+        return (for_source,), (dscale.reshape(self.axes_shape), dbias.reshape(self.axes_shape))
+
+
+@register("layer", kRMSNorm=790)
+class RMSNorm(RowNorm):
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias.
+
+    Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean is that of all numbers of a row, or, with
+    ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). ε is inside
+    the root, as in PyTorch, whose default is 1.2e-7.
+    """
+
+    class Conf(Settings):
+        """Settings of kRMSNorm."""
+
+        first_axis: Annotated[int, Range(1, 3)] = setting(
+            1,
+            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+        )
+
+    settings: Conf
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = self._rows(sources[0], ctx)
+        y, workspace = ctx.ops.rms_norm(x, params[0].reshape(-1), EPSILON, ctx.training)
+        return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, workspace = output.saved
+        dx, dscale = ctx.ops.rms_norm_grad(x, workspace, self._rows(grad, ctx), params[0].reshape(-1))
+        return (self._unrow(dx, sources[0], ctx) if needs[0] else None,), (dscale.reshape(self.axes_shape),)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.shape[: self.settings.first_axis])]  # the inverse of each root
+
+
+@register("layer", kSoftmax=214, kCudnnSoftmax=253)
+class Softmax(Layer):
+    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
+
+    source_kind = SourceKind.kAnyShape
+
+    class Conf(Settings):
+        """Settings of kSoftmax."""
+
+        num_softmax_per_instance: Count = setting(
+            1,
+            "into how many equal parts a row is divided, each with a softmax of its own",
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="normalises over all features of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.parts, columns = self.settings.num_softmax_per_instance, math.prod(self.shape[1:])
+        if self.parts < 1 or columns % self.parts:
+            raise self.fail(
+                f"cannot cut rows of {columns} into {self.parts} equal parts; "
+                f"give a num_softmax_per_instance that divides {columns}",
+                self.settings,
+                "num_softmax_per_instance",
+            )
+        self.width = columns // self.parts
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        y = ctx.ops.softmax(self._to_rows(sources[0], ctx))
+        return Output(self._from_rows(y, sources[0], ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        dx = ctx.ops.softmax_grad(self._to_rows(output.feature, ctx), self._to_rows(grad, ctx))
+        return (self._from_rows(dx, sources[0], ctx),), ()
+
+    def _to_rows(self, x: Array, ctx: Context) -> Array:
+        """Return (B, ...) as (B·parts, width)."""
+        matrix = to_matrix(x, ctx.ops)
+        return matrix if self.parts == 1 else matrix.reshape(x.shape[0] * self.parts, self.width)
+
+    def _from_rows(self, rows: Array, like: Array, ctx: Context) -> Array:
+        matrix = rows if self.parts == 1 else rows.reshape(like.shape[0], self.parts * self.width)
+        return from_matrix(matrix, like, ctx.ops)

@@ -1,0 +1,1 @@
+"""Energy models: restricted Boltzmann machines."""

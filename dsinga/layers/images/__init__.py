@@ -1,0 +1,1 @@
+"""Layers of images and volumes: convolution, pooling, padding and sizes."""

@@ -1,0 +1,184 @@
+"""kConvolution and kPooling: windows that move over images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf, PoolMethod
+from dsinga.job.component import required, setting
+from dsinga.job.limits import Count
+from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Region
+from dsinga.ops.layout import LAST, to_image
+
+
+@register("layer", kConvolution=201, kCConvolution=202, kCudnnConv=250)
+class Convolution(Layer):
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes.
+
+    Volumes (B, C, D, H, W), beyond SINGA, become (B, num_filters, D', H', W'). The weight has SINGA's shape
+    (num_filters, C·kh·kw), so that its checkpoints can be read, of volumes (num_filters, C·kd·kh·kw); the bias is
+    (num_filters,), unless ``bias_term`` is false.
+    """
+
+    class Conf(WindowConf):
+        """Settings of kConvolution; kernel 3, pad 0, stride 1 by default."""
+
+        num_filters: Count = required("the number of filters")
+        bias_term: bool = setting(True, "whether a bias is added; beyond SINGA")
+        workspace_byte_limit: int = setting(512, "the memory for workspace; has no effect")
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
+    bf16 = Bfloat16.kFeatures
+    rounds_source = rounds_gradient = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        filters, channels = settings.num_filters, window_shape(self)[0]
+        self.window = sliding_window(self, settings, stride=1)
+        self.kernels = (filters, channels, *self.window.kernel)
+        self.bias = settings.bias_term
+        self.params = (ParamSpec("weight", (filters, math.prod(self.kernels[1:]))),)
+        if self.bias:
+            self.params += (ParamSpec("bias", (filters,)),)
+        self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        return None if len(self.source_shapes[0]) == 3 else self.window.reach()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        weight, bias = params[0], params[1] if self.bias else None
+        x = self.window.extend(as_images(sources[0]), ctx.ops)
+        return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, weight = self.window.extend(as_images(sources[0]), ctx.ops), params[0]
+        dx, dw, db = ctx.ops.convolution_grad(
+            x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], self.bias
+        )
+        if dx is not None:
+            dx = self.window.crop(dx)
+            dx = dx[:, 0] if sources[0].ndim == 3 else dx
+        dw = dw.reshape(weight.shape)
+        return (dx,), (dw, db) if self.bias else (dw,)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        channels, *size = window_shape(self)
+        return self.window.extended_sizes(rows * channels, tuple(size))
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return window_part(self, region, source_shapes)
+
+
+def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:
+    """Return a copy of a layer for the windows of a region, whose sources have the padding along the axes of it."""
+    part = layer.copy_for_region(region, source_shapes)
+    part.window = layer.window.in_region(region)
+    return part
+
+
+@register("layer", kPooling=207, kCPooling=208, kCudnnPool=251)
+class Pooling(Layer):
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down.
+
+    The mean divides by kh·kw, so padding counts as zeros, unless ``count_include_pad`` is false: then it divides by the
+    number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
+    whole image and the feature (B, C, 1, 1). Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W').
+    """
+
+    class Conf(WindowConf):
+        """Settings of kPooling; kernel 3, pad 0, stride 2 by default."""
+
+        pool: PoolMethod = setting(PoolMethod.MAX, "whether a window gives its maximum or its mean")
+        global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
+        count_include_pad: bool = setting(
+            True, "whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA"
+        )
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(Connection.kOneToOne, by_space=True)
+    bf16 = Bfloat16.kFeatures
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        if len(self.source_shapes[0]) == 3:
+            self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
+        window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
+        self.window = window
+        if any(pad >= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True)):
+            raise self.fail(
+                f"a kernel of {as_text(window.kernel)} would cover nothing but padding of {as_text(window.pad)}; "
+                "make pad smaller than kernel",
+                settings,
+                "pad",
+            )
+        self.takes_maximum = settings.pool is PoolMethod.MAX
+        if self.takes_maximum:
+            self.source_fill = -math.inf
+        channels, *size = window_shape(self)
+        self.shape = (self.source_shapes[0][0], channels, *window.outputs)
+        covered = window.pixels(tuple(size))
+        whole = math.prod(window.kernel)
+        leaves_out = not (self.takes_maximum or settings.count_include_pad or (covered == whole).all())
+        self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        is_whole = self.settings.global_pooling or len(self.source_shapes[0]) == 3
+        return None if is_whole else self.window.reach()
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        kernel, stride, pad = self.window[:3]
+        if self.takes_maximum:
+            x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
+            return Output(*ctx.ops.max_pool(x, kernel, stride, pad, ctx.training))
+        x = self.window.extend(as_images(sources[0]), ctx.ops)
+        return Output(self._scaled(ctx.ops.avg_pool(x, kernel, stride, pad), ctx))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        kernel, stride, pad = self.window[:3]
+        if self.takes_maximum:
+            x = self.window.extend(as_images(sources[0]), ctx.ops, -math.inf)
+            dx = ctx.ops.max_pool_grad(x, output.saved, grad, kernel, stride, pad)
+        else:
+            x = self.window.extend(as_images(sources[0]), ctx.ops)
+            dx = ctx.ops.avg_pool_grad(x, self._scaled(grad, ctx), kernel, stride, pad)
+        dx = self.window.crop(dx)
+        return (dx[:, 0] if sources[0].ndim == 3 else dx,), ()
+
+    def _scaled(self, y: Array, ctx: Context) -> Array:
+        """Return means (B, C, H', W') over the pixels of windows, given those over whole windows, in y's layout."""
+        if self.factor is None:
+            return y
+        factor = ctx.ops.asarray(self.factor[..., None]).astype(y.dtype)
+        return to_image(y.transpose(LAST[y.ndim]) * factor)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [rows * math.prod(self.shape[1:])] if self.takes_maximum else []  # a byte for the index in the window
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        channels, *size = window_shape(self)
+        return self.window.extended_sizes(rows * channels, tuple(size))
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        part = window_part(self, region, source_shapes)
+        if self.factor is not None:
+            part.factor = region.of(self.factor, missing=2)
+        return part

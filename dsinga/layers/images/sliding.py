@@ -1,0 +1,190 @@
+"""Windows that move over images: their settings, their places, and the padding around images."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Padding, Pixels
+from dsinga.job.message import field_types
+from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, as_text
+from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Region
+from dsinga.ops import Ops
+from dsinga.ops.layout import LAST, output_sizes, padded_sizes, to_image
+from dsinga.ops.types import Sizes
+
+
+class WindowConf(Settings):
+    """Settings shared by convolution and pooling: a window, for all directions or each."""
+
+    kernel: Pixels | None = setting(None, "the height and width of the window; 3 without it, kernel_x and kernel_y")
+    pad: Padding | None = setting(None, "how many pixels of zeros surround an image; 0 without it, pad_x and pad_y")
+    stride: Pixels | None = setting(
+        None, "by how many pixels the window moves; without it, stride_x and stride_y, 1 (pooling: 2)"
+    )
+    kernel_x: Pixels | None = setting(None, "the width of the window; by default kernel")
+    kernel_y: Pixels | None = setting(None, "the height of the window; by default kernel")
+    pad_x: Padding | None = setting(None, "how many pixels of zeros are left and right of an image; by default pad")
+    pad_y: Padding | None = setting(None, "how many pixels of zeros are above and below an image; by default pad")
+    stride_x: Pixels | None = setting(None, "by how many pixels the window moves to the right; by default stride")
+    stride_y: Pixels | None = setting(None, "by how many pixels the window moves down; by default stride")
+    kernel_z: Pixels | None = setting(None, "the depth of the window in volumes; by default kernel; beyond SINGA")
+    pad_z: Padding | None = setting(None, "how many pixels of zeros are before and behind a volume; by default pad")
+    stride_z: Pixels | None = setting(None, "by how many pixels the window moves along the depth; by default stride")
+    same: bool = setting(
+        False,
+        "whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below "
+        "and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA",
+    )
+
+    def sizes(self, field: str, default: int, axes: int) -> Sizes:
+        """Return "kernel", "pad" or "stride" along the last ``axes`` of depth, height and width."""
+        every = getattr(self, field)
+        if every is not None:
+            return (every,) * axes
+        sides = [getattr(self, f"{field}_{axis}") for axis in "zyx"[-axes:]]
+        return tuple(default if side is None else side for side in sides)
+
+
+class Window(NamedTuple):
+    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W'); of volumes the depth is first.
+
+    ``extra`` is how many more pixels of padding are below and on the right of an image than above and on the left.
+    """
+
+    kernel: Sizes
+    stride: Sizes
+    pad: Sizes
+    outputs: Sizes
+    extra: Sizes = ()
+
+    def extend(self, x: Array, ops: Ops, fill: float = 0.0) -> Array:
+        """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``, as kernels pad symmetrically."""
+        if not any(self.extra):
+            return x
+        batch, channels, *size = x.shape
+        rows = ops.xp.full((batch, *map(sum, zip(size, self.extra, strict=True)), channels), fill, x.dtype)
+        rows[(slice(None), *map(slice, size))] = x.transpose(LAST[x.ndim])
+        return to_image(rows)
+
+    def crop(self, extended: Array) -> Array:
+        """Undo :meth:`extend`."""
+        if not any(self.extra):
+            return extended
+        sizes = zip(extended.shape[2:], self.extra, strict=True)
+        return extended[(slice(None), slice(None), *(slice(size - more) for size, more in sizes))]
+
+    def extended_sizes(self, images: int, size: Sizes) -> list[int]:
+        """Return the bytes of ``images`` extended images of ``size`` and of their gradient, none without ``extra``."""
+        if not any(self.extra):
+            return []
+        return [FLOAT_BYTES * images * math.prod(map(sum, zip(size, self.extra, strict=True)))] * 2
+
+    def reach(self) -> tuple[Reach, ...]:
+        """Return which pixels a window covers, along each axis; of padding those that lie outside the image."""
+        extras = self.extra or (0,) * len(self.kernel)
+        return tuple(
+            Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
+            for kernel, stride, pad, extra in zip(self.kernel, self.stride, self.pad, extras, strict=True)
+        )
+
+    def in_region(self, region: Region) -> Window:
+        """Return the window of a part whose sources have the padding along the axes of the region."""
+        pad, outputs, extra = list(self.pad), list(self.outputs), list(self.extra)
+        for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True):
+            pad[axis - 2], outputs[axis - 2] = 0, stop - start
+            extra[axis - 2 : axis - 1] = [0] if extra else []
+        return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
+
+    def pixels(self, size: Sizes) -> np.ndarray:
+        """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""
+        covered = np.ones(())
+        for count, stride, pad, kernel, length in zip(
+            self.outputs, self.stride, self.pad, self.kernel, size, strict=True
+        ):
+            starts = np.arange(count) * stride - pad
+            covered = np.multiply.outer(covered, np.minimum(starts + kernel, length) - np.maximum(starts, 0.0))
+        return covered
+
+
+def window_shape(layer: Layer) -> Shape:
+    """Return (C, H, W) of images or (C, D, H, W) of volumes of the first source; (B, H, W) are images of a channel."""
+    takes = "images (batch, channels, height, width) or volumes with a depth before the height"
+    shape = layer.expect_axes((3, 4, 5), takes, "give the shape of a record in the input layer's store_conf")
+    return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+
+
+def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> list[Sizes]:
+    """Return settings of ``conf``, given by their defaults, along two axes of images or three of volumes.
+
+    Raises UserError where one is for the depth of images.
+    """
+    for field in [f"{name}_z" for name in defaults] if axes == 2 else []:
+        if getattr(conf, field) is not None:
+            raise layer.fail(f"takes images, which have no depth; leave {field} out", conf, field)
+    return [conf.sizes(name, default, axes) for name, default in defaults.items()]
+
+
+def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()) -> Window:
+    """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
+
+    H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
+    up); with ``same`` H' = ceil(H / stride). Raises UserError where the window is larger than the padded image, and
+    where ``conf`` has both ``same`` and a pad.
+    """
+    size = size or window_shape(layer)[1:]
+    kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
+    if conf.same:
+        if any(pad):
+            field = next(name for name in ("pad", "pad_x", "pad_y", "pad_z") if getattr(conf, name))
+            raise layer.fail(f"has both {field} and same; leave one of them out", conf, field)
+        return same_window(size, kernel, step)
+    room, what = padded_sizes(size, pad), "images" if len(size) == 2 else "volumes"
+    if any(length > space for length, space in zip(kernel, room, strict=True)):
+        raise layer.fail(
+            f"a kernel of {as_text(kernel)} does not fit {what} of {as_text(size)} padded by {as_text(pad)};"
+            " make kernel smaller or pad larger",
+            conf,
+            "kernel",
+        )
+    return Window(kernel, step, pad, output_sizes((0, 0, *size), kernel, step, pad))
+
+
+def same_window(size: Sizes, kernel: Sizes, stride: Sizes) -> Window:
+    """Return the window over images of ``size`` whose padding is that of "same" in TensorFlow and Keras.
+
+    Along an axis there are ceil(size / stride) windows, and as much padding as these need: half of it, rounded down,
+    before the image, the rest after it.
+    """
+    outputs, before, extra = [], [], []
+    for length, window, step in zip(size, kernel, stride, strict=True):
+        count = -(-length // step)
+        total = max((count - 1) * step + window - length, 0)
+        outputs.append(count)
+        before.append(total // 2)
+        extra.append(total % 2)
+    return Window(kernel, stride, tuple(before), tuple(outputs), tuple(extra))
+
+
+def whole_image(layer: Layer, conf: WindowConf) -> Window:
+    """Return the window that is the whole image of ``layer``; raise UserError where ``conf`` gives another one."""
+    size = window_shape(layer)[1:]
+    given = {name: getattr(conf, name) for name in field_types(WindowConf)}
+    fields = [name for name, value in given.items() if value is not None and value is not False]
+    if fields:
+        raise layer.fail(
+            f"global_pooling takes the whole image, {as_text(size)}, as its window; leave out {' and '.join(fields)}",
+            conf,
+            fields[0],
+        )
+    once = (1,) * len(size)
+    return Window(size, once, (0,) * len(size), once)
+
+
+def as_images(x: Array) -> Array:
+    """Return a view of (B, H, W) as (B, 1, H, W); images (B, C, H, W) and volumes unchanged."""
+    return x[:, None] if x.ndim == 3 else x

@@ -1,0 +1,221 @@
+"""Context, the second argument of every layer besides arrays: phase, backend, rows, step, random numbers, peers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dsinga.job import Phase
+from dsinga.ops import Array, Ops
+from dsinga.ops.numpy.lookup import philox
+from dsinga.ops.types import Shape
+
+
+class Rows(NamedTuple):
+    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows, such as the share of a worker of a group."""
+
+    start: int
+    stop: int
+    total: int
+
+
+def rows_of_batch(rows: Rows, micro_batch: Rows) -> Rows:
+    """Return ``rows``, which are counted from the first row of a micro-batch, as rows of the whole batch."""
+    return Rows(micro_batch.start + rows.start, micro_batch.start + rows.stop, micro_batch.total)
+
+
+class Columns(NamedTuple):
+    """Columns ``start`` to ``stop`` - 1 of ``total`` of a feature: the share of a layer cut by features."""
+
+    start: int
+    stop: int
+    total: int
+
+
+class Peers(Protocol):
+    """Sends arrays to, and receives arrays from, the other workers of the group."""
+
+    def send(self, location: int, key: str, array: Any) -> None:
+        """Send ``array`` to the worker at ``location`` and return at once; the array must not change afterwards."""
+
+    def receive(self, key: str) -> Any:
+        """Wait for the array that another worker sends under ``key`` in this step, and return it."""
+
+
+class PassObserver(Protocol):
+    """Called in place of each forward and backward pass of a layer: times them, or reads their arrays."""
+
+    def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Return ``compute(*arguments)``.
+
+        ``layer`` is the :class:`dsinga.layers.Layer`, ``name`` "forward" or "backward", ``compute`` its
+        ``compute_feature`` or ``compute_gradient``. Layers that back-propagation fuses are one layer here.
+        """
+
+
+class Records(NamedTuple):
+    """One batch of a store: data (B, ...) in the store's dtype, and labels, int64 or float32, or None.
+
+    Labels are (B,), a matrix (B, K), or (B, T) with one for each step of a sequence, -1 after the end.
+    """
+
+    data: Any
+    labels: Any = None
+
+
+@dataclass(frozen=True)
+class RecordInfo:
+    """The description of a store for an input layer: shapes, batch size, labels, mean and standard deviation.
+
+    ``label_shape`` is () for one label a record, (K,) for K labels, (T,) where each step of a sequence has a label;
+    whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
+    float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
+    largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
+    before. ``codes`` is the number of different codes of a text, 0 for others. ``batchsize`` counts the rows that are
+    computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
+    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape.
+    """
+
+    shape: Shape
+    batchsize: int
+    has_labels: bool = True
+    label_range: tuple[float, float] | None = None
+    mean: Any = None
+    std: Any = None
+    label_shape: Shape = ()
+    continues: bool = False
+    codes: int = 0
+    label_dtype: Any = np.int64
+    label_names: tuple[str, ...] = ()
+    micro_batches: int = 1
+    fit: Any = None
+
+
+WORD = 8  # numbers that one counter of the generator gives, see :meth:`dsinga.ops.Ops.uniform`
+
+
+def single_worker(key: str, array: Array) -> Array:
+    """Return ``array``: all-reduce and all-gather for a group of one worker."""
+    return array
+
+
+class _Once:
+    """A collective that is called once for each key: a second call returns the result of the first."""
+
+    def __init__(self, collective: Callable[[str, Array], Array]):
+        self._collective = collective
+        self._results: dict[str, Array] = {}
+
+    def __call__(self, key: str, array: Array) -> Array:
+        if key not in self._results:
+            self._results[key] = self._collective(key, array)
+        return self._results[key]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The context of one iteration: phase, kernels, rows of the batch, step, and the other workers of the group.
+
+    ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a layer, in the
+    order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
+    arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
+    the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
+    ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
+    group compute together in this pass where a batch is computed in parts, None where that are all rows.
+    """
+
+    ops: Ops
+    phase: Phase
+    rows: Rows
+    seed: int = 0
+    step: int = 0
+    all_reduce: Callable[[str, Array], Array] = field(default=single_worker)
+    all_gather: Callable[[str, Array], Array] = field(default=single_worker)
+    peers: Peers | None = None
+    skips: bool = False
+    observer: PassObserver | None = None
+    micro_batch: Rows | None = None
+
+    @property
+    def pass_rows(self) -> Rows:
+        """The rows of the batch that all workers of the group compute together in this pass."""
+        return self.micro_batch or Rows(0, self.rows.total, self.rows.total)
+
+    def of(self, rows: Rows | None, in_parts: bool = False) -> Context:
+        """Return the context of a layer that computes ``rows``, None for the same rows as this context.
+
+        ``rows`` are counted from the first row of the micro-batch, of whose rows ``rows.total`` is the number.
+        ``in_parts`` says that other workers compute other points of the same rows, so that sums are over all workers.
+        """
+        if rows is None:
+            return self
+        batch_rows = rows if self.micro_batch is None else rows_of_batch(rows, self.micro_batch)
+        if rows.stop - rows.start == rows.total and not in_parts and self.all_reduce is not single_worker:
+            return replace(self, rows=batch_rows, all_reduce=single_worker, all_gather=single_worker)
+        if batch_rows == self.rows:
+            return self
+        return replace(self, rows=batch_rows)
+
+    def sum_arrays(self, key: str, arrays: Sequence[Array]) -> list[Array]:
+        """Return arrays of one shape, each summed over the workers, which add them up in host memory at once."""
+        stacked = np.stack([self.ops.to_numpy(array) for array in arrays])
+        return [self.ops.asarray(array) for array in self.all_reduce(key, stacked)]
+
+    def repeatable(self) -> Context:
+        """Return the context of a layer that is computed twice: sums and rows of other workers are asked for once."""
+        if self.all_reduce is single_worker:
+            return self
+        return replace(self, all_reduce=_Once(self.all_reduce), all_gather=_Once(self.all_gather))
+
+    @cached_property
+    def training(self) -> bool:
+        """Whether this is training, with dropout, random crops and workspaces for gradients."""
+        return bool(self.phase & Phase.kTrain)
+
+    def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
+        """Return uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
+
+        They come from Philox, keyed by (seed, layer) with a counter of (global row, step): a row gets the same numbers
+        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``. Then ``columns`` counts
+        the numbers of this part, in proportion to its features, and it gets those that the whole layer would draw for
+        them; without ``part``, all parts of a layer cut by features would get the same numbers.
+
+        The array is in host memory; :meth:`random` is faster for many numbers.
+        """
+        return self._part_of(philox, layer, columns, part)
+
+    def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
+        """Return the numbers of :meth:`uniform` as an array of the backend, made where the backend computes."""
+        return self._part_of(self.ops.uniform, layer, columns, part)
+
+    def random_runs(self, layer: str, columns: int, runs: Sequence[tuple[int, int]]) -> Array:
+        """Return the numbers of :meth:`random` in the columns of some ``runs``, (start, stop) each, one after another.
+
+        Other numbers are not drawn, but for up to seven before and after each run.
+        """
+        key, first, step, rows, _ = self._counter(layer, columns)
+        width = -(-columns // WORD)  # the numbers of a row begin at a multiple of it
+        parts = []
+        for row in range(first, first + rows):
+            for start, stop in runs:
+                low = start // WORD
+                numbers = self.ops.uniform(key, row * width + low, step, -(-stop // WORD) - low, WORD)
+                parts.append(numbers.reshape(-1)[start - low * WORD : stop - low * WORD])
+        return self.ops.xp.concatenate(parts).reshape(rows, -1)
+
+    def _part_of(self, numbers: Callable[..., Array], layer: str, columns: int, part: Columns | None) -> Array:
+        if part is None:
+            return numbers(*self._counter(layer, columns))
+        width = columns // (part.stop - part.start)
+        return numbers(*self._counter(layer, part.total * width))[:, part.start * width : part.stop * width]
+
+    def _counter(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
+        """Return the arguments of :meth:`dsinga.ops.Ops.uniform`."""
+        name = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
+        start, stop, _ = self.rows
+        return (self.seed & 0xFFFF_FFFF_FFFF_FFFF, name), start, self.step, stop - start, columns

@@ -1,0 +1,254 @@
+"""Checks of the shapes, params, features and gradients of layers, at run time.
+
+Without them a fault of a user's layer would show in another layer or on a server, or not at all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import nearest
+from dsinga.job import LayerConf
+from dsinga.layers.interface.context import Columns, RecordInfo
+from dsinga.layers.interface.declarations import ParamSpec, fault_of
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.region import Region
+from dsinga.ops import SparseRows
+from dsinga.ops.sparse import fault
+from dsinga.ops.types import FLOAT32
+
+
+def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
+    """Return a new layer; raise JobError where ``cls`` does not set ``shape`` and ``params`` as it must."""
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
+    try:
+        layer = cls(conf, source_shapes, info)
+    except Exception as error:
+        error.add_note(f"in {cls.__name__}(conf, source_shapes, info) of layer {conf.name!r}")
+        raise
+    if not hasattr(layer, "source_shapes"):
+        call = "super().__init__(conf, source_shapes, info)"
+        raise conf.error(f"layer {conf.name!r}: {cls.__name__}.__init__ must begin with {call}")
+    check_layer(layer)
+    return layer
+
+
+def check_layer(layer: Layer) -> None:
+    """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
+    cls = type(layer)
+    if declared := fault_of(layer):
+        raise layer.fail(f"{cls.__name__} {declared}")
+    if not is_shape(layer.shape):
+        raise layer.fail(
+            f"{cls.__name__}.__init__ must set self.shape to the shape of the feature, a tuple of whole numbers "
+            f"above 0 with the batch first; it is {layer.shape!r}"
+        )
+    specs: Any = layer.params
+    if not isinstance(specs, (tuple, list)) or not all(isinstance(spec, ParamSpec) for spec in specs):
+        raise layer.fail(f'self.params must be a tuple such as (ParamSpec("weight", (2, 3)),), not {specs!r}')
+    for spec in specs:
+        if not is_shape(spec.shape):
+            raise layer.fail(f"the shape of its param {spec.role!r} must be a tuple such as (2, 3), not {spec.shape!r}")
+
+
+def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
+    """Return the part of ``layer``, which has a ``cut.connection``, that computes ``columns`` of its feature.
+
+    ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
+    Raises JobError where the part has another shape, or other params than the layer's, cut in proportion.
+    """
+    cls, length, axis = type(layer), columns.stop - columns.start, layer.cut.axis
+    part = layer.part(layer.cut_conf(columns), source_shapes)
+    check_layer(part)
+    part.columns = columns
+    expected = (*layer.shape[:axis], length, *layer.shape[axis + 1 :])
+    if part.shape != expected:
+        raise layer.fail(
+            f"{cls.__name__}.cut_conf must make {as_text(layer.shape)} into {as_text(expected)}, "
+            f"not {as_text(part.shape)}"
+        )
+    if len(part.params) != len(layer.params):
+        raise layer.fail(
+            f"{cls.__name__} has {len(layer.params)} params, but {len(part.params)} for {length} of {columns.total} "
+            "columns; make as many for any columns, or leave the connection of its cut at None"
+        )
+    for spec, part_spec in zip(layer.params, part.params, strict=True):
+        shape = spec.shape if spec.cut_axis is None else cut_shape(spec.shape, spec.cut_axis, columns)
+        if part_spec.shape != shape:
+            raise layer.fail(
+                f"the part of param {spec.role!r}, {as_text(spec.shape)}, for {length} of {columns.total} columns must "
+                f"be {as_text(shape)}, not {as_text(part_spec.shape)}; correct its cut_axis"
+            )
+    return part
+
+
+def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Region) -> Layer:
+    """Return the part of ``layer``, which can be cut by space, that computes the points of ``region``.
+
+    Raises JobError where the part has another shape than the region, or other params than the layer.
+    """
+    part = layer.region_part(region, source_shapes)
+    check_layer(part)
+    part.region = region
+    cls, expected = type(layer), region.part(layer.field_shape)
+    if part.field_shape != expected:
+        raise layer.fail(
+            f"{cls.__name__}.region_part must make {as_text(layer.field_shape)} into {as_text(expected)}, not "
+            f"{as_text(part.field_shape)}; define it, or leave by_space out of its cut"
+        )
+    if part.params != layer.params:
+        raise layer.fail(f"{cls.__name__} has other params in a region; leave by_space out of its cut")
+    return part
+
+
+def cut_shape(shape: Shape, axis: int, columns: Columns) -> Shape:
+    """Return the shape of the share of ``columns`` of an array of ``shape`` that is cut along ``axis``."""
+    start, stop = (shape[axis] * bound // columns.total for bound in columns[:2])
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])
+
+
+def is_shape(shape: Any) -> bool:
+    """Whether ``shape`` is a tuple of whole numbers above 0, at least one."""
+    return isinstance(shape, tuple) and bool(shape) and all(isinstance(n, (int, np.integer)) and n > 0 for n in shape)
+
+
+def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
+    """Raise UserError unless ``output`` has the declared shapes; make its feature read-only for other layers."""
+    if not isinstance(output, Output):
+        raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
+    feature = output.feature
+    if feature is not None and not layer.part_shapes:
+        if type(feature) is np.ndarray and feature.dtype is FLOAT32 and feature.shape[1:] == layer.shape[1:] != ():
+            feature.setflags(write=False)  # the common case, which every layer of every iteration passes
+        else:
+            check_feature(layer, params, sources, feature)
+            freeze(feature)
+    for name, metric in output.metrics.items():
+        if not is_metric(metric):
+            raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
+    for role, state in output.state.items():
+        check_state(layer, params, role, state)
+
+
+def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
+    """Raise UserError unless ``feature`` is an array of the declared shape, not float64 made of float32."""
+    if not hasattr(feature, "dtype"):
+        raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
+    if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
+        raise layer.fail(
+            f"compute_feature returned a feature of {as_text(feature.shape)}, but self.shape promises rows of "
+            f"{as_text(layer.shape[1:])}; make them agree"
+        )
+    if feature.dtype == np.float64 and not layer.is_input:
+        inputs = (*params, *sources)
+        if inputs and not any(getattr(array, "dtype", None) == np.float64 for array in inputs):
+            check_no_codes(layer, sources)
+            raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
+
+
+def check_no_codes(layer: Layer, sources: Arrays) -> None:
+    """Raise UserError where a source of the layer, other than labels, is integers."""
+    for index, source in enumerate(sources):
+        if index != layer.labels.source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
+            raise layer.fail(
+                f"computes with numbers, but {layer.source_name(index)} gives {source.dtype}, which are codes, such as "
+                'words; if they are numbers, give an array as x.astype("float32"), or its store_conf std_value: 1 to '
+                "have them as float32; else put a kEmbedding or kOneHot layer between"
+            )
+
+
+def check_labels(layer: Layer, output: Output) -> None:
+    """Raise UserError where a layer of a partitioned net returns labels without ``new_labels``."""
+    if output.labels is not None and not (layer.is_input or layer.new_labels):
+        raise layer.fail(f"compute_feature returned labels; set new_labels = LabelFormat() in {type(layer).__name__}")
+
+
+def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
+    """Raise UserError unless ``state`` has the shape and dtype of the param ``role``, which is not trainable."""
+    for spec, param in zip(layer.params, params, strict=True):
+        if spec.role == role and not spec.trainable:
+            if not has_shape_and_dtype_of(state, param):
+                raise mismatch(layer, f"the new state of param {role!r}", state, param)
+            return
+    roles = [spec.role for spec in layer.params if not spec.trainable]
+    raise layer.fail(f"has no param {role!r} with trainable=False to take a new state{nearest(role, roles)}")
+
+
+def is_metric(metric: Any) -> bool:
+    """Whether ``metric`` is (sum, count)."""
+    return isinstance(metric, tuple) and len(metric) == 2
+
+
+def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
+    """Raise UserError unless ``computed`` has a gradient (or None) for each source, and one for each trainable param.
+
+    Each has the shape and dtype of its source or param. Gradients for sources become read-only for other layers.
+    """
+    if not isinstance(computed, tuple) or len(computed) != 2:
+        raise layer.fail(
+            "compute_gradient must return (gradients for the sources, gradients for the params), "
+            f"as in (dx,), (dw, db), not {describe_type(computed)}"
+        )
+    for_sources, for_params = computed
+    for what, gradients, arrays in (("sources", for_sources, sources), ("params", for_params, params)):
+        if not isinstance(gradients, (tuple, list)) or len(gradients) != len(arrays):
+            count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else describe_type(gradients)
+            raise layer.fail(f"compute_gradient must return a sequence of {len(arrays)} for its {what}, not {count}")
+    for index, gradient in enumerate(for_sources):
+        if gradient is not None:
+            if not has_shape_and_dtype_of(gradient, sources[index]):
+                raise mismatch(layer, f"the gradient for {layer.source_name(index)}", gradient, sources[index])
+            freeze(gradient)
+    for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
+        if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
+            if gradient.dtype != param.dtype:
+                raise mismatch(layer, f"the gradient for param {spec.role!r}", gradient, param)
+        elif gradient is not None:
+            if not has_shape_and_dtype_of(gradient, param):
+                raise mismatch(layer, f"the gradient for param {spec.role!r}", gradient, param)
+            if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
+                raise layer.fail(f"the gradient for param {spec.role!r}: {wrong}")
+        elif spec.trainable:
+            raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
+
+
+def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
+    """Whether ``value`` is an array of the shape and dtype of ``model``."""
+    if type(value) is type(model) is np.ndarray and value.dtype is model.dtype:
+        return bool(value.shape == model.shape)
+    return hasattr(value, "dtype") and bool(value.shape == model.shape and value.dtype == model.dtype)
+
+
+def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
+    """Return a UserError that says how ``value``, called ``what``, differs from ``model``; the caller raises it."""
+    if not hasattr(value, "dtype"):
+        return layer.fail(f"{what} must be an array, not {describe_type(value)}")
+    return layer.fail(
+        f"{what} has the shape {value.shape} and is {value.dtype}; it must be of shape {model.shape} and {model.dtype}"
+    )
+
+
+def freeze(array: Array) -> None:
+    """Make a numpy array read-only, so that a layer that writes to its arguments raises an error."""
+    if type(array) is np.ndarray:
+        array.setflags(write=False)
+
+
+def add_layer_note(error: Exception, layer: Layer, method: str) -> None:
+    """Add to ``error``, raised by ``method`` of ``layer``, a note with both names and, if known, the remedy."""
+    error.add_note(f"in {method} of layer {layer.name!r}")
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note("a layer must not change the arrays that it is given; work on a copy")
+
+
+def describe_type(value: Any) -> str:
+    """Describe the type of ``value`` for a message."""
+    if value is None:
+        return "None"
+    return f"an array of {as_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

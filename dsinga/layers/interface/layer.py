@@ -1,0 +1,355 @@
+"""Layer, the base class of all layers: a pure function of its params, its sources and a context."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.job import LayerConf, Message, StoreConf
+from dsinga.job.component import Settings
+from dsinga.job.limits import out_of_range
+from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records, Shape
+from dsinga.layers.interface.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
+from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Region, row_numbers
+from dsinga.ops import Array, Ops
+from dsinga.ops.types import PointRanges
+
+FLOAT_BYTES = 4  # of a number in float32
+Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
+Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
+
+
+DRAWN_WHOLE = 1 << 16  # random numbers of a row, from which on a part draws its own only
+COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # methods that take features
+
+
+class Output(NamedTuple):
+    """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
+
+    ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
+    for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
+    sources and the feature. Layers that make labels return them in ``labels``; other layers pass on those of their
+    sources. ``metrics`` maps a name to (sum, count), so that parts of a batch add up; a sum may also be a state of
+    :mod:`dsinga.layers.metrics.metric_state`. ``state`` maps the role of a param that is not trainable to its new value.
+    """
+
+    feature: Any
+    saved: Any = None
+    labels: Array | None = None
+    metrics: Mapping[str, tuple[Any, float]] = {}
+    state: Mapping[str, Array] = {}
+
+
+class Layer(ABC):
+    """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
+
+    A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
+    is not that of the first source, and ``params``, if it has any. It raises UserError, through :meth:`fail`, when a
+    source has a shape that it cannot take. A worker that computes some rows of the batch gets arrays with fewer rows,
+    so ``compute_feature`` and ``compute_gradient`` rely on ``shape[1:]`` only. Neither changes an array that it gets.
+
+    Attributes:
+        Conf: the class of the settings of its type; ``settings`` are those of this layer.
+        source_count: how many source layers it takes, None for any number; up to ``optional_sources`` may follow them.
+        source_kind: what it does with the axes of its sources (:class:`SourceKind`).
+        labels: which labels it takes, and from which source (:class:`Labels`).
+        new_labels: the labels that it makes (:class:`LabelFormat`), None if it passes on those of its sources. An input
+            layer gives those of its records.
+        cut: how it is cut over workers (:class:`Cut`).
+        is_input: it reads a store: its one source is a :class:`Records`, and it has no source layers.
+        is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
+        is_output: it takes no part in the gradient; only output layers can follow it.
+        metric_names: all metrics that it may report; a job may let its extensions monitor them.
+        part_shapes: the shapes of the parts, where it gives each destination a part of its own.
+        columns: the columns of the whole layer that this part computes, None for all; set by the net.
+        region: the points of the whole layer's field that this part computes, None for all; set by the net.
+        label_region: the points of labels that the layers after a part of an input layer need, None for all; set by the
+            net.
+        source_fill: what the points of padding around a source are, where ``source_points`` has some.
+        label_format: the labels that the layers after it get; set by the net.
+        bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
+        rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
+        rounds_gradient: whether it then rounds the gradient for its feature likewise.
+    """
+
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
+    source_count: ClassVar[int | None] = None
+    optional_sources: ClassVar[int] = 0
+    source_kind: ClassVar[SourceKind] = SourceKind.kShaped
+    labels: Labels = Labels()
+    new_labels: LabelFormat | None = None
+    cut: Cut = Cut()
+    is_input: ClassVar[bool] = False
+    is_loss: ClassVar[bool] = False
+    is_output: bool = False
+    metric_names: tuple[str, ...] = ()
+    part_shapes: tuple[Shape, ...] = ()
+    columns: Columns | None = None
+    region: Region | None = None
+    label_region: Region | None = None
+    source_fill: float = 0.0
+    label_format: LabelFormat = LabelFormat()
+    bf16: Bfloat16 = Bfloat16.kNothing
+    rounds_source: bool = False
+    rounds_gradient: bool = False
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if fault := fault_of(cls):
+            raise UserError(f"the layer class {cls.__name__} {fault}")
+        if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
+            cls.bf16 = Bfloat16.kNothing  # what it computes anew need not take what its base takes
+            cls.rounds_source = cls.rounds_gradient = False
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        self.conf = conf
+        self.name = conf.name
+        self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
+        self.shape: Shape = self.source_shapes[0] if self.source_shapes else ()
+        self.params: tuple[ParamSpec, ...] = ()
+        if self.Conf is not None:
+            self.settings = conf.settings_of(self.Conf)
+        self._check_numbers()
+        if self.source_count is not None:
+            self.expect_sources(self.source_count, self.optional_sources)
+        if self.labels.source is not None:
+            self._expect_labels(self.labels.source)
+
+    def _check_numbers(self) -> None:
+        for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
+            if isinstance(message, Settings):
+                for fault in message.all_faults():
+                    raise self.fail(fault.text, message, fault.field)
+            else:
+                for field, _, value, allowed in out_of_range(message):
+                    raise self.fail(f"{field} {allowed.fault(value)}", message, field)
+
+    @classmethod
+    def reads(cls, conf: LayerConf) -> StoreConf | None:
+        """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
+        return conf.store_conf
+
+    def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
+        """Return which points of records, as stored, and of labels an input layer cut by space needs; None for all."""
+        return None, None
+
+    def take_region(self, records: Records) -> Records:
+        """Return the records of an input layer that is cut by space without the points that this part does not need.
+
+        They may have been read without these: just the points of :meth:`regions_read`. The thread that reads ahead
+        calls this, so that batches that wait take no more memory than their part.
+        """
+        return records
+
+    def send_ahead(self, records: Records, ops: Ops) -> Records:
+        """Start to copy the records of an input layer to the device, and return them.
+
+        The thread that reads ahead calls this where the backend computes on a device. ``records.data`` may be replaced
+        by a running :class:`dsinga.ops.AsyncCopy`; ``compute_feature`` then takes its result.
+        """
+        return records
+
+    def reach(self) -> tuple[Reach, ...] | None:
+        """Return which points of its sources the layer needs, along each axis after the channels; None for all points.
+
+        That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
+        tiles; see :mod:`dsinga.net.receptive_field`.
+        """
+        return None
+
+    def same_points(self) -> tuple[Reach, ...]:
+        """Return the reach of a layer whose feature at a point depends on that point of its sources only."""
+        return (Reach(),) * (len(self.shape) - 2)
+
+    def expect_sources(self, count: int, optional: int = 0) -> None:
+        """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""
+        sources = len(self.source_shapes)
+        if not count <= sources <= count + optional:
+            expected = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
+            if optional:
+                expected = f"{count} or {count + optional} source layers"
+            raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
+
+    def _expect_labels(self, source: int) -> None:
+        rows, labels = self.source_shapes[0][0], self.source_shapes[source][0]
+        if rows != labels:
+            raise self.fail(
+                f"{self.source_name(0)} gives {rows} rows, {self.source_name(source)} {labels} labels; "
+                "give both the same batchsize",
+                field="srclayers",
+            )
+
+    def source_name(self, index: int) -> str:
+        """Return the quoted name of a source, or its number where the configuration does not name it."""
+        names = self.conf.srclayers
+        return repr(names[index]) if index < len(names) else f"source {index}"
+
+    def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
+        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
+
+        ``at`` is the part of the configuration at fault, if not the layer as a whole; ``field`` is a field of it.
+        """
+        return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
+
+    def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
+        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
+
+        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
+        """
+        shape = self.source_shapes[source]
+        if len(shape) not in counts:
+            text = f"takes {takes}, but {self.source_name(source)} gives {as_text(shape)}"
+            raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
+        return shape
+
+    def image_shape(self) -> tuple[int, int, int]:
+        """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
+        remedy = "give the shape of a record in the input layer's store_conf"
+        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
+        channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+        return channels, height, width
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
+        if not self.cut.width:
+            return self.conf
+        part = self.settings.replace(**{self.cut.width: columns.stop - columns.start})
+        return self.conf.replace(**{type(part).field: part})
+
+    def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
+        """Return a new layer of this kind with the configuration and the source shapes of a part of it."""
+        return type(self)(conf, source_shapes)
+
+    def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
+        """Return which points of each source, along an axis, the points ``start`` to ``stop`` - 1 of the feature need.
+
+        They are numbered from 0, and FILL (-1) for points of padding. A part of a layer cut by space gets sources of
+        just these points, those of :meth:`reach` by default.
+        """
+        reach = self.reach()
+        return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)
+
+    def takes_points(self, source: int) -> bool:
+        """Whether a part cut by space takes some points of this source; else it takes the whole feature, or labels."""
+        return source != self.labels.source
+
+    def gathers_points_because(self) -> str:
+        """Return why a layer whose class can be cut by space cannot be with its shapes and settings, "" if it can."""
+        return ""
+
+    @property
+    def field_shape(self) -> Shape:
+        """The shape (B, C, ...) whose points are cut by space: that of the feature, if this is no other view of it."""
+        return self.shape
+
+    @property
+    def space_shape(self) -> Shape:
+        """The shape of the feature with the axes of ``field_shape``: (B, 1, ...) of one number for each point."""
+        field = self.field_shape
+        return field if math.prod(self.shape) == math.prod(field) else (field[0], 1, *field[2:])
+
+    def counted_rows(self, rows: int) -> int:
+        """Return how many of ``rows`` this layer counts in metrics: each once, whatever points of it others compute."""
+        return rows if self.region is None or self.region.is_first else 0
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part of this layer that computes the points of ``region``, of sources of ``source_shapes``."""
+        return self.part(self.conf, source_shapes)
+
+    def copy_for_region(self, region: Region, source_shapes: Sequence[Shape]) -> Self:
+        """Return a copy with the shapes of the part of ``region``, for layers that make their part from the whole."""
+        part = copy.copy(self)
+        part.source_shapes, part.shape = tuple(source_shapes), region.part(self.shape)
+        return part
+
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.
+
+        ``labels`` has those of each source, or None. A layer that hands parts may return a tuple, with labels for each
+        destination.
+        """
+        return next((array for array in labels if array is not None), None)
+
+    def random(self, ctx: Context) -> Array:
+        """Return (rows, n) uniform numbers by :meth:`Context.random`: one for each unit of a row of the feature.
+
+        A part of a layer that is cut by features, or by space, gets those that the whole layer would draw for them.
+        """
+        units = math.prod(self.shape[1:])
+        if self.region is None:
+            return ctx.random(self.name, units, self.columns)
+        whole = self.region.whole(self.shape)[1:]
+        if math.prod(whole) <= DRAWN_WHOLE:
+            return self.region.of(ctx.random(self.name, math.prod(whole)).reshape(-1, *whole)).reshape(-1, units)
+        return ctx.random_runs(self.name, math.prod(whole), row_numbers(whole, self.region))
+
+    @abstractmethod
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        """Compute the feature from ``params`` (in the order of ``self.params``) and ``sources`` (in srclayers' order).
+
+        An input layer gets one source, a :class:`Records`. With ``recompute`` it is called twice for a batch, and must
+        return the same. Raises UserError for data that the layer cannot take.
+        """
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        """Return the gradients for the sources and for the params.
+
+        ``grad`` is the gradient for the feature; of parts a sequence, with None for a part without a gradient.
+        ``needs[i]`` says whether source i needs a gradient; the entry of a source that does not is None, and so is that
+        of a param that is not trainable. Gradients of a loss are of the mean over the *global* batch
+        (``ctx.rows.total``), so that those of its parts add up. A layer that does not define this (an input, an output)
+        has no gradient: that is an error only where one is needed.
+        """
+        if any(needs) or self.params:
+            raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
+        return (None,) * len(needs), ()
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027  most layers have nothing to check
+        """Raise UserError for sources by which the metrics are not finite, such as a target that is NaN.
+
+        Training calls it only where metrics are not finite.
+        """
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.
+
+        The planner predicts the memory of a worker by these and by :meth:`backward_sizes`.
+        """
+        return []
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        """Return the bytes of each array that ``compute_gradient`` needs while it runs, beside the gradients."""
+        return []
+
+
+def float_bytes(rows: int, shape: Shape) -> int:
+    """Return the bytes of ``rows`` rows in float32 of an array whose shape, batch first, is ``shape``."""
+    return FLOAT_BYTES * rows * math.prod(shape[1:])
+
+
+def as_text(shape: Sequence[int]) -> str:
+    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
+    sizes = list(map(str, shape))
+    if len(sizes) > 8:
+        sizes[4:] = [f"... ({len(sizes)} axes)"]
+    return " x ".join(sizes) or "a single number"
+
+
+def to_matrix(x: Array, ops: Ops) -> Array:
+    """Return x (B, ...) as (B, n), in the logical order of its axes, without a copy where possible."""
+    return x if x.ndim == 2 else ops.flatten(x)
+
+
+def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
+    """Return ``matrix`` (B, n) in the shape of ``like`` (B, ...): undo :func:`to_matrix`."""
+    return matrix if like.ndim == 2 else ops.unflatten(matrix, like.shape)

@@ -1,0 +1,139 @@
+"""Regions of fields: the points that a worker computes of a layer cut by space, and where the points it needs lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.layers.interface.context import Columns
+from dsinga.layers.interface.reach import FILL
+from dsinga.ops.types import PointRanges, Shape
+
+
+class Region(NamedTuple):
+    """The points of a field that one worker computes: a range along each of the axes from ``axis`` on.
+
+    ``number`` is the position of the region among those of the field, in the order of the workers.
+    """
+
+    axis: int
+    ranges: tuple[Columns, ...]
+    number: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker counts what all workers have alike: the rows of a batch, and new lasting state."""
+        return self.number == 0
+
+    @property
+    def share(self) -> float:
+        """The share of the points of the field."""
+        return math.prod((stop - start) / total for start, stop, total in self.ranges)
+
+    @property
+    def axes(self) -> range:
+        """The axes that are cut."""
+        return range(self.axis, self.axis + len(self.ranges))
+
+    def of(self, array: Any, missing: int = 0) -> Any:
+        """Return the points of an array of the whole field, as a view; the array has ``missing`` axes fewer before."""
+        index = tuple(slice(start, stop) for start, stop, _ in self.ranges)
+        return array[(*(slice(None),) * (self.axis - missing), *index)]
+
+    def take(self, array: Any, missing: int = 0) -> Any:
+        """Return the points of an array of the whole field, as a view, or the array if it has no others."""
+        sizes = array.shape[self.axis - missing : self.axes.stop - missing]
+        return array if sizes == tuple(stop - start for start, stop, _ in self.ranges) else self.of(array, missing)
+
+    def points_of(self, shape: Shape) -> PointRanges:
+        """Return the range of points along each axis of a row of the field, whose whole shape is ``shape``."""
+        ranges = [(0, size) for size in shape]
+        for axis, (start, stop, _) in zip(self.axes, self.ranges, strict=True):
+            ranges[axis] = (start, stop)
+        return tuple(ranges[1:])
+
+    def whole(self, shape: Shape) -> Shape:
+        """Return the shape of the whole field, of which ``shape`` is that of this region."""
+        return self._with_sizes(shape, [total for *_, total in self.ranges])
+
+    def part(self, shape: Shape) -> Shape:
+        """Return the shape of this region of a field of ``shape``."""
+        return self._with_sizes(shape, [stop - start for start, stop, _ in self.ranges])
+
+    def _with_sizes(self, shape: Shape, sizes: Sequence[int]) -> Shape:
+        return (*shape[: self.axis], *sizes, *shape[self.axis + len(sizes) :])
+
+    def __str__(self) -> str:
+        return "points " + " x ".join(f"{start}-{stop - 1}" for start, stop, _ in self.ranges)
+
+
+class PointRun(NamedTuple):
+    """Neighbouring points along an axis of an array, and the points of a source that they copy.
+
+    The ``length`` points from ``place`` on copy those from ``start`` on, which rise (``step`` 1), fall (-1), or are one
+    point (0). With ``start`` FILL they copy nothing.
+    """
+
+    place: int
+    length: int
+    start: int
+    step: int = 1
+
+    @property
+    def source(self) -> slice:
+        """The points of the source, in rising order."""
+        length = (self.length - 1) * abs(self.step)
+        low = self.start - length if self.step < 0 else self.start
+        return slice(low, low + length + 1)
+
+    @property
+    def target(self) -> slice:
+        """The points that copy those of ``source``, one for one, or all one point."""
+        if self.step >= 0:
+            return slice(self.place, self.place + self.length)
+        return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
+
+    def within(self, start: int, stop: int) -> PointRun | None:
+        """Return the part of this run that copies points from ``start`` to ``stop`` - 1 of the source, if any."""
+        source = self.source
+        low, high = max(source.start, start), min(source.stop, stop)
+        if self.start == FILL or low >= high:
+            return None
+        if self.step == 0:
+            return self
+        first = low if self.step > 0 else high - 1
+        return PointRun(self.place + abs(first - self.start), high - low, first, self.step)
+
+
+def find_runs(points: np.ndarray) -> tuple[PointRun, ...]:
+    """Return the runs that copy the given points of a source, in order; FILL for those that copy nothing."""
+    runs: list[PointRun] = []
+    rising = (np.diff(points) == 1) & (points[:-1] != FILL)
+    bounds = [0, *(np.flatnonzero(~rising) + 1).tolist(), len(points)]
+    for place, end in pairwise(bounds):
+        count, point = end - place, int(points[place])
+        last = runs[-1] if runs else None
+        if count == 1 and last is not None and (last.start == FILL) == (point == FILL):
+            step = point - (last.start + (last.length - 1) * last.step)
+            if step in (0, -1) and (last.length == 1 or step == last.step):
+                runs[-1] = last._replace(length=last.length + 1, step=step)
+                continue
+        runs.append(PointRun(place, count, point, 0 if point == FILL else 1))
+    return tuple(runs)
+
+
+def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
+    """Return (start, stop) of the numbers of a row that belong to a region, in runs of neighbours.
+
+    A row has the shape ``shape``, without the batch, in C order.
+    """
+    last = region.axis + len(region.ranges) - 2  # of the row's axes
+    inner = math.prod(shape[last + 1 :])
+    outer = np.arange(math.prod(shape[:last])).reshape(shape[:last])
+    before = region._replace(ranges=region.ranges[:-1]).of(outer, missing=1).reshape(-1).tolist()
+    start, stop, total = region.ranges[-1]
+    return [((number * total + start) * inner, (number * total + stop) * inner) for number in before]

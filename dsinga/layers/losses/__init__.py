@@ -1,0 +1,1 @@
+"""Losses: of numbers, classes, steps, tags, policies and fields."""

@@ -1,0 +1,124 @@
+"""Losses of yes-or-no questions: kSigmoidCrossEntropyLoss, and kFocalLoss, which looks at the hard ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Unit
+from dsinga.layers.interface.context import Context
+from dsinga.layers.interface.declarations import SourceKind
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, from_matrix, to_matrix
+from dsinga.layers.losses.loss import WEIGHTS, PairLoss, gradient_of_weights, weighted_rows, weighted_sum, weights_of
+from dsinga.ops import Ops
+from dsinga.ops.numpy.elementwise import FLT_MIN
+
+
+@register("layer", kSigmoidCrossEntropyLoss=730)
+class SigmoidCrossEntropyLoss(PairLoss):
+    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
+
+    The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
+    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. A negative loss means that targets
+    are not in [0, 1], such as labels of more than two classes. Metrics: "loss", and "accuracy", the share of the
+    B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
+    """
+
+    source_kind = SourceKind.kVectors
+
+    class Conf(Settings):
+        """Settings of kSigmoidCrossEntropyLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Any
+    metric_names = ("loss", "accuracy")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
+        losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
+        else:
+            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.settings.scale)
+            accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
+        return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0]), "accuracy": accuracy})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
+        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale / ctx.rows.total
+        grads: list[Array | None] = [None] * len(sources)
+        for index, slopes in enumerate((self._slopes, self._target_slopes)):
+            if needs[index]:
+                dx = weighted_rows(slopes(x, target, output.feature, ctx.ops) * factor, weights)
+                grads[index] = from_matrix(dx, sources[index], ctx.ops)
+        if any(needs[WEIGHTS:]):
+            losses = self._losses(x, target, ctx.ops).sum(axis=1, dtype=np.float64)
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+        return grads, ()
+
+    def _losses(self, x: Array, target: Array, ops: Ops) -> Array:
+        """Return the loss of each number, (B, n)."""
+        xp = ops.xp
+        return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
+
+    def _slopes(self, x: Array, target: Array, p: Array, ops: Ops) -> Array:
+        """Return the derivative of the loss for x, (B, n), where ``p`` is sigmoid(x)."""
+        return p - target
+
+    def _target_slopes(self, x: Array, target: Array, p: Array, ops: Ops) -> Array:
+        """Return the derivative of the loss for the target, (B, n)."""
+        return -x
+
+
+@register("layer", kFocalLoss=771)
+class FocalLoss(SigmoidCrossEntropyLoss):
+    """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p.
+
+    Lin et al., Focal Loss for Dense Object Detection (2017): p' is the probability of the right answer,
+    p·t + (1 - p)·(1 - t), and α' is ``alpha`` for t = 1 and 1 - ``alpha`` for t = 0. So answers that are right and sure
+    count little, and the rarer answer may count more. It is torchvision's sigmoid_focal_loss; Keras leaves α' out
+    unless told otherwise, which is ``alpha`` 0.5 with ``scale`` 2 here. Sources and metrics are those of
+    kSigmoidCrossEntropyLoss.
+    """
+
+    class Conf(Settings):
+        """Settings of kFocalLoss."""
+
+        gamma: NonNegative = setting(2.0, "the exponent of 1 - p', by which sure and right answers count less")
+        alpha: Unit = setting(0.25, "the weight of the answer 1; 1 - alpha is that of 0")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+
+    def _losses(self, x: Array, target: Array, ops: Ops) -> Array:
+        alpha, miss, entropy = self._factors(x, target, ops.sigmoid(x), ops)
+        return alpha * miss**self.settings.gamma * entropy
+
+    def _slopes(self, x: Array, target: Array, p: Array, ops: Ops) -> Array:
+        alpha, miss, entropy = self._factors(x, target, p, ops)
+        slopes = miss**self.settings.gamma * (p - target)
+        return alpha * (slopes - self._power_slopes(miss) * (2 * target - 1) * p * (1 - p) * entropy)
+
+    def _target_slopes(self, x: Array, target: Array, p: Array, ops: Ops) -> Array:
+        alpha, miss, entropy = self._factors(x, target, p, ops)
+        power = miss**self.settings.gamma
+        slopes = (2 * self.settings.alpha - 1) * power * entropy
+        return slopes - alpha * (power * x + self._power_slopes(miss) * (2 * p - 1) * entropy)
+
+    def _factors(self, x: Array, target: Array, p: Array, ops: Ops) -> tuple[Array, Array, Array]:
+        """Return α', 1 - p', which is above 0, and the cross-entropy, each (B, n)."""
+        alpha = self.settings.alpha * target + (1 - self.settings.alpha) * (1 - target)
+        miss = ops.xp.maximum(p + target - 2 * p * target, FLT_MIN)
+        return alpha, miss, super()._losses(x, target, ops)
+
+    def _power_slopes(self, miss: Array) -> Array:
+        """Return the derivative of (1 - p')^gamma for 1 - p'."""
+        return self.settings.gamma * miss ** (self.settings.gamma - 1)

@@ -1,0 +1,201 @@
+"""Losses of classes: kSoftmaxLoss (kCudnnSoftmaxLoss), and kHingeLoss, that of support vector machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import HingeNorm, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count, NonNegative, Positive, Share
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.losses.loss import (
+    WEIGHTS,
+    check_weights,
+    gradient_of_weights,
+    hits_by_row,
+    weighted_rows,
+    weighted_sum,
+    weights_of,
+)
+from dsinga.layers.records.label import check_shares, check_topk, class_labels, required_labels
+from dsinga.ops import Ops
+from dsinga.ops.numpy.elementwise import FLT_MIN
+
+
+@register("layer", kSoftmaxLoss=301, kCudnnSoftmaxLoss=350)
+class SoftmaxLoss(Layer):
+    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
+
+    The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
+    "accuracy", the share of rows whose label is among the ``topk`` most probable classes. A third source may give a
+    weight for each row.
+
+    With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class (Szegedy et al., Rethinking the
+    Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
+
+    Labels (B, K) float32 are the target t of each class, which adds up to 1 in a row, as kMixup makes them:
+    -Σ t·log max(p, FLT_MIN)·scale / B. The accuracy is then that for the class with the largest target.
+    """
+
+    source_kind = SourceKind.kVectors
+
+    class Conf(Settings):
+        """Settings of kSoftmaxLoss."""
+
+        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        label_smoothing: Share = setting(0.0, "the share of the target that is spread over all classes; beyond SINGA")
+
+    settings: Conf
+    source_count = 2
+    optional_sources = 1
+    labels = Labels(source=1, per="row", shares=True)
+    is_loss = True
+    metric_names = ("loss", "accuracy")
+    cut = Cut(gathered_because="normalises over all classes of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        check_weights(self, WEIGHTS)
+        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.scale, self.smoothing = settings.scale, settings.label_smoothing
+        self.shape = (rows, self.classes)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        given = required_labels(self, sources[1])
+        if given.dtype.kind == "f" and given.ndim > 1:
+            return self._shared_feature(sources, ctx)
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
+            return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
+        scores = to_matrix(sources[0], ctx.ops)
+        probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)
+        if self.smoothing:
+            loss = loss + self._smoothing_losses(scores, labels, ctx).sum(dtype=np.float64)
+        loss = loss if self.scale == 1 else loss * self.scale  # on a device this is a kernel launch
+        metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
+        return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
+
+    def _smoothing_losses(self, scores: Array, labels: Array, ctx: Context) -> Array:
+        """Return what smoothing adds to the loss of each row, ε·(x[label] - mean of x), (B,)."""
+        of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
+        return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
+
+    def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
+        """Return the output for rows of the given ``weights`` (B,)."""
+        probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
+        losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
+        if self.smoothing:
+            losses = losses + self._smoothing_losses(scores, labels, ctx)
+        hits = hits_by_row(probabilities, labels, self.topk, ctx.ops)
+        metrics = {
+            "loss": (weighted_sum(losses, weights, self.scale), len(labels)),
+            "accuracy": (weighted_sum(hits, weights), weights.sum(dtype=np.float64)),
+        }
+        return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
+
+    def _shared_feature(self, sources: Arrays, ctx: Context) -> Output:
+        """Return the output for labels (B, K) that have a share for each class."""
+        xp, shares, scores = ctx.ops.xp, np.asarray(sources[1]), to_matrix(sources[0], ctx.ops)
+        check_shares(self, shares.shape, self.classes)
+        weights, largest = weights_of(sources, WEIGHTS, ctx.ops), ctx.ops.asarray(shares.argmax(axis=1))
+        target = ctx.ops.asarray(shares).astype(scores.dtype)
+        if self.smoothing:
+            target = target * (1 - self.smoothing) + self.smoothing / self.classes
+        probabilities = ctx.ops.softmax(scores)
+        losses = -(target * xp.log(xp.maximum(probabilities, FLT_MIN))).sum(axis=1)
+        if weights is None:
+            loss = losses.sum(dtype=np.float64) * self.scale
+            accuracy = ctx.ops.hits(probabilities, largest, self.topk), len(shares)
+        else:
+            hits = hits_by_row(probabilities, largest, self.topk, ctx.ops)
+            loss = weighted_sum(losses, weights, self.scale)
+            accuracy = weighted_sum(hits, weights), weights.sum(dtype=np.float64)
+        metrics = {"loss": (loss, len(shares)), "accuracy": accuracy}
+        return Output(probabilities, saved=(target, losses) if ctx.training else None, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        (labels, losses), factor = output.saved, self.scale / ctx.rows.total
+        grads: list[Array | None] = [None] * len(sources)
+        if needs[0]:
+            if labels.ndim == 1:
+                dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor, self.smoothing)
+            else:
+                dx = (output.feature * labels.sum(axis=1, keepdims=True) - labels) * factor
+            dx = weighted_rows(dx, weights_of(sources, WEIGHTS, ctx.ops))
+            grads[0] = from_matrix(dx, sources[0], ctx.ops)
+        if any(needs[WEIGHTS:]):
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+        return grads, ()
+
+
+@register("layer", kHingeLoss=731)
+class HingeLoss(Layer):
+    """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
+
+    Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999); p is 1 with ``norm`` L1,
+    2 with L2. The first source gives (B, ...), K scores a row; the second labels in [0, K). The feature is the scores,
+    (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
+    """
+
+    source_kind = SourceKind.kVectors
+
+    class Conf(Settings):
+        """Settings of kHingeLoss."""
+
+        norm: HingeNorm = setting(HingeNorm.L1, "whether violations of the margin are summed, or their squares")
+        margin: Positive = setting(1.0, "by how much the label's score should be above the others")
+        topk: Count = setting(1, "a prediction counts as right if the label is among so many highest scores")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+    source_count = 2
+    labels = Labels(source=1, per="row")
+    is_loss = True
+    metric_names = ("loss", "accuracy")
+    cut = Cut(gathered_because="compares the classes of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.squared, self.margin, self.scale = settings.norm is HingeNorm.L2, settings.margin, settings.scale
+        self.shape = (rows, self.classes)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        scores, ops = to_matrix(sources[0], ctx.ops), ctx.ops
+        labels = ops.asarray(class_labels(self, sources[1], self.classes))
+        violation, rows = self._violations(scores, labels, ops), len(labels)
+        loss = (violation * violation if self.squared else violation).sum(dtype=np.float64) * self.scale
+        metrics = {"loss": (loss, rows), "accuracy": (ops.hits(scores, labels, self.topk), rows)}
+        return Output(scores, saved=(violation, labels) if ctx.training else None, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None, None), ()
+        violation, labels = output.saved
+        slope = 2 * violation if self.squared else (violation > 0).astype(violation.dtype)
+        dx = slope * (self.scale / ctx.rows.total)
+        dx[ctx.ops.xp.arange(len(labels)), labels] = -dx.sum(axis=1)
+        return (from_matrix(dx, sources[0], ctx.ops), None), ()
+
+    def _violations(self, x: Array, labels: Array, ops: Ops) -> Array:
+        """Return by how much each class violates its margin to the label's score, (B, K); 0 for the label itself."""
+        rows = ops.xp.arange(len(labels))
+        violation = ops.xp.maximum(x - x[rows, labels][:, None] + self.margin, 0)
+        violation[rows, labels] = 0
+        return violation

@@ -1,0 +1,144 @@
+"""kCTCLoss: labels of a sequence whose places in time are not known, as of speech or handwriting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural, NonNegative
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.records.label import check_ends, integer_labels
+from dsinga.ops.numpy.ctc import ctc, ctc_grad
+
+LENGTHS = 2  # the position of the source with codes of the steps
+
+
+@register("layer", kCTCLoss=776)
+class CTCLoss(Layer):
+    """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time.
+
+    Graves et al., Connectionist Temporal Classification (2006). The first source gives scores (B, T, K) of K classes,
+    of which ``blank`` stands for no label; the second labels (B, S), in [0, K) without ``blank``, -1 after the end. A
+    third source may give codes (B, T) that are -1 after the end of a sequence, as kSequenceLength does; else each has
+    T steps. It is PyTorch's ctc_loss(log_softmax(x), ..., reduction="sum") / B, where "mean" would also divide each
+    sequence's loss by the number of its labels.
+
+    The feature is the labels of the most probable path, (B, T) int64, -1 after the end. Metrics: "loss", and
+    "accuracy", the share of sequences whose labels are all right. It is computed by numpy in float64, with every
+    backend. Raises UserError where labels do not fit in the steps: a sequence needs a step for each label, and one
+    more between two equal ones.
+    """
+
+    class Conf(Settings):
+        """Settings of kCTCLoss."""
+
+        blank: Natural = setting(0, "the class that stands for no label")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+    source_count = 2
+    optional_sources = 1
+    labels = Labels(source=1)
+    is_loss = True
+    metric_names = ("loss", "accuracy")
+    source_kind = SourceKind.kSequences
+    cut = Cut(gathered_because="sums over all classes of a step")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        takes = "a score for each class of each step (batch, steps, classes)"
+        batch, steps, self.classes = self.expect_axes((3,), takes)
+        if self.settings.blank >= self.classes:
+            raise self.fail(
+                f"blank is {self.settings.blank}, but there are {self.classes} classes (0 to {self.classes - 1}); give "
+                "the layer below one output more than there are labels, and blank its number",
+                self.settings,
+                "blank",
+            )
+        if len(self.source_shapes) > LENGTHS and self.source_shapes[LENGTHS][1:] != (steps,):
+            raise self.fail(
+                f"takes the lengths of sequences of {steps} steps from {self.source_name(LENGTHS)}, which gives "
+                f"{as_text(self.source_shapes[LENGTHS])}; give it a kSequenceLength layer of as many steps",
+                field="srclayers",
+            )
+        self.shape = (batch, steps)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        scores = ctx.ops.to_numpy(sources[0])
+        labels = self._labels(sources[1])
+        lengths = self._lengths(sources, scores)
+        losses, paths = ctc(scores, labels, lengths, self.settings.blank)
+        self._check_fit(labels, lengths, ctx)
+        best = self._best_path(scores, lengths)
+        right = (_padded(best, labels.shape[1]) == _padded(labels, best.shape[1])).all(axis=1).sum()
+        metrics = {"loss": (losses.sum() * self.settings.scale, len(labels)), "accuracy": (int(right), len(labels))}
+        return Output(best, saved=(paths, losses) if ctx.training else None, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        grads: list[Array | None] = [None] * len(sources)
+        if needs[0]:
+            gradient = ctc_grad(*output.saved) * (self.settings.scale / ctx.rows.total)
+            grads[0] = ctx.ops.asarray(gradient.astype(sources[0].dtype))
+        return grads, ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        steps, labels = self.source_shapes[0][1], self.source_shapes[1][-1]
+        return [8 * rows * steps * self.classes, *[8 * rows * steps * (2 * labels + 1)] * 2]
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return self.saved_sizes(rows)[:2]
+
+    def _labels(self, source: Any) -> np.ndarray:
+        """Return the labels (B, S); raise UserError for others than classes, and for -1 before a label."""
+        labels = integer_labels(self, source)
+        if labels.ndim != 2:
+            raise self.fail(f"takes several labels a row, (batch, labels), but gets {as_text(labels.shape)}")
+        wrong = (labels < -1) | (labels >= self.classes) | (labels == self.settings.blank)
+        if wrong.any():
+            raise self.fail(
+                f"label {int(labels[wrong][0])} is none of its {self.classes} classes (0 to {self.classes - 1}, "
+                f"without {self.settings.blank}, the blank; -1 after the end); correct the labels, or set blank "
+                "to a class of its own"
+            )
+        check_ends(self, labels, self.source_name(1))
+        return labels
+
+    def _lengths(self, sources: Arrays, scores: np.ndarray) -> np.ndarray:
+        """Return the steps of each sequence, (B,)."""
+        if len(sources) <= LENGTHS:
+            return np.full(len(scores), scores.shape[1])
+        return check_ends(self, np.asarray(sources[LENGTHS]), self.source_name(LENGTHS))
+
+    def _check_fit(self, labels: np.ndarray, lengths: np.ndarray, ctx: Context) -> None:
+        """Raise UserError for the first sequence with too many labels for its steps."""
+        equal = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
+        needed = (labels >= 0).sum(axis=1) + equal.sum(axis=1)
+        if (too_long := needed > lengths).any():
+            row = int(np.argmax(too_long))
+            raise self.fail(
+                f"row {ctx.rows.start + row} of the batch has labels that need {needed[row]} steps, one for each and "
+                f"one between two equal ones, but {lengths[row]} steps; leave such records out, or pool fewer steps"
+            )
+
+    def _best_path(self, scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Return the labels of the most probable class of each step, without repeats and blanks, (B, T), -1 after."""
+        path = scores.argmax(axis=2)
+        kept = (path != self.settings.blank) & (np.arange(path.shape[1]) < lengths[:, None])
+        kept[:, 1:] &= path[:, 1:] != path[:, :-1]
+        best = np.full(path.shape, -1)
+        best[np.nonzero(kept)[0], (kept.cumsum(axis=1) - 1)[kept]] = path[kept]
+        return best
+
+
+def _padded(codes: np.ndarray, width: int) -> np.ndarray:
+    """Return (B, n) with -1 added up to ``width`` columns."""
+    return np.pad(codes, ((0, 0), (0, max(0, width - codes.shape[1]))), constant_values=-1)

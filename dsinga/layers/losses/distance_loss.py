@@ -1,0 +1,213 @@
+"""Losses of distances between rows: kCosineLoss, kContrastiveLoss and kTripletLoss, which train embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Positive
+from dsinga.layers.dense.combine import SMALLEST_NORM
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    as_text,
+    from_matrix,
+    to_matrix,
+)
+from dsinga.layers.losses.loss import WEIGHTS, PairLoss, gradient_of_weights, weighted_rows, weighted_sum, weights_of
+from dsinga.layers.records.label import class_labels
+from dsinga.ops import Ops
+
+
+def row_sums(x: Array, y: Array, ops: Ops) -> Array:
+    """Return Σ x·y of each row of two matrices (B, n), (B,)."""
+    return ops.xp.einsum("ij,ij->i", x, y)
+
+
+@register("layer", kCosineLoss=773)
+class CosineLoss(PairLoss):
+    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine.
+
+    The sources give two rows (B, n) of equal length, the feature is (B, 1). It is PyTorch's cosine_embedding_loss for
+    pairs that belong together; Keras' CosineSimilarity is less by 1. A third source may give a weight for each row.
+    """
+
+    source_kind = SourceKind.kVectors
+    cut = Cut(gathered_because="compares whole rows")
+
+    class Conf(Settings):
+        """Settings of kCosineLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = (self.shape[0], 1)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, y = (to_matrix(source, ctx.ops) for source in sources[:2])
+        xp = ctx.ops.xp
+        norms = [xp.maximum(xp.sqrt(row_sums(z, z, ctx.ops)), SMALLEST_NORM)[:, None] for z in (x, y)]
+        cosines = row_sums(x, y, ctx.ops)[:, None] / (norms[0] * norms[1])
+        losses = 1 - cosines.reshape(len(cosines)).astype(np.float64)
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss = losses.sum() * self.settings.scale
+        else:
+            loss = weighted_sum(losses, weights, self.settings.scale)
+        saved = (norms, losses) if ctx.training else None
+        return Output(cosines, saved=saved, metrics={"loss": (loss, len(losses))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        (norms, losses), factor = output.saved, self.settings.scale / ctx.rows.total
+        weights, cosines = weights_of(sources, WEIGHTS, ctx.ops), output.feature
+        units = [to_matrix(source, ctx.ops) / norm for source, norm in zip(sources[:2], norms, strict=True)]
+        grads: list[Array | None] = [None] * len(sources)
+        for index, norm in enumerate(norms):
+            if needs[index]:
+                slopes = (cosines * units[index] - units[1 - index]) / norm * factor
+                grads[index] = from_matrix(weighted_rows(slopes, weights), sources[index], ctx.ops)
+        if any(needs[WEIGHTS:]):
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+        return grads, ()
+
+
+class DistanceLoss(Layer):
+    """Base of losses of Euclidean distances between rows of sources (B, ...) of equal lengths.
+
+    Metrics: "loss", and "accuracy", the share of rows whose distances are on the right side.
+    """
+
+    source_kind = SourceKind.kVectors
+    is_loss = True
+    metric_names = ("loss", "accuracy")
+    cut = Cut(gathered_because="measures distances between whole rows")
+    row_count = 2
+    """How many sources give rows."""
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        shapes = self.source_shapes[: self.row_count]
+        for index, shape in enumerate(shapes):
+            if shape[0] != shapes[0][0] or math.prod(shape) != math.prod(shapes[0]):
+                raise self.fail(
+                    f"measures distances between rows, but {self.source_name(0)} gives {as_text(shapes[0])}, "
+                    f"{self.source_name(index)} {as_text(shape)}; give each as many rows, and rows as long",
+                    field="srclayers",
+                )
+        self.shape = (shapes[0][0], self.row_count - 1)
+
+    def distances(self, sources: Arrays, ctx: Context) -> tuple[list[Array], Array]:
+        """Return the differences (B, n) of the first row from each other one, and their lengths (B, others)."""
+        rows = [to_matrix(source, ctx.ops) for source in sources[: self.row_count]]
+        differences = [rows[0] - other for other in rows[1:]]
+        lengths = [ctx.ops.xp.sqrt(row_sums(z, z, ctx.ops))[:, None] for z in differences]
+        return differences, lengths[0] if len(lengths) == 1 else ctx.ops.xp.concatenate(lengths, axis=1)
+
+    def gradients(
+        self,
+        differences: Sequence[Array],
+        distances: Array,
+        slopes: Array,
+        sources: Arrays,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> list[Array | None]:
+        """Return the gradients for the rows, of the derivative for each distance, (B, others); 0 at a distance of 0."""
+        xp = ctx.ops.xp
+        factors = xp.where(distances > 0, slopes / xp.where(distances > 0, distances, 1), 0).astype(distances.dtype)
+        parts = [difference * factors[:, k : k + 1] for k, difference in enumerate(differences)]
+        for_rows = [sum(parts[1:], parts[0]), *(-part for part in parts)]
+        grads = zip(for_rows, sources, needs, strict=False)
+        return [from_matrix(grad, source, ctx.ops) if need else None for grad, source, need in grads]
+
+
+@register("layer", kContrastiveLoss=774)
+class ContrastiveLoss(DistanceLoss):
+    """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d.
+
+    Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping (2006), equation 4, with labels
+    the other way round. The first two sources give rows (B, n), the third labels y: 1 for a pair that belongs together,
+    0 for one that does not. The feature is (B, 1). Metrics: "loss", and "accuracy", the share of pairs of which
+    d < margin / 2 tells y rightly.
+    """
+
+    class Conf(Settings):
+        """Settings of kContrastiveLoss."""
+
+        margin: Positive = setting(1.0, "the distance from which rows that do not belong together count no more")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+    source_count = 3
+    labels = Labels(source=2, per="row")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        ops, settings = ctx.ops, self.settings
+        together = ops.asarray(class_labels(self, sources[2], 2) == 1)[:, None]
+        differences, d = self.distances(sources, ctx)
+        gap = ops.xp.maximum(settings.margin - d, 0)
+        losses = ops.xp.where(together, d * d, gap * gap)
+        loss = losses.sum(dtype=np.float64) * (settings.scale / 2)
+        right = ((d < settings.margin / 2) == together).sum()
+        slopes = ops.xp.where(together, d, -gap)
+        saved = (differences, slopes) if ctx.training else None
+        return Output(d, saved=saved, metrics={"loss": (loss, len(d)), "accuracy": (right, len(d))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        differences, slopes = output.saved
+        slopes = slopes * (self.settings.scale / ctx.rows.total)
+        return [*self.gradients(differences, output.feature, slopes, sources, needs[:2], ctx), None], ()
+
+
+@register("layer", kTripletLoss=775)
+class TripletLoss(DistanceLoss):
+    """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂.
+
+    Schroff et al., FaceNet (2015), with distances in place of their squares: PyTorch's triplet_margin_loss with p 2 and
+    eps 0. The sources give rows (B, n): the anchors, rows that belong to them, and rows that do not. The feature is
+    the distances (B, 2). Metrics: "loss", and "accuracy", the share of rows with d₁ < d₂.
+    """
+
+    class Conf(Settings):
+        """Settings of kTripletLoss."""
+
+        margin: NonNegative = setting(1.0, "by how much the second distance should be the larger one")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+    source_count = 3
+    row_count = 3
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        differences, distances = self.distances(sources, ctx)
+        gap = distances[:, 0] - distances[:, 1] + self.settings.margin
+        loss = ctx.ops.xp.maximum(gap, 0).sum(dtype=np.float64) * self.settings.scale
+        right = (distances[:, 0] < distances[:, 1]).sum()
+        saved = (differences, gap) if ctx.training else None
+        return Output(distances, saved=saved, metrics={"loss": (loss, len(gap)), "accuracy": (right, len(gap))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        differences, gap = output.saved
+        counts = (gap > 0).astype(gap.dtype)[:, None] * (self.settings.scale / ctx.rows.total)
+        slopes = ctx.ops.xp.concatenate([counts, -counts], axis=1)
+        return self.gradients(differences, output.feature, slopes, sources, needs, ctx), ()

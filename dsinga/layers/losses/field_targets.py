@@ -1,0 +1,128 @@
+"""Targets that are fields: masked points, weights of points and units of channels, for losses and metrics.
+
+A target is (B, C, *space), float32. With ``masked`` its points that are NaN are left out. With ``weighted`` it has one
+more channel, the last, with a weight for each point of space. ``std`` divides the difference of each channel.
+
+The loss of a field is Σ w·l·scale / B over rows, channels and points, whatever the weights add up to and however many
+points are masked: a plain sum, which adds up over cuts. With scale 1/(C·points) it is the mean over points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.layers.interface.context import Context
+from dsinga.layers.interface.layer import Array, Layer, Shape, as_text, to_matrix
+from dsinga.ops import Ops
+
+MASKED = "whether points whose target is NaN are left out"
+WEIGHTED = "whether the last channel of the target has a weight for each point"
+STD = "what differences are divided by first: a number for each channel of the target, or one for all"
+
+
+class FieldTargets:
+    """How a loss or a metric reads a target (B, C, *space), whose points the prediction has in the same order.
+
+    Args:
+        layer: the layer. Its first source gives the predictions, (B, C, *space) or as many numbers in another shape.
+        target: the shape of the target, (B, C, *space), with one more channel if ``weighted``.
+        masked: whether points that are NaN are left out.
+        weighted: whether the last channel has weights.
+        std: a number for each channel, or for all; none for differences in the target's units.
+
+    Raises:
+        UserError: the target has other points than the prediction, or other channels than ``std``.
+    """
+
+    def __init__(self, layer: Layer, target: Shape, masked: bool, weighted: bool, std: Sequence[float] = ()):
+        self.layer, self.masked, self.weighted = layer, masked, weighted
+        prediction = layer.source_shapes[0]
+        given = target[1] if len(target) > 1 else 1
+        self.channels, self.points = given - weighted, math.prod(target[2:])
+        self.size = self.channels * self.points
+        if prediction[0] != target[0] or math.prod(prediction[1:]) != self.size:
+            of_weights = ", of which the last has weights" if weighted else ""
+            raise layer.fail(
+                f"compares {layer.source_name(0)}, {as_text(prediction)}, with {layer.source_name(1)}, "
+                f"{as_text(target)}{of_weights}; give both as many rows, channels and points",
+                field="srclayers",
+            )
+        if len(std) not in (0, 1, self.channels):
+            raise layer.fail(
+                f"std has {len(std)} numbers, but the target has {self.channels} channels; give one for each, or one",
+                layer.settings,
+                "std",
+            )
+        self.std = np.broadcast_to(np.array(std, np.float64), (self.channels,)) if std else None
+
+    def difference(self, prediction: Array, target: Array, ops: Ops) -> Array:
+        """Return (prediction - target) / std as (B, C, points), 0 at masked points, as a new array."""
+        values = self.values(target, ops)
+        difference = self.fields(prediction, ops) - values
+        if self.masked:
+            difference[ops.xp.isnan(values)] = 0
+        return self.divide(difference, ops)
+
+    def fields(self, x: Array, ops: Ops) -> Array:
+        """Return predictions or differences as (B, C, points), without a copy where possible."""
+        return to_matrix(x, ops).reshape(x.shape[0], self.channels, self.points)
+
+    def values(self, target: Array, ops: Ops) -> Array:
+        """Return the target without its weights, (B, C, points)."""
+        return self._channels(target, ops)[:, : self.channels]
+
+    def weights(self, target: Array, ops: Ops) -> Array | None:
+        """Return the weights of points, (B, 1, points), None without."""
+        return self._channels(target, ops)[:, self.channels :] if self.weighted else None
+
+    def _channels(self, target: Array, ops: Ops) -> Array:
+        return to_matrix(target, ops).reshape(target.shape[0], self.channels + self.weighted, self.points)
+
+    def divide(self, fields: Array, ops: Ops) -> Array:
+        """Divide (B, C, points) by the deviation of each channel, in place, and return it."""
+        if self.std is not None:
+            fields /= ops.asarray(self.std.astype(fields.dtype))[:, None]
+        return fields
+
+    def check(self, target: Array, ctx: Context) -> None:
+        """Raise UserError for the first NaN or infinity of the target, with its row, channel and point.
+
+        NaN is none where points may be masked.
+        """
+        self.check_values(ctx.ops.to_numpy(self.values(target, ctx.ops)), target.shape[2:], ctx)
+
+    def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
+        """Do what :meth:`check` does for values (B, C, points) in host memory, of points of the shape ``space``."""
+        wrong = np.isinf(values) if self.masked else ~np.isfinite(values)
+        if not wrong.any():
+            return
+        row, channel, point = (int(index) for index in np.argwhere(wrong)[0])
+        value = "NaN" if np.isnan(values[row, channel, point]) else "infinite"
+        remedy = "" if self.masked else "set masked: true to leave out points that are NaN, or "
+        where = f" at point {place_of(self.layer, point, space)}" if space else ""
+        raise self.layer.fail(
+            f"the target by {self.layer.source_name(1)} is {value} in row {ctx.rows.start + row} of the batch, channel "
+            f"{channel}{where}; {remedy}put a number in its place"
+        )
+
+
+def place_of(layer: Layer, point: int, space: Shape) -> tuple[int, ...]:
+    """Return the place, in the whole field, of a point of the part of the shape ``space`` that a layer computes."""
+    place = [int(index) for index in np.unravel_index(point, space)]
+    if layer.region is not None:
+        for axis, (start, *_) in zip(layer.region.axes, layer.region.ranges, strict=True):
+            place[axis - 2] += start
+    return tuple(place)
+
+
+def field_targets(layer: Layer) -> FieldTargets | None:
+    """Return how a loss of two sources reads its target, None where none of its settings says that it is a field."""
+    settings: Any = layer.settings
+    masked, weighted, std = (getattr(settings, name, None) for name in ("masked", "weighted", "std"))
+    if not (masked or weighted or std):
+        return None
+    return FieldTargets(layer, layer.source_shapes[1], bool(masked), bool(weighted), std or ())

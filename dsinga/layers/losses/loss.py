@@ -1,0 +1,315 @@
+"""Losses of the difference of two sources: kEuclideanLoss, kHuberLoss, kAbsoluteLoss; and weights of their rows.
+
+Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
+the sums and counts of all workers add up to that mean.
+
+Sample weights are an optional last source of a loss, with a number that multiplies the loss of each row. With weights w
+the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the weights add up
+to. A metric that counts right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+
+Targets may be fields with masked points and weights of points (:mod:`dsinga.layers.losses.field_targets`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Positive
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, SourceKind
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    as_text,
+    from_matrix,
+    to_matrix,
+)
+from dsinga.layers.losses.field_targets import MASKED, STD, WEIGHTED, FieldTargets, field_targets
+from dsinga.ops import Ops
+
+WEIGHTS = 2  # the position of the source with weights
+
+
+def check_weights(layer: Layer, position: int) -> None:
+    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1)."""
+    if len(layer.source_shapes) <= position:
+        return
+    rows, shape = layer.source_shapes[0][0], layer.source_shapes[position]
+    if shape[0] != rows or math.prod(shape) != rows:
+        raise layer.fail(
+            f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
+            f"{as_text(shape)}; give it records that are one number",
+            field="srclayers",
+        )
+
+
+def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
+    """Return the weights (B,) as a float array of the backend, None for a loss without weights."""
+    if len(sources) <= position:
+        return None
+    weights = sources[position]
+    if weights.dtype.kind != "f":  # integers, as codes, stay in host memory
+        weights = ops.asarray(np.asarray(weights, np.float32))
+    return weights.reshape(len(weights))
+
+
+def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
+    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
+    return (rows * weights).sum(dtype=np.float64) * scale
+
+
+def weighted_rows(matrix: Array, weights: Array | None) -> Array:
+    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights."""
+    return matrix if weights is None else matrix * weights[:, None].astype(matrix.dtype, copy=False)
+
+
+def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, in the shape and dtype of ``like``."""
+    return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
+
+
+def hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
+    """Return whether the label of each row is among the ``topk`` highest of ``scores`` (B, K), as :meth:`Ops.hits`."""
+    xp = ops.xp
+    of_labels = scores[xp.arange(len(labels)), labels][:, None]
+    earlier = xp.arange(scores.shape[1]) < labels[:, None]
+    above = (scores > of_labels) | ((scores == of_labels) & earlier)
+    return above.sum(axis=1) < topk
+
+
+class PairLoss(Layer):
+    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n)."""
+
+    source_count = 2
+    optional_sources = 1
+    cut = Cut(gathered_because="reports the loss of whole rows")
+    is_loss = True
+    metric_names: tuple[str, ...] = ("loss",)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.check_sizes()
+        check_weights(self, WEIGHTS)
+        first = self.source_shapes[0]
+        self.shape = (first[0], math.prod(first[1:]))
+
+    def check_sizes(self) -> None:
+        """Raise UserError unless both sources have as many rows, and rows as long."""
+        first, second = self.source_shapes[:2]
+        if first[0] != second[0] or math.prod(first) != math.prod(second):
+            raise self.fail(
+                f"compares {self.source_name(0)}, {as_text(first)}, with {self.source_name(1)}, {as_text(second)}; "
+                "give both as many rows, and rows as long",
+                field="srclayers",
+            )
+
+
+class DifferenceLoss(PairLoss):
+    """Base of losses of x - target, which is the feature. A subclass has the loss of a number, and its derivative.
+
+    With the settings ``masked``, ``weighted`` or ``std`` the target is a field (B, C, *space), and the feature is
+    (x - target) / std, 0 at masked points.
+    """
+
+    settings: Any
+    source_kind = SourceKind.kVectors
+    cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
+    steepness: ClassVar[int] = 1
+    """The derivative of the loss, as a multiple of ``_slopes``."""
+    targets: FieldTargets | None = None
+
+    @property
+    def field_shape(self) -> Shape:
+        return self.source_shapes[0]
+
+    def takes_points(self, source: int) -> bool:
+        return source != WEIGHTS
+
+    def check_sizes(self) -> None:
+        self.targets = field_targets(self)
+        if self.targets is None:
+            super().check_sizes()
+
+    @property
+    def masked(self) -> bool:
+        """Whether targets may be NaN."""
+        return self.targets is not None and self.targets.masked
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:
+        """Raise UserError, with row, channel and point, for a target that is NaN and not masked."""
+        targets = self.targets or FieldTargets(self, self.source_shapes[1], False, False)
+        targets.check(sources[1], ctx)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        weights, points = weights_of(sources, WEIGHTS, ctx.ops), None
+        if self.targets is None:
+            difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
+        else:
+            points = self.targets.weights(sources[1], ctx.ops)
+            difference = self.targets.difference(sources[0], sources[1], ctx.ops).reshape(-1, self.shape[1])
+        if weights is None and points is None:
+            loss = self._sum(difference, ctx) * self.settings.scale
+        elif weights is None:
+            loss = self._losses(difference, ctx, points).sum() * self.settings.scale
+        else:
+            loss = weighted_sum(self._losses(difference, ctx, points), weights, self.settings.scale)
+        if not ctx.training and isinstance(loss, float) and not math.isfinite(loss):
+            self.check_sources(sources, ctx)  # training does so itself
+        return Output(difference, metrics={"loss": (loss, self.counted_rows(difference.shape[0]))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        factor, weights = self.settings.scale / ctx.rows.total, weights_of(sources, WEIGHTS, ctx.ops)
+        if self.targets is None:
+            slopes = weighted_rows(self._slopes(output.feature, ctx), weights)
+            grads: list[Array | None] = [
+                from_matrix(slopes * (sign * self.steepness * factor), source, ctx.ops) if need else None
+                for sign, source, need in zip((1, -1), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
+            ]
+        else:
+            grads = self._gradients_of_fields(self.targets, sources, output.feature, weights, needs, ctx)
+        for need in needs[WEIGHTS:]:
+            points = None if self.targets is None else self.targets.weights(sources[1], ctx.ops)
+            losses = self._losses(output.feature, ctx, points) if need else None
+            grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
+        return grads, ()
+
+    def _gradients_of_fields(
+        self,
+        targets: FieldTargets,
+        sources: Arrays,
+        difference: Array,
+        weights: Array | None,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> list[Array | None]:
+        """Return the gradients for the prediction and for a target that is a field."""
+        ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
+        slopes = targets.fields(self._slopes(difference, ctx) * (self.steepness * factor), ops)
+        targets.divide(slopes, ops)
+        if (points := targets.weights(sources[1], ops)) is not None:
+            slopes *= points
+        if weights is not None:
+            slopes *= weights[:, None, None].astype(slopes.dtype, copy=False)
+        for_prediction = from_matrix(slopes.reshape(difference.shape), sources[0], ops) if needs[0] else None
+        if not needs[1]:
+            return [for_prediction, None]
+        parts = [-slopes]
+        if targets.weighted:
+            losses = weighted_rows(self._elements(difference, ctx) * factor, weights)
+            parts.append(targets.fields(losses, ops).sum(axis=1)[:, None])
+        for_target = ops.xp.concatenate(parts, axis=1).reshape(len(slopes), math.prod(sources[1].shape[1:]))
+        return [for_prediction, from_matrix(for_target, sources[1], ops)]
+
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        """Return the sum of the losses of all rows."""
+        return self._losses(difference, ctx).sum()
+
+    def _losses(self, difference: Array, ctx: Context, points: Array | None = None) -> Array:
+        """Return the loss of each row, (B,) float64, with the weights of points (B, 1, points), if there are any."""
+        losses = self._elements(difference, ctx)
+        if self.targets is not None and points is not None:
+            losses = self.targets.fields(losses, ctx.ops)
+            losses *= points
+            losses = losses.reshape(difference.shape)
+        return losses.sum(axis=1, dtype=np.float64)
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        """Return the derivative of the loss divided by ``steepness``, (B, n)."""
+        return difference
+
+    @abstractmethod
+    def _elements(self, difference: Array, ctx: Context) -> Array:
+        """Return the loss of each number, (B, n), as a new array."""
+
+
+@register("layer", kEuclideanLoss=300)
+class EuclideanLoss(DifferenceLoss):
+    """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+
+    With targets by kLabel it is n times the mean squared error of n numbers to predict. A third source may give a
+    weight for each row. With ``masked``, ``weighted`` and ``std`` it is Σ w·((x - target)/std)²·scale / B over the
+    points of fields that are not masked; scale 1/n makes it the mean over n numbers.
+
+    The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
+    the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
+    """
+
+    class Conf(Settings):
+        """Settings of kEuclideanLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+        std: list[Positive] = setting([], STD)
+
+    steepness = 2
+
+    def _sum(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.channel_sums(difference, difference).sum()
+
+    def _elements(self, difference: Array, ctx: Context) -> Array:
+        return difference * difference
+
+
+@register("layer", kHuberLoss=753)
+class HuberLoss(DifferenceLoss):
+    """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+
+    h(e) is e²/2 where |e| is at most ``delta``, beyond it delta·(|e| - delta/2), so that single large errors count
+    less (Huber, Robust Estimation of a Location Parameter, 1964). A third source may give a weight for each row.
+    """
+
+    class Conf(Settings):
+        """Settings of kHuberLoss."""
+
+        delta: Positive = setting(1.0, "the error beyond which the loss is linear")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+        std: list[Positive] = setting([], STD)
+
+    settings: Conf
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.xp.minimum(ctx.ops.xp.maximum(difference, -self.settings.delta), self.settings.delta)
+
+    def _elements(self, difference: Array, ctx: Context) -> Array:
+        slopes = self._slopes(difference, ctx)
+        return slopes * (difference - slopes / 2)
+
+
+@register("layer", kAbsoluteLoss=770)
+class AbsoluteLoss(DifferenceLoss):
+    """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+
+    With targets by kLabel it is n times the mean absolute error of n numbers to predict. Its derivative where x is the
+    target is 0. A third source may give a weight for each row. Of fields it is Σ w·|x - target|/std·scale / B.
+    """
+
+    class Conf(Settings):
+        """Settings of kAbsoluteLoss."""
+
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+        std: list[Positive] = setting([], STD)
+
+    def _slopes(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.xp.sign(difference)
+
+    def _elements(self, difference: Array, ctx: Context) -> Array:
+        return ctx.ops.xp.abs(difference)

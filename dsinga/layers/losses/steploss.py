@@ -1,0 +1,68 @@
+"""The softmax loss of each step, computed together with the kInnerProduct below it, on steps before the end only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.layers.dense.innerproduct import InnerProduct
+from dsinga.layers.interface.context import Context
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, float_bytes
+from dsinga.layers.losses.class_loss import SoftmaxLoss
+from dsinga.layers.sequences.timedistributed import TimeDistributed
+
+
+class StepScoresLoss(Layer):
+    """A kInnerProduct and the kSoftmaxLoss above it, both with ``per_step``, fused.
+
+    Back-propagation puts it in their place (:mod:`dsinga.net.fusion`). The scores of a large vocabulary are the largest
+    arrays of a net: those of steps after the end are never computed, and no (B, T, K) array is made. It has the params
+    of the kInnerProduct, and no feature.
+    """
+
+    scores: TimeDistributed
+    loss: TimeDistributed
+
+    @classmethod
+    def of(cls, scores: TimeDistributed, loss: TimeDistributed) -> StepScoresLoss:
+        """Return the fused layer."""
+        fused = cls.__new__(cls)
+        shapes = (scores.source_shapes[0], loss.source_shapes[1])
+        vars(fused).update(vars(loss), scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
+        return fused
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        flat = self.loss.flatten_steps(sources, ctx.ops)
+        ctx, (x, labels) = flat.context(ctx), flat.sources
+        scores = self.scores.layer.compute_feature(params, [x], ctx)
+        loss = self.loss.layer.compute_feature([], [scores.feature, labels], ctx)
+        saved = (flat, scores._replace(feature=None), loss) if ctx.training else None
+        return loss._replace(feature=None, saved=saved)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        flat, scores, loss = output.saved
+        ctx, (x, labels) = flat.context(ctx), flat.sources
+        (dscores, _), _ = self.loss.layer.compute_gradient([], [loss.feature, labels], loss, None, [True, False], ctx)
+        (dx,), for_params = self.scores.layer.compute_gradient(params, [x], scores, dscores, needs[:1], ctx)
+        return (None if dx is None else flat.spread(dx), None), for_params
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]  # the steps before the end
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        # The gradients of the scores and of the chosen steps.
+        return [float_bytes(rows, self.shape), float_bytes(rows, self.source_shapes[0])]
+
+
+def are_step_scores_and_loss(scores: Layer, loss: Layer) -> bool:
+    """Whether these are a kInnerProduct and a kSoftmaxLoss of scores and labels, each with ``per_step``."""
+    return (
+        isinstance(scores, TimeDistributed)
+        and isinstance(loss, TimeDistributed)
+        and type(scores.layer) is InnerProduct
+        and type(loss.layer) is SoftmaxLoss
+        and len(loss.source_shapes) == 2
+        and not any((*scores.repeated, *loss.repeated))
+    )

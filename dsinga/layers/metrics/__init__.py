@@ -1,0 +1,1 @@
+"""Metrics beside a loss, and the states that they add up to."""

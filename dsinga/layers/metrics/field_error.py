@@ -1,0 +1,189 @@
+"""The layer kFieldError: errors of predicted fields, and their anomaly correlation, by channel and of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.region import Region
+from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
+from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric, errors_of
+from dsinga.layers.metrics.metric_state import ArraySum
+from dsinga.layers.records.label import required_labels
+from dsinga.ops.layout import point_blocks
+
+CLIMATOLOGY = 2  # the position of the source with the climatology
+
+
+@register("layer", kFieldError=820)
+class FieldError(Layer):
+    """Metrics of fields: "rmse", √(Σ w·e² / Σ w), "mae", Σ w·|e| / Σ w, and "bias", Σ w·e / Σ w, of e = x - label.
+
+    The first source gives predictions x, (B, C, *space) or as many numbers a row, the second labels (B, C, *space),
+    with ``weighted`` (B, C + 1, *space): w is then the last channel, else 1. With ``masked`` labels that are NaN are
+    left out of all sums. The sums are float64, over all records of a test. The feature is x.
+
+    With a climatology c there is "anomaly_correlation", the correlation of x - c with label - c, weighted by w, after
+    each has been reduced by its unweighted mean over all records and points: compute_weighted_acc of WeatherBench
+    (Rasp et al., 2020). WeatherBench 2 leaves that mean in, and takes the mean over times of each time's. It is
+    computed for each channel; of several it is the mean. c is the setting, or a third source (B, C, *space).
+
+    Of several channels there are also lists "rmse_by_channel" and so on, or, with names, "rmse_t2m".
+    """
+
+    class Conf(Settings):
+        """Settings of kFieldError."""
+
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+        channel: list[str] = setting([], "the names of the channels of the labels, for metrics of each")
+        climatology: list[float] = setting(
+            [], "the numbers of which anomalies are differences: one for each channel, or for each of its points, too"
+        )
+
+    settings: Conf
+    source_kind = SourceKind.kVectors
+    source_count = 2
+    optional_sources = 1
+    labels = Labels(source=1, floats=True)
+    is_output = True
+    cut = Cut(gathered_because="compares whole rows with their labels", by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        has_climatology = bool(self.settings.climatology) or len(self.source_shapes) > CLIMATOLOGY
+        figures = ("rmse", "mae", "bias", *(["anomaly_correlation"] if has_climatology else []))
+        self.metric_names = (*figures, *(f"{name}_{channel}" for name in figures for channel in self.settings.channel))
+        if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
+            self._targets(self.source_shapes[1])
+
+    def _targets(self, labels: Shape) -> FieldTargets:
+        """Return how labels of a shape are read; raise UserError where they do not fit."""
+        settings, rows = self.settings, self.source_shapes[0][0]
+        targets = FieldTargets(self, (rows, *labels[1:]), settings.masked, settings.weighted)
+        if settings.channel and len(settings.channel) != targets.channels:
+            text = f"channel has {len(settings.channel)} names, but the labels have {targets.channels} channels"
+            raise self.fail(text, settings, "channel")
+        size = targets.channels * math.prod(self._whole_space(labels[2:]))
+        if settings.climatology and len(settings.climatology) not in (targets.channels, size):
+            raise self.fail(
+                f"climatology has {len(settings.climatology)} numbers; give one for each of {targets.channels} "
+                f"channels, or {size} for all points",
+                settings,
+                "climatology",
+            )
+        for shape in self.source_shapes[CLIMATOLOGY:]:
+            if math.prod(shape[1:]) != targets.size:
+                raise self.fail(
+                    f"takes a climatology from {self.source_name(CLIMATOLOGY)}, which gives {as_text(shape)}; give "
+                    f"{targets.channels} channels of {targets.points} points",
+                    field="srclayers",
+                )
+        return targets
+
+    def gathers_points_because(self) -> str:
+        return "" if self.source_shapes[1][2:] == self.shape[2:] else "has other points than its labels"
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return self.copy_for_region(region, source_shapes)
+
+    def _whole_space(self, space: Shape) -> Shape:
+        """Return the points of the whole field, of which this layer computes ``space``."""
+        return space if self.region is None else self.region.whole((0, 0, *space))[2:]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = required_labels(self, sources[1])
+        if self.region is not None:
+            labels = self.region.take(labels)
+        targets = self._targets(labels.shape)
+        rows = len(labels)
+        fields = labels.reshape(rows, targets.channels + targets.weighted, targets.points)
+        targets.check_values(fields[:, : targets.channels], labels.shape[2:], ctx)
+        x, *others = (ctx.ops.to_numpy(targets.fields(source, ctx.ops)) for source in (sources[0], *sources[2:]))
+        climatology = others[0] if others else self._climatology(targets, labels.shape[2:])
+        sums = np.zeros((5 if climatology is None else 12, targets.channels))
+        for at_rows, at_points in point_blocks(x.shape):
+            part = at_rows, slice(None), at_points
+            of_part = climatology if climatology is None else np.broadcast_to(climatology, x.shape)[part]
+            sums += field_sums(x[part], fields[part], targets, of_part)
+        names = self.settings.channel or [""] * targets.channels
+        parts = zip(range(targets.channels), names, sums.T, strict=True)
+        metrics = {
+            f"fields:{k},{name}": (ArraySum(of_channel), self.counted_rows(rows)) for k, name, of_channel in parts
+        }
+        return Output(sources[0], metrics=metrics)
+
+    def _climatology(self, targets: FieldTargets, space: Shape) -> np.ndarray | None:
+        """Return the climatology of the settings as (C, 1) or (C, points), None without one."""
+        if not self.settings.climatology:
+            return None
+        numbers = np.array(self.settings.climatology)
+        if self.region is not None and len(numbers) > targets.channels:
+            numbers = self.region.of(numbers.reshape(targets.channels, *self._whole_space(space)), missing=1)
+        return numbers.reshape(targets.channels, -1)
+
+
+def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
+    """Return the sums of each channel as rows of an array (5, C), or (12, C) with a climatology, float64.
+
+    They are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
+    Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label.
+    """
+    labels = fields[:, : targets.channels]
+    valid = ~np.isnan(labels) if targets.masked else np.ones(labels.shape, bool)
+    if targets.masked:
+        labels, x = np.where(valid, labels, 0), np.where(valid, x, 0)
+    errors = np.subtract(x, labels, dtype=np.float64)
+    terms = [errors, errors**2, np.abs(errors)]
+    weights: Any = fields[:, targets.channels :] * valid if targets.weighted else valid
+    if targets.masked or targets.weighted:
+        terms = [weights * term for term in terms]
+    terms = [weights, valid, *terms]
+    if climatology is not None:
+        f, a = ((numbers - climatology) * valid for numbers in (x, labels.astype(np.float64)))
+        terms += [f, a, weights * f, weights * a, weights * f * f, weights * a * a, weights * f * a]
+    return np.stack([term.sum(axis=(0, 2), dtype=np.float64) for term in terms])
+
+
+@composed_metric("fields")
+def field_figures(parts: Sums) -> Figures:
+    """Return the figures of all channels, and of each where there are several; none of a channel without points."""
+    keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
+    names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
+    if not sums[1].any():
+        return {}
+    figures = {**errors_of(sums.sum(axis=1, keepdims=True)), **correlations(sums)}
+    result: dict[str, Any] = {name: _mean(values) for name, values in figures.items()}
+    by_channel: Mapping[str, np.ndarray] = {**errors_of(sums), **correlations(sums)}
+    for name, values in by_channel.items():
+        if names[0]:
+            result |= {f"{name}_{channel}": float(v) for channel, v in zip(names, values, strict=True)}
+        elif len(names) > 1:
+            result[f"{name}_by_channel"] = values.tolist()
+    return result
+
+
+def _mean(values: np.ndarray) -> float:
+    """Return the mean of the numbers that are not NaN, NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def correlations(sums: np.ndarray) -> Figures:
+    """Return "anomaly_correlation" by channel, if the sums have those of anomalies; NaN where one of these is 0."""
+    if len(sums) < 12:
+        return {}
+    weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]
+    f, a = f / count, a / count
+    together = wfa - f * wa - a * wf + f * a * weights
+    product = (wff - 2 * f * wf + f * f * weights) * (waa - 2 * a * wa + a * a * weights)
+    return {"anomaly_correlation": together / np.sqrt(np.where(product > 0, product, np.nan))}

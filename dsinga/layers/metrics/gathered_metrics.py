@@ -1,0 +1,96 @@
+"""The layer kGatheredMetrics, and the functions of all labels and predictions that it reports: ROC AUC and others.
+
+A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
+the net gives one number a record, of all n records, and returns a number. Their order is not that of the records.
+
+>>> from dsinga import register
+>>> @register("metric", "worst_error")
+... def worst_error(labels, predictions):
+...     return abs(labels - predictions).max()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, is_user_code, lookup, nearest_or_listed, register
+from dsinga.base.score_curves import average_precision, roc_auc
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
+from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric
+from dsinga.layers.metrics.metric_state import GatheredRows
+from dsinga.layers.records.label import required_labels
+
+
+@register("layer", kGatheredMetrics=777)
+class GatheredMetrics(Layer):
+    """Metrics of the labels and predictions of all records together, such as ROC AUC: exact however these are cut.
+
+    The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The labels and
+    predictions of all records of a test, or since the last row of training, are gathered, 4·k bytes and a label for
+    each, at most 1 GiB; a metric is then computed once. ``metric`` names functions that are registered as metrics:
+    roc_auc, average_precision, or a user's. The feature is the predictions.
+    """
+
+    class Conf(Settings):
+        """Settings of kGatheredMetrics."""
+
+        metric: list[str] = required("the names of the metrics: roc_auc, average_precision, or registered functions")
+
+    settings: Conf
+    source_kind = SourceKind.kVectors
+    source_count = 2
+    labels = Labels(source=1, floats=True)
+    is_output = True
+    cut = Cut(gathered_because="gathers whole rows")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.metric_names = tuple(self.settings.metric)
+        for name in self.metric_names:
+            if name not in (known := entries("metric")):
+                raise self.fail(
+                    f"there is no metric {name!r}{nearest_or_listed(name, known, 'these are')}", self.settings, "metric"
+                )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = required_labels(self, sources[1])
+        predictions = np.array(ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops)))
+        rows = GatheredRows(labels.copy(), predictions)
+        return Output(sources[0], metrics={f"gathered:{name}": (rows, 0) for name in self.metric_names})
+
+
+@composed_metric("gathered")
+def gathered_figures(parts: Sums) -> Figures:
+    """Return the figure of each metric of all labels and predictions."""
+    values = {}
+    for name, (rows, _) in parts.items():
+        assert isinstance(rows, GatheredRows)
+        values[name] = _figure(name, rows)
+    return values
+
+
+def _figure(name: str, rows: GatheredRows) -> float:
+    """Return what the function ``name`` makes of the rows; raise UserError for anything but a number."""
+    function = lookup("metric", name)
+    try:
+        labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order
+        value = function(labels, predictions[:, 0] if predictions.shape[1] == 1 else predictions)
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(f"in the metric {name!r}, a function of the labels and predictions of all records")
+        raise
+    if not isinstance(value, (int, float, np.number)) and not (isinstance(value, np.ndarray) and value.size == 1):
+        raise UserError(f"the metric {name!r} must return a number, not {type(value).__name__}")
+    return float(np.asarray(value).item())
+
+
+register("metric", "roc_auc")(roc_auc)
+register("metric", "average_precision")(average_precision)

@@ -1,0 +1,163 @@
+"""States of metrics that are no sums of numbers: what parts of a batch, workers and batches add up to.
+
+A layer reports a metric as (sum, count). The sum may be a :class:`MetricState` in place of a number: ``+`` joins the
+states of two parts, and the figure is made once, of all of them (:mod:`dsinga.layers.metrics.composed_metrics`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+
+MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
+
+
+class MetricState(ABC):
+    """What a metric is computed of, for some records. Abstract; ``+`` gives the state of the records of both."""
+
+    kinds: ClassVar[dict[str, type[MetricState]]] = {}
+    """The classes of states by name, of which :func:`restore_state` makes one."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        MetricState.kinds[cls.__name__] = cls
+
+    def __radd__(self, nothing: float) -> MetricState:
+        """Return itself: sums begin with 0."""
+        return self
+
+    @abstractmethod
+    def __add__(self, other: Any) -> Any:
+        """Return the state of the records of both."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that it consists of, by the names of the arguments of the class."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        theirs = other.arrays()
+        return all(np.array_equal(array, theirs[name]) for name, array in self.arrays().items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def restore_state(state: Mapping[str, Any]) -> MetricState:
+    """Return the state that :func:`saved_state` gave. Raises KeyError and TypeError for anything else."""
+    return MetricState.kinds[state["kind"]](**state["arrays"])
+
+
+def saved_state(state: MetricState) -> dict[str, Any]:
+    """Return a state as plain values and arrays, for a snapshot."""
+    return {"kind": type(state).__name__, "arrays": state.arrays()}
+
+
+class GatheredRows(MetricState):
+    """The labels (n, ...) and predictions (n, k) of n records, in no certain order.
+
+    ``+`` is exact, and takes no time that depends on n. ``arrays`` sorts the rows (by their bytes), so that a function
+    of them gives the same bits however the records were cut over batches and workers. Raises UserError for more than
+    ``MOST_BYTES``.
+    """
+
+    def __init__(self, labels: np.ndarray, predictions: np.ndarray):
+        self._blocks: Any = (labels, predictions)
+        self._nbytes = labels.nbytes + predictions.nbytes
+
+    def __add__(self, other: Any) -> GatheredRows:
+        joined = object.__new__(GatheredRows)
+        joined._blocks, joined._nbytes = [self._blocks, other._blocks], self._nbytes + other._nbytes
+        if joined._nbytes > MOST_BYTES:
+            raise UserError(
+                f"a metric of all labels and predictions would gather more than {MOST_BYTES >> 30} GiB: evaluate fewer "
+                "records (validate_steps, test_steps, or a smaller store), or leave it out, and compute it from "
+                "dsinga.predict, which writes predictions to a store"
+            )
+        return joined
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        labels, predictions = self.rows()
+        if len(labels):
+            keys = np.concatenate([_bytes(labels), _bytes(predictions)], axis=1)
+            order = np.argsort(keys.view(f"V{keys.shape[1]}")[:, 0], kind="stable")
+            labels, predictions = labels[order], predictions[order]
+        return {"labels": labels, "predictions": predictions}
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels and the predictions, in the order in which they were added."""
+        blocks, waiting = [], [self._blocks]
+        while waiting:
+            block = waiting.pop()
+            if isinstance(block, list):
+                waiting += reversed(block)
+            else:
+                blocks.append(block)
+        labels, predictions = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+        self._blocks = (labels, predictions)
+        return labels, predictions
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.rows()  # nested blocks would need as many frames to pickle
+        return vars(self)
+
+
+class ArraySum(MetricState):
+    """An array of sums or counts of records, of any shape, such as one for each class; ``+`` adds it up."""
+
+    def __init__(self, sums: np.ndarray):
+        self.sums = sums
+
+    def __add__(self, other: Any) -> ArraySum:
+        return ArraySum(self.sums + other.sums)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"sums": self.sums}
+
+
+class Moments(MetricState):
+    """Count, mean and squared deviations of columns of labels, and squares of errors: each (k,) float64.
+
+    ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits where the mean is far from 0.
+    """
+
+    def __init__(self, count: np.ndarray, mean: np.ndarray, deviations: np.ndarray, squares: np.ndarray):
+        self.count, self.mean, self.deviations, self.squares = count, mean, deviations, squares
+
+    @classmethod
+    def of(cls, labels: np.ndarray, errors: np.ndarray) -> Moments:
+        """Return those of labels and errors (B, k)."""
+        labels = labels.astype(np.float64)
+        count = np.full(labels.shape[1], len(labels), np.float64)
+        mean = labels.sum(axis=0) / np.maximum(count, 1)
+        return cls(count, mean, ((labels - mean) ** 2).sum(axis=0), (errors.astype(np.float64) ** 2).sum(axis=0))
+
+    def __add__(self, other: Any) -> Moments:
+        count, gap = self.count + other.count, other.mean - self.mean
+        share = other.count / np.maximum(count, 1)
+        deviations = self.deviations + other.deviations + gap**2 * self.count * share
+        return Moments(count, self.mean + gap * share, deviations, self.squares + other.squares)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "count": self.count, "mean": self.mean, "deviations": self.deviations, "squares": self.squares,
+        }  # fmt: skip
+
+
+def _bytes(rows: np.ndarray) -> np.ndarray:
+    """Return an array (n, ...) as the bytes of its rows, (n, bytes) uint8."""
+    return np.ascontiguousarray(rows.reshape(len(rows), -1)).view(np.uint8)

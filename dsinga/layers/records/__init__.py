@@ -1,0 +1,1 @@
+"""Layers that read records and labels, change images, and write outputs."""

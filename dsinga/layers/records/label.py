@@ -1,0 +1,214 @@
+"""Label layers, and checks of labels for the layers that compare with them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.region import Region
+
+
+@register("layer", kLabel=191)
+class Label(Layer):
+    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
+
+    The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
+    column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
+    """
+
+    source_count = 1
+    labels = Labels(source=0, floats=True)
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has the labels of whole rows", by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.new_labels = LabelFormat(self.shape[1:])
+        if self.shape[1:] and conf.unroll_index is not None:
+            raise self.fail(
+                f"makes one label a row in a net that is unrolled, but {self.source_name(0)} has {self.shape[1]} of "
+                f"them; leave it out: other layers take labels from {self.source_name(0)} itself"
+            )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = required_labels(self, sources[0])
+        shape = self.source_shapes[0][1:]
+        if labels.shape[1:] not in (shape, self.shape[1:]):  # perhaps of the region alone
+            raise self.fail(
+                f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
+                f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
+            )
+        feature = labels if self.region is None else self.region.take(labels)
+        return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part that makes a feature of a region of the labels of each row."""
+        part = copy.copy(self)
+        part.shape = region.part(self.shape)
+        return part
+
+
+class LabelsAsFeature(Layer):
+    """The labels of the source as a feature of their shape and dtype, which partitioning sends over a bridge.
+
+    Like all float features it is on the device; integers stay in host memory.
+    """
+
+    source_count = 1
+    labels = Labels(source=0, floats=True)
+    cut = Cut(gathered_because="has the labels of whole rows")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = required_labels(self, sources[0])
+        return Output(ctx.ops.asarray(labels) if labels.dtype.kind == "f" else labels)
+
+
+class FeatureAsLabels(Layer):
+    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
+
+    source_count = 1
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has the labels of whole rows")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.new_labels = LabelFormat(self.shape[1:])
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(sources[0], labels=ctx.ops.to_numpy(sources[0]))
+
+
+def required_labels(layer: Layer, labels: Any) -> np.ndarray:
+    """Return ``labels`` as an array; for None, raise UserError, naming the source that has no labels."""
+    if labels is None:
+        assert layer.labels.source is not None
+        source = layer.source_name(layer.labels.source)
+        raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
+    return np.asarray(labels)  # labels are in host memory with every backend
+
+
+def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
+    """Return ``labels`` as an array of integers; raise UserError for None and for float labels."""
+    labels = required_labels(layer, labels)
+    if labels.dtype.kind == "f":
+        raise float_labels_fault(layer)
+    return labels
+
+
+def float_labels_fault(layer: Layer) -> Exception:
+    """Return a UserError which says that ``layer`` takes no float labels, and which layers do."""
+    assert layer.labels.source is not None
+    source = layer.source_name(layer.labels.source)
+    return layer.fail(
+        f"takes labels that are classes, whole numbers, but those of {source} are float32; to predict numbers, use "
+        f"kEuclideanLoss with a kLabel layer on {source} as its second source, else store the labels as integers"
+    )
+
+
+def check_one_label(layer: Layer, shape: Shape) -> None:
+    """Raise UserError unless labels of ``shape`` are one a row, (B,)."""
+    if len(shape) != 1:
+        raise layer.fail(
+            f"takes one label a row, but gets {as_text(shape[1:])}; if these are the steps of a sequence, give it "
+            f"per_step: true, or the net unroll_len: {shape[1]} and no shift; if they are columns of a matrix, use "
+            "kSigmoidCrossEntropyLoss or kEuclideanLoss with a kLabel layer as its second source"
+        )
+
+
+def check_shares(layer: Layer, shape: Shape, classes: int) -> None:
+    """Raise UserError unless labels of ``shape`` are a share for each class, (B, ``classes``)."""
+    if shape[1:] != (classes,):
+        assert layer.labels.source is not None
+        raise layer.fail(
+            f"has {classes} classes, but {layer.source_name(layer.labels.source)} gives labels of {as_text(shape[1:])} "
+            f"numbers a row; if they are mixed there, by kMixup or kCutMix, give these classes: {classes}"
+        )
+
+
+def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
+    """Raise UserError unless labels of ``shape`` are one for each of ``steps`` steps, (B, ``steps``)."""
+    if shape[1:] != (steps,):
+        raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {shape}")
+
+
+def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
+    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others."""
+    labels = integer_labels(layer, labels)
+    check_one_label(layer, labels.shape)
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        first = int(labels[wrong][0])
+        raise layer.fail(
+            f"label {first} is none of its {classes} classes (0 to {classes - 1}); give the layer below as many "
+            "outputs as there are classes, or correct the labels"
+        )
+    return labels
+
+
+def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.ndarray:
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
+
+    Raises UserError, about the lengths of ``what``, for labels of another shape, and for a -1 before the end.
+    """
+    assert layer.labels.source is not None
+    labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
+    if labels.shape[1:] != (steps,):
+        raise layer.fail(
+            f"takes the lengths of {what or f'sequences of {steps} steps'} from the labels of {source}, which gives "
+            f"{as_text(labels.shape[1:])} a row",
+            field="srclayers",
+        )
+    return check_ends(layer, labels, source)
+
+
+def check_ends(layer: Layer, codes: np.ndarray, source: str) -> np.ndarray:
+    """Return how many steps each row of ``codes`` (B, T) has before the first -1; raise UserError for steps after it.
+
+    ``source`` is the quoted name of the layer that gives the codes.
+    """
+    real = codes >= 0
+    after = (real[:, 1:] > real[:, :-1]).any(axis=1)
+    if after.any():
+        row = int(np.argmax(after))
+        raise layer.fail(
+            f"row {row} that {source} gives has -1 before its last step: {', '.join(map(str, codes[row][:8]))}; -1 is "
+            "for the steps after the end of a sequence"
+        )
+    return real.sum(axis=1)
+
+
+def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
+    """Return ``labels`` (B, ``steps``) of sequences, in [0, ``classes``) at each step and -1 after the end.
+
+    Raises UserError for the first row that has other labels, a -1 before a label, or no step at all.
+    """
+    labels = integer_labels(layer, labels)
+    check_step_labels(layer, labels.shape, steps)
+    real = labels >= 0
+    wrong = (labels < -1) | (labels >= classes)
+    faults = (
+        (wrong.any(axis=1), f"a label that is none of its {classes} classes (0 to {classes - 1}, or -1 after the end)"),
+        ((real[:, 1:] > real[:, :-1]).any(axis=1), "a label -1 before its last step; -1 is for what follows the end"),
+        (~real.any(axis=1), "no step at all, but -1 throughout; leave sequences of length 0 out of the store"),
+    )
+    for rows, fault in faults:
+        if rows.any():
+            row = int(np.argmax(rows))
+            shown = labels[row][wrong[row]][:1] if wrong[row].any() else labels[row][:5]
+            raise layer.fail(f"row {row} of the batch has {fault}: {', '.join(map(str, shown))}")
+    return labels
+
+
+def check_topk(layer: Layer, topk: int, classes: int, conf: Any) -> int:
+    """Return ``topk``; raise UserError unless it is in [1, ``classes``]."""
+    if not 1 <= topk <= classes:
+        raise layer.fail(f"topk is {topk}, but there are {classes} classes; give 1 to {classes}", conf, "topk")
+    return topk

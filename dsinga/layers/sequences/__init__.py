@@ -1,0 +1,1 @@
+"""Layers of sequences: recurrent layers, attention, positions, convolution over steps."""

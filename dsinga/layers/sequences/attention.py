@@ -1,0 +1,240 @@
+"""kAttention, the means of values that queries weigh by their keys, and kAttentionWeights, which gives the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import AttentionScore, LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count
+from dsinga.layers.interface.context import Columns, Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
+from dsinga.layers.records.label import step_lengths
+from dsinga.layers.sequences.positions import SEQUENCES, rotate
+from dsinga.ops import computes_in_blocks
+
+
+class AttentionLayer(Layer):
+    """Base of layers that weigh keys (B, Tk, n) for queries (B, Tq, n): a softmax of scores for each of ``num_heads``.
+
+    Head h has the h-th of ``num_heads`` equal parts of n. The score of a query q and a key k is q·k/√(n/num_heads)
+    (kScaledDot; Vaswani et al., Attention Is All You Need, 2017), q·k (kDot; Luong et al. 2015), or v·tanh(q + k) with
+    the param v (kAdditive; Bahdanau et al. 2015). The labels (B, Tk) of an optional last source give the lengths of the
+    keys; keys after the end have weight 0. With ``causal``, query t sees the keys 0 to t only. A query that sees no key
+    gets zeros. With ``rotary``, queries and keys are rotated by their positions before (Su et al., RoFormer, 2021;
+    :func:`dsinga.layers.sequences.positions.rotate`), so that the score depends on how far the key is from the query.
+    """
+
+    class Conf(Settings, name="AttentionConf"):
+        """Settings of kAttention and kAttentionWeights."""
+
+        num_heads: Count = setting(1, "the number of heads")
+        score: AttentionScore = setting(
+            AttentionScore.kScaledDot,
+            "the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v",
+        )
+        causal: bool = setting(False, "whether a query sees no later keys")
+        rotary: bool = setting(
+            False, "whether queries and keys are rotated by their positions, which scores by products then compare"
+        )
+
+    settings: Conf
+    source_kind = SourceKind.kSequences
+    cut = Cut(axis=2, gathered_because="needs all features of a head")
+    bf16 = Bfloat16.kProducts
+    values: ClassVar[int]
+    """The largest number of sources that are values."""
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        count = 2 + (len(source_shapes) > 2 and self.values and len(source_shapes[2]) == 3)
+        if len(source_shapes) == count + 1:
+            self.labels = Labels(count)
+        super().__init__(conf, source_shapes, info)
+        self._check_sources(count)
+        (rows, self.queries, columns), (_, self.keys, _) = self.source_shapes[:2]
+        heads = self.heads = self.settings.num_heads
+        for shape in self.source_shapes[1:count]:
+            if columns % heads or shape[2] % heads:
+                raise self.fail(
+                    f"cannot cut {columns if columns % heads else shape[2]} features into {heads} equal heads; give a "
+                    "num_heads that divides them",
+                    self.settings,
+                    "num_heads",
+                )
+        if self.settings.causal and self.queries != self.keys:
+            raise self.fail(
+                f"is causal, but has {self.queries} queries and {self.keys} keys; leave causal out, or give both the "
+                "same steps",
+                self.settings,
+                "causal",
+            )
+        self._check_rotary(columns // heads)
+        self.factor = 1.0
+        if self.settings.score is AttentionScore.kScaledDot:
+            self.factor = 1 / math.sqrt(columns // heads)
+        if self.settings.score is AttentionScore.kAdditive:
+            self.params = (ParamSpec("score", (columns,)),)
+        self.rows = rows
+
+    def _check_rotary(self, size: int) -> None:
+        if not self.settings.rotary:
+            return
+        if self.settings.score is AttentionScore.kAdditive:
+            raise self.fail(
+                "rotates what only products compare; leave rotary or kAdditive out", self.settings, "rotary"
+            )
+        if size % 2:
+            raise self.fail(
+                f"rotates pairs of features, but a head has {size}; give queries and keys an even number of features a "
+                "head",
+                self.settings,
+                "num_heads",
+            )
+
+    def _check_sources(self, count: int) -> None:
+        shapes = self.source_shapes
+        if not 2 <= len(shapes) <= count + 1:
+            values = ", values (batch, steps, m)" if self.values else ""
+            raise self.fail(
+                f"takes queries (batch, steps, n), keys (batch, steps, n){values} and a layer whose labels give the "
+                f"lengths of the keys, not {len(shapes)} source layers; correct its srclayers",
+                field="srclayers",
+            )
+        for index in range(count):
+            self.expect_axes((3,), *SEQUENCES, index)
+            if shapes[index][0] != shapes[0][0] or (index == 1 and shapes[1][2] != shapes[0][2]):
+                raise self.fail(
+                    f"compares {self.source_name(0)}, {as_text(shapes[0])}, with {self.source_name(index)}, "
+                    f"{as_text(shapes[index])}; give both as many rows and features, by a kInnerProduct per_step",
+                    field="srclayers",
+                )
+        if count == 3 and shapes[2][1] != shapes[1][1]:
+            raise self.fail(
+                f"has {shapes[1][1]} keys from {self.source_name(1)}, but {shapes[2][1]} values from "
+                f"{self.source_name(2)}; give as many values as keys",
+                field="srclayers",
+            )
+
+    def visible(self, sources: Arrays) -> np.ndarray | None:
+        """Return how many keys, from the first on, each query sees, (B, Tq); None for all."""
+        visible = None
+        if self.labels.source is not None:
+            lengths = step_lengths(self, sources[self.labels.source], self.keys, f"{self.keys} keys")
+            visible = np.repeat(lengths[:, None], self.queries, axis=1)
+        if self.settings.causal:
+            before = np.arange(1, self.queries + 1)
+            visible = np.tile(before, (len(sources[0]), 1)) if visible is None else np.minimum(visible, before)
+        return visible
+
+    def positioned(self, sources: Arrays, ctx: Context) -> tuple[Any, Any]:
+        """Return queries and keys, rotated by their positions if ``rotary``."""
+        query, keys = sources[:2]
+        if not self.settings.rotary:
+            return query, keys
+        return rotate(query, self.heads, ctx.ops), rotate(keys, self.heads, ctx.ops)
+
+    def weigh(self, params: Arrays, sources: Arrays, ctx: Context) -> tuple[Any, Any]:
+        """Return the weights (B, num_heads, Tq, Tk) and a workspace for their gradient."""
+        score = params[0] if params else None
+        query, keys = self.positioned(sources, ctx)
+        return ctx.ops.attention_weights(query, keys, self.heads, self.factor, self.visible(sources), score)
+
+
+@register("layer", kAttention=712)
+class Attention(AttentionLayer):
+    """For each query, the mean of the values, weighted by how well their keys match: (B, Tq, m).
+
+    Sources are queries (B, Tq, n), keys (B, Tk, n), values (B, Tk, m), by default the keys, and optionally a layer with
+    labels (B, Tk); a third source with three axes is values. A net refuses an input layer that could be either: whose
+    records have three axes, and a label for each key. Each head gives the h-th part of the feature. Projections
+    are kInnerProduct layers with ``per_step``. Cut by features, a worker computes whole heads.
+    """
+
+    cut = Cut(Connection.kOneToOne, axis=2)
+    bf16 = Bfloat16.kProducts
+    values: ClassVar[int] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.has_values = len(self.source_shapes) - (self.labels.source is not None) == 3
+        self.shape = (self.rows, self.queries, self.source_shapes[2 if self.has_values else 1][2])
+        self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        heads = self.heads * (columns.stop - columns.start) // columns.total
+        return self.conf.replace(attention_conf=self.settings.replace(num_heads=heads))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        if params:
+            weights, workspace = self.weigh(params, sources, ctx)
+            y = ctx.ops.weighted_means(weights, self._values(sources))
+            return Output(y, saved=(weights, workspace) if ctx.training else None)
+        query, keys = self.positioned(sources, ctx)
+        visible, values = self.visible(sources), self._values(sources)
+        y, workspace = ctx.ops.attention(query, keys, values, self.heads, self.factor, visible, ctx.training)
+        return Output(y, saved=(query, keys, visible, workspace) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        ops = ctx.ops
+        dscore: Sequence[Any] = ()
+        if params:
+            (weights, workspace), (query, keys) = output.saved, sources[:2]
+            dweights, dvalues = ops.weighted_means_grad(weights, self._values(sources), grad)
+            settings = self.factor, params[0]
+            dquery, dkeys, *dscore = ops.attention_weights_grad(query, keys, weights, workspace, dweights, *settings)
+        else:
+            dquery, dkeys, dvalues = self._gradient_by_products(sources, output, grad, ctx)
+        grads = [dquery, dkeys, dvalues] if self.has_values else [dquery, ops.add(dkeys, dvalues)]
+        grads += [None] * (len(sources) - len(grads))
+        return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
+
+    def _gradient_by_products(self, sources: Arrays, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
+        """Return the gradients for queries, keys and values, where scores are products of queries and keys."""
+        query, keys, visible, workspace = output.saved
+        dquery, dkeys, dvalues = ctx.ops.attention_grad(
+            query, keys, self._values(sources), output.feature, workspace, grad, self.heads, self.factor, visible
+        )
+        if self.settings.rotary:
+            dquery, dkeys = (rotate(x, self.heads, ctx.ops, back=True) for x in (dquery, dkeys))
+        return dquery, dkeys, dvalues
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        in_blocks = not self.params and computes_in_blocks(self.queries, self.keys)
+        weights = (self.rows, self.heads, self.queries, 1 if in_blocks else self.keys)
+        rotated = [float_bytes(rows, shape) for shape in self.source_shapes[:2]] if self.settings.rotary else []
+        return [float_bytes(rows, weights), *rotated]
+
+    def _values(self, sources: Arrays) -> Any:
+        return sources[2 if self.has_values else 1]
+
+
+@register("layer", kAttentionWeights=713)
+class AttentionWeights(AttentionLayer):
+    """The weights of a kAttention with these queries, keys and settings, (B, num_heads, Tq, Tk), to look at.
+
+    An output: it takes no part in training. With kAdditive, its ``score`` is that of the kAttention, by ``share_from``.
+    """
+
+    is_output = True
+    bf16 = Bfloat16.kProducts
+    values: ClassVar[int] = 0
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = (self.rows, self.heads, self.queries, self.keys)
+        if self.params and not any(param.share_from for param in conf.param):
+            raise self.fail(
+                'scores keys by a param, kAdditive, that it cannot train; add param { share_from: "NAME_score" } with '
+                "the name of the kAttention"
+            )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(self.weigh(params, sources, ctx)[0])

@@ -1,0 +1,151 @@
+"""kConvolution1D: convolution over the steps of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import Count, Range, Steps
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
+from dsinga.layers.sequences.steps import StepWindows, WindowLayer
+
+
+class _Gathered(NamedTuple):
+    """The windows of a batch that count: their positions among B·T', and the steps of each among B·T.
+
+    ``positions`` is None where all windows count. A step outside its sequence is B·T, ``padding`` says which these are;
+    it is None where there are none.
+    """
+
+    positions: Array | None
+    steps: Array
+    padding: Array | None
+
+
+@register("layer", kConvolution1D=741)
+class Convolution1D(WindowLayer):
+    """Convolution (cross-correlation) over steps: (B, T, n) to (B, T', num_filters).
+
+    y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of the optional second source
+    give the lengths of the sequences: steps after the end count as zeros, and windows after the end give zeros and are
+    not computed. The weight is (num_filters, kernel·n), the steps of a window one after the other; the bias is
+    (num_filters,), unless ``bias_term`` is false.
+    """
+
+    class Conf(Settings):
+        """Settings of kConvolution1D: filters, and the windows of steps that they take."""
+
+        num_filters: Count = required("the number of filters")
+        kernel: Steps = setting(3, "how many steps a window has")
+        stride: Steps = setting(1, "by how many steps the window moves")
+        pad: Annotated[int, Range(0, 100_000)] = setting(0, "the number of zero steps before and after each sequence")
+        same: bool = setting(
+            False,
+            "whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if "
+            "kernel is even",
+        )
+        bias_term: bool = setting(True, "whether a bias is added")
+
+    settings: Conf
+    cut = Cut(gathered_because="has steps where others have features")
+    bf16 = Bfloat16.kProducts
+    rounds_source = rounds_gradient = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = self.settings
+        rows, steps, features = self.source_shapes[0]
+        kernel = settings.kernel
+        windows = StepWindows(kernel, settings.stride, *self._padding())
+        if steps + windows.before + windows.after < kernel:
+            raise self.fail(
+                f"a kernel of {kernel} does not fit {steps} steps padded by {settings.pad}; make kernel smaller, or "
+                "set same: true",
+                settings,
+                "kernel",
+            )
+        self.bias = settings.bias_term
+        self.params = (ParamSpec("weight", (settings.num_filters, kernel * features)),)
+        if self.bias:
+            self.params += (ParamSpec("bias", (settings.num_filters,)),)
+        self.shape = (rows, self.set_windows(windows), settings.num_filters)
+
+    def _padding(self) -> tuple[int, int]:
+        """Return the number of zero steps before and after a sequence."""
+        settings = self.settings
+        if not settings.same:
+            return settings.pad, settings.pad
+        if settings.pad:
+            raise self.fail("has both pad and same; leave one of them out", settings, "pad")
+        return (settings.kernel - 1) // 2, settings.kernel // 2
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, lengths = sources[0], self.lengths(sources)
+        gathered = self._gather(len(x), lengths, ctx)
+        windows = self._windows(x, gathered, ctx)
+        y = ctx.ops.inner_product(windows, params[0], params[1] if self.bias else None)
+        if gathered.positions is not None:
+            computed = y
+            y = ctx.ops.xp.zeros((len(x) * self.shape[1], self.shape[2]), x.dtype)
+            y[gathered.positions] = computed
+        saved = (gathered, windows) if ctx.training else None
+        return Output(y.reshape(len(x), *self.shape[1:]), saved=saved, labels=self.window_labels(lengths, len(x)))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        gathered, windows = output.saved
+        dy = grad.reshape(len(grad) * self.shape[1], self.shape[2])
+        if gathered.positions is not None:
+            dy = dy[gathered.positions]
+        dwindows, dw, db = ctx.ops.inner_product_grad(windows, params[0], dy, False, needs[0], self.bias)
+        dx = None if dwindows is None else self._scatter(dwindows, gathered, sources[0], ctx)
+        return (dx, *(None for _ in sources[1:])), (dw, db) if self.bias else (dw,)
+
+    def _gather(self, rows: int, lengths: np.ndarray | None, ctx: Context) -> _Gathered:
+        """Return which windows count and which steps they take."""
+        steps = self.windows.starts(self.steps)[:, None] + np.arange(self.windows.kernel)  # (T', kernel)
+        ends = np.full(rows, self.steps) if lengths is None else lengths
+        steps = np.broadcast_to(steps, (rows, *steps.shape))
+        real = (steps >= 0) & (steps < ends[:, None, None])
+        steps = np.where(real, steps + np.arange(rows)[:, None, None] * self.steps, rows * self.steps)
+        steps = steps.reshape(rows * self.shape[1], self.windows.kernel)
+        real = real.reshape(steps.shape)
+        positions = None
+        if lengths is not None:
+            counted = np.arange(self.shape[1]) < self.windows.count(lengths)[:, None]
+            positions = np.flatnonzero(counted)
+            steps, real = steps[positions], real[positions]
+        asarray = ctx.ops.asarray
+        return _Gathered(
+            None if positions is None else asarray(positions),
+            asarray(steps),
+            None if real.all() else asarray(~real),
+        )
+
+    def _windows(self, x: Array, gathered: _Gathered, ctx: Context) -> Array:
+        """Return the windows that count as rows of a matrix (windows, kernel·n)."""
+        features = x.shape[2]
+        steps, flat = gathered.steps, x.reshape(x.shape[0] * self.steps, features)
+        if gathered.padding is None:
+            windows = flat[steps]
+        else:
+            windows = flat[ctx.ops.xp.minimum(steps, len(flat) - 1)]
+            windows[gathered.padding] = 0
+        return windows.reshape(len(windows), self.windows.kernel * features)
+
+    def _scatter(self, dwindows: Array, gathered: _Gathered, x: Array, ctx: Context) -> Array:
+        """Return the gradient for x: the sum of those of the windows that take a step."""
+        features = x.shape[2]
+        dwindows = dwindows.reshape(len(dwindows), self.windows.kernel, features)
+        dx = ctx.ops.xp.zeros((x.shape[0] * self.steps + 1, features), x.dtype)  # the last row is for padding
+        for tap in range(self.windows.kernel):  # no two windows take the same real step at one tap
+            dx[gathered.steps[:, tap]] += dwindows[:, tap]
+        return dx[:-1].reshape(x.shape)

@@ -1,0 +1,129 @@
+"""The layer kSequenceLength, and the lengths of sequences for layers that compute windows of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.records.label import check_ends, step_lengths
+
+
+@register("layer", kSequenceLength=740)
+class SequenceLength(Layer):
+    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
+
+    Layers above that take this layer as their last source learn where each sequence ends, although the labels of the
+    records are something else, such as one class for each sentence. An empty sequence is refused.
+    """
+
+    source_count = 1
+    source_kind = SourceKind.kSequences
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has one code for each step")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        remedy = "give it the input layer of the words, below their kEmbedding"
+        self.expect_axes((2,), "codes (batch, steps)", remedy)
+        self.new_labels = LabelFormat(self.shape[1:], np.dtype(np.int64))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        numbers = ctx.ops.to_numpy(sources[0])
+        codes = numbers.astype(np.int64)
+        if (codes != numbers).any() or (codes < -1).any():
+            raise self.fail(f"{self.source_name(0)} gives numbers that are not codes: whole numbers, -1 after the end")
+        lengths = check_ends(self, codes, self.source_name(0))
+        if not lengths.all():
+            row = ctx.rows.start + int(np.argmin(lengths))
+            raise self.fail(
+                f"row {row} of the batch is an empty sequence, -1 throughout; leave such records out of the store of "
+                f"{self.source_name(0)}"
+            )
+        return Output(codes, labels=codes)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (None,), ()
+
+
+class StepWindows(NamedTuple):
+    """Windows of ``kernel`` steps that begin every ``stride`` steps, with zeros before the first and after the last.
+
+    A sequence has the windows that it would have alone, whatever the longest sequence of the batch, and at least one
+    unless it is empty.
+    """
+
+    kernel: int
+    stride: int
+    before: int = 0
+    after: int = 0
+
+    def count(self, length: Any) -> Any:
+        """Return how many windows sequences of ``length`` steps have: a number or an array of them."""
+        full = np.maximum(length + self.before + self.after - self.kernel, 0) // self.stride + 1
+        return np.where(np.asarray(length) > 0, full, 0)
+
+    def starts(self, length: int) -> np.ndarray:
+        """Return the first step of each window over ``length`` steps; negative where it begins before the sequence."""
+        return np.arange(int(self.count(length))) * self.stride - self.before
+
+
+class WindowLayer(Layer):
+    """Base of layers from windows of the steps (B, T, n) to steps (B, T', F).
+
+    The labels (B, T) of the optional second source give the lengths of the sequences: steps after the end count as
+    zeros, and windows after the end give zeros. Where the layer has them, it gives labels (B, T') of its own: 0, and -1
+    after the end.
+    """
+
+    source_count = 1
+    optional_sources = 1
+    source_kind = SourceKind.kSequences
+    labels = Labels(source=1)
+    windows: StepWindows
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        if len(source_shapes) < 2:
+            self.labels = Labels()
+        super().__init__(conf, source_shapes, info)
+        remedy = "put a kEmbedding layer between, if these are characters or words"
+        self.steps = self.expect_axes((3,), "sequences (batch, steps, n)", remedy)[1]
+        if self.labels.source is not None and self.source_shapes[1][1:] != (self.steps,):
+            raise self.fail(
+                f"takes the lengths of sequences of {self.steps} steps from labels (batch, {self.steps}), but those of "
+                f"{self.source_name(1)} are {as_text(self.source_shapes[1])}; give it a kSequenceLength layer over the "
+                "words, or the layer whose labels are of the steps",
+                field="srclayers",
+            )
+
+    def set_windows(self, windows: StepWindows) -> int:
+        """Keep ``windows`` and return their number T'; with lengths, the layer makes labels (B, T')."""
+        self.windows = windows
+        count = int(windows.count(self.steps))
+        if self.labels.source is not None:
+            self.new_labels = LabelFormat((count,), np.dtype(np.int64))
+        return count
+
+    def lengths(self, sources: Arrays) -> np.ndarray | None:
+        """Return the lengths (B,) of the sequences, None where all have T steps."""
+        if self.labels.source is None:
+            return None
+        lengths = step_lengths(self, sources[1], self.steps)
+        return None if (lengths == self.steps).all() else lengths
+
+    def window_labels(self, lengths: np.ndarray | None, rows: int) -> np.ndarray | None:
+        """Return the labels (B, T') of the windows, None where the layer makes none."""
+        if self.new_labels is None:
+            return None
+        (count,) = self.new_labels.shape
+        if lengths is None:
+            return np.zeros((rows, count), np.int64)
+        return np.where(np.arange(count) < self.windows.count(lengths)[:, None], 0, -1)

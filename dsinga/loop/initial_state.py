@@ -1,0 +1,203 @@
+"""What a run begins with: initial values, the params of another net, or a checkpoint of an earlier run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dsinga.base.advice import job_field, option, short_path
+from dsinga.base.errors import UserError
+from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.engine.engine import Snapshot
+from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
+from dsinga.job import Job, Phase
+from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
+from dsinga.net import NeuralNet, Param
+from dsinga.ops.types import ParamArrays
+from dsinga.training import check_start, create_updater, initial_values
+from dsinga.training.divergence import first_not_finite
+from dsinga.worker.epochs import Epochs
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run begins with, what it does besides training, and where it writes.
+
+    Attributes:
+        workspace: the folder for files of extensions and ``checkpoint/``; None for none.
+        roots: the folders where relative paths are looked up after the working directory.
+        resume: the path of the checkpoint to go on from; True for the newest undamaged one in the workspace.
+        extensions: those that run besides those that the job names.
+        params: what replaces initial values, by name; params that the net does not have are left out.
+        updater_state: that of an earlier run's updater, by param and slot, which goes on; what it lacks begins anew.
+        cancelled: set by another thread to end training; see :func:`dsinga.cluster.train`.
+        saved: called after each checkpoint that was written.
+        check_workspace: called before; it raises RunError where none must be written.
+    """
+
+    workspace: Path | None = None
+    roots: Sequence[str] = ()
+    resume: bool | Path = False
+    extensions: Sequence[ExtensionLike] = ()
+    params: Mapping[str, np.ndarray] | None = None
+    updater_state: Mapping[str, Mapping[str, np.ndarray]] | None = None
+    cancelled: threading.Event | None = None
+    saved: Callable[[], None] | None = None
+    check_workspace: Callable[[], None] | None = None
+
+
+def begin_run(
+    job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
+) -> tuple[list[Extension], Snapshot]:
+    """Return the extensions of a run, its job's and those of the options, and what it begins with.
+
+    ``nets`` are the whole nets of its phases, ``epochs`` those of a job that counts them. Raises UserError for an
+    extension that can never run, and for a checkpoint or params that do not fit.
+    """
+    all_extensions = create_extensions(job, options.extensions, epochs)
+    check_extensions(all_extensions, job, nets, options.workspace)
+    net_params = nets[Phase.kTrain].params
+    if not options.resume:
+        params = begin_anew(job, net_params, options.params or {}, options.roots)
+        state = complete_state(job, net_params, params, options.updater_state) if options.updater_state else None
+        return all_extensions, Snapshot(0, params, state)
+    checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
+    return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
+
+
+def begin_anew(
+    job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
+) -> ParamArrays:
+    """Return initial values of the params of a net, in whose place ``params`` are put, by name.
+
+    A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
+    have NaN or infinity.
+    """
+    values = initial_values(net_params, job.seed)
+    if job.checkpoint_path:
+        shapes = {name: array.shape for name, array in values.items()}
+        states = [name for name, param in net_params.items() if param.spec.by_rows]  # of another run's batches
+        values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    put_params(values, params)
+    return values
+
+
+def complete_state(
+    job: Job,
+    net_params: Mapping[str, Param],
+    params: ParamArrays,
+    state: Mapping[str, Mapping[str, np.ndarray]],
+) -> dict[str, ParamArrays]:
+    """Return copies of an updater's state, and that with which training begins for params that it lacks.
+
+    Raises UserError for the state of another updater, or of params of other shapes.
+    """
+    whole, complete = create_updater(job.updater), {}
+    for name, param in net_params.items():
+        if not param.trainable:
+            continue
+        updater = whole.of(name, param.shape)
+        slots = updater.initial_state(params[name].reshape(-1))
+        if name in state:
+            updater.check_state(name, state[name])
+            for slot, array in state[name].items():
+                if array.size != param.size:
+                    raise UserError(
+                        f"the updater's state of param {name!r} to start from has {array.size} numbers, the param "
+                        f"{param.size}; leave it out"
+                    )
+                slots[slot] = np.array(array, np.float32)
+        complete[name] = {slot: array.reshape(param.shape) for slot, array in slots.items()}
+    return complete
+
+
+def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:
+    """Put ``params`` to start from in the place of ``values``, by name; those that ``values`` lack are left out.
+
+    Raises UserError where none of them is known, shapes do not fit, or they have NaN or infinity.
+    """
+    check_start(values, params)
+    for name in values.keys() & params.keys():
+        if params[name].shape != values[name].shape:
+            raise UserError(
+                f"the param {name!r} to start from has the shape {params[name].shape}, that of the net "
+                f"{values[name].shape}; leave it out, or change the layer"
+            )
+        values[name] = np.array(params[name], np.float32, order="C")  # a copy, which training may change
+        if first_not_finite({name: values[name]}):
+            raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
+
+
+def find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
+    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over.
+
+    It is the newest undamaged one of the workspace if ``resume`` is True, or at a path. Raises UserError for none.
+    """
+    if isinstance(resume, Path):
+        return resume, read_checkpoint(resume)
+    if workspace is None:
+        raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
+    newest = read_newest_checkpoint(workspace / "checkpoint")
+    if newest is None:
+        raise UserError(f"there is no checkpoint to resume from in {short_path(workspace)}; {_another_run(workspace)}")
+    path, checkpoint, faults = newest
+    for fault in faults:
+        _log.warning("%s; the run goes on from the checkpoint before it, %s", fault, short_path(path))
+    return path, checkpoint
+
+
+def read_beginning(
+    job: Job, net_params: Mapping[str, Param], workspace: Path | None, resume: bool | Path
+) -> Checkpoint:
+    """Return the checkpoint to go on from: the newest undamaged one of the workspace if ``resume`` is True, or a path.
+
+    Raises UserError where there is none, or it does not fit the job.
+    """
+    path, checkpoint = find_checkpoint(workspace, resume)
+    if checkpoint.step > job.train_steps:
+        raise UserError(
+            f"{path} is beyond the job's {job.train_steps} train_steps; give {checkpoint.step} or more, with "
+            f"{describe_length(job, checkpoint.step)}"
+        )
+    check_beginning(path, checkpoint, job, net_params)
+    return checkpoint
+
+
+def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Mapping[str, Param]) -> None:
+    """Raise UserError where a checkpoint does not fit a job and the params of its net."""
+    check_loop_state(path, checkpoint.loop)
+    seed = checkpoint.meta.get("seed")
+    if seed != job.seed:
+        raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
+    for name, param in net_params.items():
+        if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
+            raise UserError(
+                f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "
+                "that wrote it, or name it as checkpoint_path to start anew from its params"
+            )
+    if lost := first_not_finite(checkpoint.params):
+        good = describe_last_good_in(path.parent)
+        raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")
+
+
+def _another_run(workspace: Path) -> str:
+    """Return what to do where a workspace has no checkpoint: resume the last earlier run that it keeps, or begin."""
+    kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
+    runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
+    if runs:
+        return f"resume the earlier run that is kept there with {option('workspace', str(short_path(runs[-1])))}"
+    return f"train without {option('resume')} first"
+
+
+def describe_length(job: Job, steps: int) -> str:
+    """Return how people ask for a run of at least so many steps, in epochs if the job counts them."""
+    if job.epochs:
+        return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
+    return job_field("train_steps", str(steps))

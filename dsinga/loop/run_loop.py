@@ -1,0 +1,130 @@
+"""Running a training loop to its end, whatever happens: what the run ends with, and what its errors say."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsinga.base.errors import Cancelled, Diverged, RunError, SchedulerLost
+from dsinga.engine.engine import Engine, Snapshot
+from dsinga.extensions import Extension
+from dsinga.job import Phase
+from dsinga.job.signature import job_signature
+from dsinga.loop.cancellation import CANCELLED, Cancellation
+from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors, resume_hint
+from dsinga.loop.initial_state import RunOptions, describe_length
+from dsinga.loop.observer import Observer
+from dsinga.loop.training_loop import TrainingLoop
+from dsinga.monitor.timings_file import write_timings
+from dsinga.net import NeuralNet
+from dsinga.ops.types import ParamArrays
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcome:
+    """What a run ends with: the params, the steps done, the training net, and the timings of the last iterations.
+
+    ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
+    0. ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of
+    extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
+    """
+
+    params: ParamArrays
+    step: int
+    net: NeuralNet
+    batchsize: int
+    timings: Sequence[Mapping[str, float]]
+    stopped: str = ""
+    remarks: Sequence[str] = ()
+    unsaved: str = ""
+
+
+def run_to_end(
+    engine: Engine,
+    begin: Snapshot,
+    observer: Observer,
+    extensions: Sequence[Extension],
+    options: RunOptions,
+    topology: str,
+    cancellation: Cancellation,
+    started: float,
+) -> Outcome:
+    """Train from what a run begins with to its end, and close the engine, whatever happens.
+
+    ``topology`` is the topology in words, for checkpoints; ``started`` is when training was asked for, by
+    ``time.perf_counter()``. Raises Diverged where a loss is no longer finite, Cancelled where the run was cancelled
+    before its last step, RunError where the engine has lost what it needs, and what an extension raises.
+    """
+    job, folder = engine.job, options.workspace
+    checkpoints = None
+    if folder:
+        checkpoints = Checkpoints(job, topology, folder / "checkpoint", options.saved, options.check_workspace)
+    loop = TrainingLoop(engine, observer, extensions, folder, checkpoints, cancellation, started)
+    params = _run(engine, loop, begin, folder, cancellation)
+    if folder:
+        cuts = {name: cut[:2] for name, cut in engine.cuts.items()}
+        with contextlib.suppress(OSError, RunError):  # a full disk, or the workspace of another run: others tell of it
+            if options.check_workspace is not None:
+                options.check_workspace()
+            write_timings(folder, job.name, job_signature(job), engine.places, cuts, list(loop.timings))
+    return _outcome(engine, loop, begin.step, params, folder)
+
+
+def _run(
+    engine: Engine, loop: TrainingLoop, begin: Snapshot, folder: Path | None, cancellation: Cancellation
+) -> ParamArrays:
+    engine.use_rate_factors(read_rate_factors(begin.loop or {}))
+    try:
+        engine.open()
+        params = loop.run(begin.step, begin.loop or {})
+    except Diverged as error:
+        engine.close(str(error))
+        raise Diverged(f"{error}; {describe_last_good(folder)}") from error
+    except RunError as error:
+        engine.close(str(error))
+        if not isinstance(error, Cancelled) or cancellation.ends_in_order:
+            _save(loop)
+        kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
+        raise kind(f"{error}; {resume_hint(folder, loop.step)}") from error
+    except BaseException as error:
+        engine.close("the driver has ended the run")
+        if isinstance(error, KeyboardInterrupt):
+            raise type(error)(resume_hint(folder, loop.step)) from None
+        if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
+            _log.warning("the run is ended: %s", resume_hint(folder, loop.step))
+        raise
+    engine.close()
+    return params
+
+
+def _save(loop: TrainingLoop) -> None:
+    """Write the newest snapshot as a checkpoint; a disk that refuses it must not hide why the run has ended."""
+    try:
+        loop.save_snapshot()
+    except RunError as error:
+        _log.warning("%s", error)
+
+
+def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> Outcome:
+    """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
+    job, step = engine.job, loop.step
+    is_early = loop.stopped and step < job.train_steps
+    if is_early and loop.stopped == CANCELLED:
+        raise Cancelled(f"{CANCELLED}; {resume_hint(folder, step)}")
+    remarks = []
+    if begin == step >= job.train_steps:
+        more = describe_length(job, 2 * job.train_steps)
+        remarks.append(
+            f"nothing was left to do: the run has done its {job.train_steps} train_steps; go on with more, as in {more}"
+        )
+    stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.stopped}" if is_early else ""
+    unsaved = f"{loop.unsaved}; {describe_last_good(folder)}" if loop.unsaved else ""
+    return Outcome(
+        params, step, engine.nets[Phase.kTrain], engine.batchsize, list(loop.timings), stopped,
+        [*remarks, *loop.view.remarks], unsaved,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Models: described in Python or by jobs; their params, records, training and predictions."""

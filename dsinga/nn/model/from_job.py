@@ -1,0 +1,182 @@
+"""Models made from jobs: from job files, and from jobs that were described in other ways in Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.job import load as load_job
+from dsinga.net import input_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.model_params import TrainingState
+from dsinga.nn.model.records import PhaseRecords
+from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.words.optimizers import updater_conf
+from dsinga.nn.writing.net_conf import weighted
+from dsinga.nn.writing.writer import make_conf
+
+_FREEZE = (
+    "a model of a job freezes params in the job: param { static: true } in its layers; or describe the net by "
+    'nn.Sequential, freeze its layers, and set model.params = "FOLDER/params.safetensors"'
+)
+
+
+class JobModel(Trainable):
+    """A model whose net is that of a job; its losses and inputs are the job's.
+
+    ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
+    """
+
+    _attributes = {**MODEL_ATTRIBUTES, **dict.fromkeys(("layers", "get_layer"), _FREEZE)}
+
+    def __init__(self, job: Job):
+        super().__init__(job.name)
+        self.base = job
+        self._default_epochs = None if job.train_steps else 1
+        self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
+
+    def _train_inputs(self) -> list[LayerConf]:
+        return input_layers(self.base.neuralnet, Phase.kTrain)
+
+    def _records_inputs(self) -> list[LayerConf]:
+        """Return the input layers of training that ``x`` is for."""
+        inputs = self._train_inputs()
+        if not self._has_label_inputs:
+            return inputs
+        read = {
+            source
+            for layer in self.base.neuralnet.layer
+            for index, source in enumerate(layer.srclayers)
+            if index != layer_class(layer).labels.source
+        }
+        return [layer for layer in inputs if layer.name in read]
+
+    def input_names(self) -> list[str]:
+        """Return the names of the input layers of training, of a loaded model of those that ``x`` is for."""
+        return [layer.name for layer in self._records_inputs()]
+
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that layers take labels from."""
+        labelled = {layer_class(layer).labels.layer_of(layer.srclayers): None for layer in self.base.neuralnet.layer}
+        inputs = [layer.name for layer in self._train_inputs()]
+        return [name for name in labelled if name in inputs]
+
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1,) of a class, by input layer."""
+        return {name: np.zeros(1, np.int64) for name in self.label_inputs()}
+
+    def output_layers(self) -> list[str]:
+        """Return the layers on top that are no losses; where there are none, the sources of the losses."""
+        layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
+        losses = [layer for layer in layers if layer_class(layer).is_loss]
+        metrics = [layer for layer in layers if reports_on_labels(layer)]
+        compared = {layer.name for layer in layers if layer_class(layer).new_labels or layer_class(layer).is_input}
+        taken = {source for layer in layers for source in layer.srclayers}
+        ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses + metrics]
+        return ends or [loss.srclayers[0] for loss in losses]
+
+    @checked
+    def compile(self, optimizer: Any = None, cluster: Any = None) -> None:
+        """Replace the optimizer, the topology, or both; the losses are layers of the job."""
+        if optimizer is not None:
+            self.base = self.base.replace(updater=updater_conf(optimizer))
+            self._training_state = TrainingState()
+        if cluster is not None:
+            self.base = self.base.replace(cluster=cluster)
+
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job without its data; see :meth:`job`."""
+        names = [layer.name for layer in self._train_inputs()]
+        trained = phases.get("train", PhaseRecords()).shapes
+        for name in trained:
+            if name not in [*names, SAMPLE_WEIGHT]:
+                raise UserError(f"the job has no input layer {name!r}; its input layers are {', '.join(names)}")
+        layers = []
+        for layer in self.base.neuralnet.layer:
+            store = layer.store_conf
+            if store is not None and layer_class(layer).is_input:
+                part = "train" if layer.in_phase(Phase.kTrain) else "val" if layer.in_phase(Phase.kVal) else "test"
+                changes = phases[part].store_fields(layer.name) if part in phases else {}
+                changes |= {} if batch_size is None else {"batchsize": batch_size}
+                layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
+            layers.append(layer)
+        if SAMPLE_WEIGHT in trained and SAMPLE_WEIGHT not in names:
+            layers = with_sample_weights(layers)
+        return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
+
+    def is_of_windows(self) -> bool:
+        """Return whether the records of the job are windows of a Dataset."""
+        stores = [layer.store_conf for layer in self._train_inputs()]
+        return super().is_of_windows() or any(store is not None and store.windows is not None for store in stores)
+
+    def default_batch_size(self) -> int | None:
+        """Return None: the batch sizes of the job's inputs stay."""
+        return None
+
+    def default_epochs(self) -> int | None:
+        """Return None where the job has steps, else 1; of a loaded model 1."""
+        return self._default_epochs
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that the job names. Raises UserError where it names none."""
+        shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
+        return shapes if shapes and all(shapes.values()) else super().input_shapes()
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training moves params. It cannot be set: a job freezes params by ``static``."""
+        return any(not param.static for param in self._shaped().net.params.values())
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        raise UserError(_FREEZE)
+
+    def __repr__(self) -> str:
+        return f"<model of the job {self.name!r}>"
+
+
+def reports_on_labels(layer: LayerConf) -> bool:
+    """Whether a layer is there for its metrics, which compare with labels."""
+    cls = layer_class(layer)
+    return cls.is_output and cls.labels.source is not None
+
+
+def with_sample_weights(layers: list[LayerConf]) -> list[LayerConf]:
+    """Return the layers with an input of weights of rows, which losses take in training.
+
+    Raises UserError for a loss that takes no weights.
+    """
+    first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(Phase.kTrain))
+    store = {} if first.store_conf is None else {"batchsize": first.store_conf.batchsize}
+    weights = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf=store, include=["kTrain"])
+    return [weights, *(part for layer in layers for part in weighted(layer))]
+
+
+@checked
+def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
+    """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
+    return JobModel(job if isinstance(job, Job) else load_job(job))
+
+
+@checked
+def load_model(folder: str | os.PathLike[str]) -> JobModel:
+    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
+
+    Raises UserError where a file is missing or damaged.
+    """
+    path = Path(folder)
+    if not (path / "job.conf").is_file():
+        raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
+    model = from_job(path / "job.conf")
+    model.params = path / "params.safetensors"
+    model._training_state = TrainingState.read(path / "optimizer.safetensors")
+    model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
+    model._has_label_inputs = True
+    return model

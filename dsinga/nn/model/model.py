@@ -1,0 +1,290 @@
+"""Model and Sequential: a net described in Python that makes a job, trains, tests and predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.arguments import shown
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
+from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.model_params import TrainingState
+from dsinga.nn.model.records import PhaseRecords, labels_for_loss
+from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.words.inputs import INPUT, Input
+from dsinga.nn.words.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
+from dsinga.nn.words.losses import is_loss, loss_kind
+from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
+from dsinga.nn.words.optimizers import updater_conf
+from dsinga.nn.words.regularisers import penalised
+from dsinga.nn.writing.net_conf import (
+    Objective,
+    layer_names,
+    layers_of,
+    layers_of_input,
+    layers_with_losses,
+    objective_of,
+    write_net,
+)
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten
+
+
+@checked_class
+class Model(Trainable):
+    """A net from ``inputs`` to ``outputs``, symbols that layers gave when they were called.
+
+    ``fit`` trains it, ``job`` returns it as a job, and ``print`` shows the job.
+
+    A subclass may define ``call`` in place of outputs: it makes its layers in the constructor, and ``call(self, x)``
+    returns the outputs that they give for the symbol ``x`` of the input, or for the list of several. It is called once,
+    for symbols: how batches are trained is not up to the model, so that a subclass with a ``train_step`` is refused.
+    """
+
+    def __init__(self, inputs: Any = None, outputs: Any = None, name: str = "model"):
+        super().__init__(name)
+        self._is_traced = outputs is None and callable(getattr(type(self), "call", None))
+        if not self._is_traced and (inputs is None or outputs is None):
+            raise UserError(
+                "nn.Model takes inputs and outputs, as in nn.Model(x, nn.Dense(10)(x)); or a subclass defines "
+                "call(self, x), which returns the outputs"
+            )
+        self.inputs = _symbols("inputs", Input() if inputs is None else inputs)
+        self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
+        self.optimizer: UpdaterConf = updater_conf("sgd")
+        self.objective = Objective()
+        self.metrics: Sequence[Any] = ()
+        self.algorithm: AlgConf | None = None
+        self.cluster: ClusterConf | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in sorted(vars(cls).keys() & STEP_METHODS):
+            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {OWN_STEP}")
+
+    def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
+        """Return the outputs; raise UserError where they need an input that is not the model's."""
+        for symbol in ancestors(outputs):
+            if symbol.builder.kind == INPUT and symbol not in self.inputs:
+                raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
+        return outputs
+
+    @checked
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        algorithm: Any = None,
+        cluster: ClusterConf | None = None,
+    ) -> None:
+        """Say how the model is trained.
+
+        Args:
+            optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
+            loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
+                the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
+                net that ends in a restricted Boltzmann machine needs none.
+            metrics: names such as "roc_auc", "top_5_accuracy", "macro_f1" or "r2" (docs/metrics.md lists them),
+                functions of (labels, predictions) of all records, and nn.FieldError(...); for several outputs a dict by
+                the name of an output's layer, or a list of lists. Losses report theirs anyway.
+            loss_weights: a factor for each loss, by default 1.
+            algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
+            cluster: the topology, ``nn.Cluster(workers=2)``.
+
+        Raises:
+            UserError: an unknown name, or losses that do not fit the outputs.
+        """
+        outputs = self._outputs()
+        objective = objective_of(loss, loss_weights, outputs)
+        kinds = {loss_kind(loss) for loss in objective.losses if not isinstance(loss, Symbol)}
+        ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
+        kinds |= {symbol.builder.kind for symbol in ancestors(ends)}
+        objective.metrics = metrics_by_output(metrics, [output.builder.name or "" for output in outputs])
+        self.metrics = flatten([objective.metrics])
+        check_metric_names(self.metrics, kinds)
+        self.optimizer, self.objective = updater_conf(optimizer), objective
+        self._complete, self._training_state = False, TrainingState()  # a loss may have params
+        self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
+        self.cluster = cluster
+
+    @property
+    def layers(self) -> list[LayerBuilder]:
+        """The layers between inputs and outputs, sources first, each once."""
+        return layers_of(self._outputs())
+
+    @checked
+    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerBuilder:
+        """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one."""
+        layers = self.layers
+        if isinstance(name, int):
+            raise UserError(f"get_layer takes a name; write get_layer(index={name})")
+        if index is not None:
+            if not -len(layers) <= index < len(layers):
+                raise UserError(f"the model has {len(layers)} layers; there is no layer {index}")
+            return layers[index]
+        if not any(layer.name == name for layer in layers):
+            names = layer_names([*self._inputs(), *self._outputs()])
+            by_name = {names[id(layer)]: layer for layer in layers}
+        else:
+            by_name = {layer.name or "": layer for layer in layers}
+        if name not in by_name:
+            hint = nearest_or_listed(str(name), by_name, "these are")
+            raise UserError(f"the model has no layer {name!r}{hint}")
+        return by_name[name]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether training moves the params of any layer, or of a loss.
+
+        Setting it sets that of all layers and losses that the model has then, from the next ``fit``.
+        """
+        return any(layer.trainable for layer in layers_with_losses(self._outputs(), self.objective))
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        for layer in layers_with_losses(self._outputs(), self.objective):
+            layer.trainable = trainable
+
+    def _inputs(self) -> list[Symbol]:
+        return self.inputs
+
+    def _outputs(self) -> list[Symbol]:
+        if self._is_traced and not self.outputs:
+            x = self.inputs[0] if len(self.inputs) == 1 else list(self.inputs)
+            self.outputs = self._from_inputs(_symbols("outputs", type(self).call(self, x)))  # type: ignore[attr-defined]
+        return self.outputs
+
+    def input_names(self) -> list[str]:
+        """Return the names of the inputs."""
+        return [symbol.builder.name or "" for symbol in self._inputs()]
+
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers of the outputs. Raises UserError where the shapes of inputs are not known."""
+        return self._write(PhaseRecords()).outputs
+
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that have the labels of each output."""
+        if len(self.objective.losses) <= 1:
+            return self.input_names()[:1]
+        return self._write(PhaseRecords()).label_inputs
+
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) as the losses take them, by input layer."""
+        return self._write(PhaseRecords()).label_examples
+
+    def as_labels(self, y: Any) -> Any:
+        """Return labels in the form that the losses take; see :func:`dsinga.nn.model.records.labels_for_loss`."""
+        losses = self.objective.losses
+        if isinstance(y, list) and len(losses) > 1:
+            return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
+        return labels_for_loss(losses[0], y) if losses else y
+
+    def require_loss(self) -> None:
+        """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
+        kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
+        if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
+            raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
+
+    def _write(self, train: PhaseRecords) -> Any:
+        shapes = self.record_shapes | train.shapes
+        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes)
+        self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
+        return written
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that inputs name. Raises UserError where one names none."""
+        shapes = [symbol.builder.settings["shape"] for symbol in self._inputs()]
+        if any(shape is None for shape in shapes):
+            return super().input_shapes()
+        rows = [tuple(shape) if isinstance(shape, Iterable) else (shape,) for shape in shapes]
+        return dict(zip(self.input_names(), rows, strict=True))
+
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job without its data; see :meth:`job`."""
+        train = phases.get("train", PhaseRecords())
+        written = self._write(train)
+        check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
+        layers: list[LayerConf] = []
+        for name, conf in written.inputs.items():
+            stores = {phase: records.store_fields(name) for phase, records in phases.items()}
+            layers += layers_of_input(conf, stores, batch_size or 32)
+        layers += written.layers
+        return Job(
+            **{
+                "name": self.name,
+                "train_one_batch": self.algorithm or algorithm_for(layers),
+                "updater": penalised(self.optimizer, written.penalties) if written.penalties else self.optimizer,
+                "cluster": self.cluster,
+                "net": {"layer": layers},
+                **fields,
+            }
+        )
+
+    def __repr__(self) -> str:
+        inputs = f" from {', '.join(self.input_names())}" if self._outputs() else ""
+        return f"<Model {self.name!r}{inputs}>"
+
+
+@checked_class
+class Sequential(Model):
+    """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+
+    Without ``nn.Input`` the shape of the records is that of the data.
+    """
+
+    def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
+        self._chain: Symbol | None = None
+        self._start: Symbol | None = None
+        super().__init__(Input(), [], name)
+        if not isinstance(layers, Iterable):
+            raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
+        for layer in layers:
+            self.add(layer)
+
+    def add(self, layer: Any) -> None:
+        """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
+        if isinstance(layer, Symbol):
+            if self._chain is not None:
+                raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
+            self._start = self._chain = layer
+            return
+        if isinstance(layer, Trainable):
+            raise UserError("a model is no layer; give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])")
+        if not isinstance(layer, LayerBuilder):
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
+        if self._chain is None:
+            self._start = self._chain = Input()
+        self._chain, self._complete = layer(self._chain), False
+
+    def _inputs(self) -> list[Symbol]:
+        if self._start is None:
+            raise UserError("the model has no layers; add some, as in model.add(nn.Dense(10))")
+        return [self._start]
+
+    def _outputs(self) -> list[Symbol]:
+        return [] if self._chain is None else [self._chain]
+
+
+def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
+    """Return contrastive divergence for restricted Boltzmann machines, else back-propagation."""
+    machines = any(conf.type is LayerType.kRBMVis for conf in layers)
+    return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type, call-arg]
+
+
+def CD(k: int = 1) -> AlgConf:
+    """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
+    return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type, call-arg]
+
+
+def _symbols(what: str, features: Any) -> list[Symbol]:
+    """Return symbols as a list; raise UserError for anything else."""
+    symbols = flatten([list(features.values()) if isinstance(features, dict) else features])
+    for symbol in symbols:
+        if not isinstance(symbol, Symbol):
+            raise UserError(f"{what} of nn.Model are features of layers, as in h = nn.Dense(10)(x), not {symbol!r}")
+    return symbols

@@ -1,0 +1,296 @@
+"""The params of a model: initial values, getting, setting and saving them; its net for numpy arrays; its summary."""
+
+from __future__ import annotations
+
+import html
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+import dsinga.api as api
+from dsinga.base.arguments import fail_for_name
+from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.errors import UserError
+from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.engine.local_net import LocalNet
+from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.layers.interface.layer import as_text
+from dsinga.net import NeuralNet
+from dsinga.net.describe import describe
+from dsinga.nn.model.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.training import check_params, check_start
+
+
+@dataclass
+class TrainingState:
+    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
+
+    Attributes:
+        steps: how many steps it has done.
+        slots: its arrays by param and slot, such as the momentum.
+    """
+
+    steps: int = 0
+    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
+
+        Its arrays are called "param/slot"; "steps" is the number of steps.
+        """
+        if not self.steps:
+            path.unlink(missing_ok=True)
+            return
+        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
+        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
+
+    @classmethod
+    def read(cls, path: Path) -> TrainingState:
+        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
+        if not path.is_file():
+            return cls()
+        arrays = read_safetensors(path)
+        steps = arrays.pop("steps", np.zeros(0, np.int64))
+        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
+            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
+        slots: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in arrays.items():
+            param, _, slot = name.rpartition("/")
+            slots.setdefault(param, {})[slot] = array
+        return cls(int(steps[0]), slots)
+
+
+class ModelParams(ABC):
+    """A net with its params.
+
+    Attributes:
+        name: the name of its job.
+        result: the result of the last ``fit``, None before.
+        record_shapes: the shapes of records by input, as far as they are known.
+    """
+
+    _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
+
+    def __init__(self, name: str):
+        self.name = name
+        self.result: api.Result | None = None
+        self.record_shapes: dict[str, tuple[int, ...]] = {}
+        self._params: dict[str, np.ndarray] | None = None
+        self._complete = False  # whether the net has no other params
+        self._fits = 0
+        self._training_state = TrainingState()
+        self._arguments: JobArguments | None = None  # of the last fit
+
+    @abstractmethod
+    def input_names(self) -> list[str]:
+        """Return the names of the input layers that ``x`` is for."""
+
+    @abstractmethod
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that have the labels of each output."""
+
+    @abstractmethod
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) of the shape and dtype that the losses take, by input layer."""
+
+    @abstractmethod
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers whose features ``predict`` returns."""
+
+    @abstractmethod
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job for the records of "train", "val" and "test", without binding them to it."""
+
+    def _local(
+        self, pairs: Mapping[str, Pair], labelled: bool
+    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
+        """Return the net of numpy arrays in this process, the records, and the labels.
+
+        ``labelled`` says that the net has losses with labels even where there are none here.
+        """
+        described = describe_arrays(pairs)
+        if labelled:
+            described.assume_labels()
+        records = {name: x for name, (x, _) in pairs.items()}
+        labels = {name: y for name, (_, y) in pairs.items() if y is not None}
+        job = self.make_job({"train": described}, None, {})
+        examples = self.label_examples()
+        missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
+        net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
+        return net, records, labels or None
+
+    @contextmanager
+    def _explained(self, pairs: Mapping[str, Pair]) -> Iterator[None]:
+        """Explain faults by records of another shape than in training, and keep the shape of training then."""
+        trained = dict(self.record_shapes)
+        try:
+            with naming_shapes(shapes_of(pairs), {} if self._params is None else trained):
+                yield
+        except UserError:
+            self.record_shapes = trained
+            raise
+
+    def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
+        """Return the params of a net, with initial values for those that the model was not given."""
+        params = self._params or {}
+        if not self._complete:
+            check_start(net.net.params, params)
+            self._params, self._complete = net.initial_params() | params, True
+        return self._params or {}
+
+    def _require_params(self) -> dict[str, np.ndarray]:
+        if self._params is None:
+            raise UserError("the model has no params yet; call fit, or set model.params")
+        return self._params
+
+    @property
+    def params(self) -> dict[str, np.ndarray]:
+        """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
+
+        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
+        initial values for params that are not among them.
+        """
+        if self._params is None:
+            self._params, self._complete = self._shaped().initial_params(), True
+        return self._params
+
+    @params.setter
+    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
+        arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
+        if not isinstance(arrays, Mapping):
+            raise UserError(
+                f"model.params takes arrays by name, or the path of a checkpoint, not {type(params).__name__}"
+            )
+        self._params = {name: _float32(name, array) for name, array in arrays.items()}
+        self._training_state = TrainingState()
+        self._complete = False
+
+    def _shaped(self) -> LocalNet:
+        """Return the net for records of the known shapes. Raises UserError where they are not known."""
+        shapes = self.record_shapes or self.input_shapes()
+        zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+        return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if "record_shapes" not in vars(self) and not name.startswith("__"):
+            raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
+        fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise UserError: a model is no layer."""
+        raise UserError("a model is no layer; write model.predict(x), or call its layers, which model.layers has")
+
+    @property
+    def stop_training(self) -> bool:
+        """False: a callback ends training by returning True. Setting it raises UserError."""
+        return False
+
+    @stop_training.setter
+    def stop_training(self, stop_training: bool) -> None:
+        raise UserError("a callback, a function of (step, metrics), ends training by returning True")
+
+    @checked
+    def summary(self) -> None:
+        """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
+        print(summary_text(self._shaped().net, self.name))
+
+    def _written_job(self) -> Job:
+        """Return the job of the last ``fit`` as far as files have it, else that of a ``fit`` with default arguments."""
+        arguments = self._arguments or JobArguments()
+        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+        return job if job.epochs or job.train_steps else job.replace(epochs=1)
+
+    def __str__(self) -> str:
+        try:
+            return str(self._written_job())
+        except UserError as error:
+            return f"{self!r}: {error}"
+
+    def _repr_html_(self) -> str:
+        try:
+            return job_html(self._written_job())
+        except UserError as error:
+            return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that the model names itself. Raises UserError where it names none."""
+        raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
+
+    def _ordered_params(self) -> dict[str, np.ndarray]:
+        """Return the params of the net in the order of its layers, with initial values for those that are not given.
+
+        The net of a loaded model without known shapes is not known; its params are in the order of their file.
+        """
+        try:
+            local = self._shaped()
+        except UserError:
+            if self._params is None:
+                raise
+            names = self.result.net.params if self.result else self._params
+            return {name: self._params[name] for name in names if name in self._params}
+        params = self._known_params(local)
+        check_params(local.net, params)
+        return {name: params[name] for name in local.net.params if name in params}
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return copies of the params in the order of the layers, frozen ones among them."""
+        return [array.copy() for array in self._ordered_params().values()]
+
+    def set_weights(self, weights: Iterable[np.ndarray]) -> None:
+        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
+        if isinstance(weights, Mapping):
+            raise UserError("set_weights takes arrays in order; set model.params for arrays by name")
+        if isinstance(weights, str) or not isinstance(weights, Iterable):
+            raise UserError(f"set_weights takes a list of arrays, as get_weights returns it, not {weights!r}")
+        params, weights = self._ordered_params(), list(weights)
+        if len(params) != len(weights):
+            raise UserError(f"the model has {len(params)} params ({', '.join(params)}), but {len(weights)} are given")
+        for number, ((name, param), array) in enumerate(zip(params.items(), weights, strict=True)):
+            if np.shape(array) != param.shape:
+                raise UserError(f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}")
+        self.params = dict(zip(params, weights, strict=True))
+
+    @checked
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model to a folder, from which :func:`load_model` reads it.
+
+        The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
+        ``fit``, in ``optimizer.safetensors``. Nothing is pickled.
+        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
+        where the folder cannot be written.
+        """
+        path, params = Path(folder), self._ordered_params()
+        job = to_text(redact_job(self._written_job()))
+        step = self.result.step if self.result else 0
+        with explained_writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            replace_file(path / "job.conf", job)
+            export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
+            self._training_state.write(path / "optimizer.safetensors")
+
+
+def _float32(name: str, array: Any) -> np.ndarray:
+    try:
+        return np.ascontiguousarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the param {name!r} is no array of numbers: {error}") from None
+
+
+def summary_text(net: NeuralNet, name: str) -> str:
+    """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
+    rows = describe(net)
+    cells = [("layer", "type", "feature", "params")]
+    cells += [(row.layer, row.typed, as_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    pattern = "{{:<{}}}  {{:<{}}}  {{:<{}}}  {{:>{}}}".format(*widths)
+    lines = [pattern.format(*line) for line in cells]
+    total = sum(row.count for row in rows)
+    return "\n".join([*lines, f"{name}: {total:,} numbers in params, {sum(row.bytes for row in rows):,} bytes"])

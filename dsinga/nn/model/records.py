@@ -1,0 +1,324 @@
+"""Opens the records of a model's inputs, with their shapes and labels."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.arguments import check_range, shown, values_by_name
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries
+from dsinga.data import FieldWindows, open_labels, open_records
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.stores.store_format import SMALL_BYTES
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.words.losses import loss_kind
+from dsinga.nn.writing.symbol import Symbol
+from dsinga.reading.windows_conf import windows_conf
+
+Pair = tuple[Any, Any]  # records and labels
+
+
+@dataclass
+class PhaseRecords:
+    """The records of each input in one phase.
+
+    Attributes:
+        sources: opened sources of records, by input; none for numpy arrays that are only described.
+        stores: the fields of the ``store_conf`` of those that a job names: paths, and sources of the user's own.
+        windows: the settings of windows of a Dataset, as a ``store_conf`` has them, of inputs that are windows.
+        shapes: the shape of a record.
+        label_shapes: the shape of a row's label, None where there are none.
+    """
+
+    sources: dict[str, Any] = field(default_factory=dict)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    windows: dict[str, Any] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+
+    def bound(self) -> dict[str, Any]:
+        """Return the sources that the job does not name."""
+        return {name: source for name, source in self.sources.items() if name not in self.stores}
+
+    def described(self) -> PhaseRecords:
+        """Return the stores and shapes without the opened records, and without weights, which belong to these."""
+        shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
+        return PhaseRecords(stores=self.stores, windows=self.windows, shapes=shapes, label_shapes=self.label_shapes)
+
+    def store_fields(self, name: str) -> dict[str, Any]:
+        """Return the fields of the ``store_conf`` of an input: those that name its records, and define its windows."""
+        windows = {"windows": self.windows[name]} if name in self.windows else {}
+        return windows | self.stores.get(name, {})
+
+    def assume_labels(self) -> None:
+        """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
+        self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
+
+
+@dataclass
+class JobArguments:
+    """The arguments of a model's job: the records of "train", "val" and "test", the batch size, fields of the job."""
+
+    phases: dict[str, PhaseRecords] = field(default_factory=dict)
+    batch_size: int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def described(self) -> JobArguments:
+        """Return the arguments without opened records."""
+        phases = {phase: records.described() for phase, records in self.phases.items()}
+        return JobArguments(phases, self.batch_size, self.fields)
+
+
+def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
+    """Return the opened records of each input. Raises UserError for what cannot be read."""
+    records = PhaseRecords()
+    for name, (x, y) in pairs.items():
+        if y is None and (fields := store_fields(x)):
+            records.stores[name] = fields
+        source = records.sources[name] = open_records(x if y is None else (x, y))
+        if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
+            records.windows[name] = windows_conf(source.described())
+        records.shapes[name] = tuple(source.shape)
+        records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
+    return records
+
+
+def store_fields(x: Any) -> dict[str, Any]:
+    """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
+    if isinstance(x, (str, os.PathLike)):
+        return {"path": os.fspath(x)}
+    if isinstance(x, FieldWindows):
+        return {"path": x.path, "windows": windows_conf(x.described())} if x.is_named else {}
+    name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
+    settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
+    return {"backend": name, "path": x.path, **settings} if name else {}
+
+
+def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
+    """Return the shapes of numpy arrays (n, ...)."""
+    shapes = {name: np.shape(x)[1:] for name, (x, _) in pairs.items()}
+    return PhaseRecords(
+        shapes=shapes, label_shapes={name: None if y is None else np.shape(y)[1:] for name, (_, y) in pairs.items()}
+    )
+
+
+def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of all rows of records that are arrays; the length of a Dask data frame is not known."""
+    return {
+        name: tuple(None if is_dask_collection(size) else size for size in x.shape)
+        for name, (x, _) in pairs.items()
+        if hasattr(x, "shape")
+    }
+
+
+@contextmanager
+def naming_shapes(
+    shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]
+) -> Iterator[None]:
+    """Raise a UserError about records of other shapes than those ``trained`` on in place of one that they lead to.
+
+    Other shapes are no fault by themselves: a net may take images of any size.
+    """
+    try:
+        yield
+    except UserError as error:
+        for name, shape in shapes.items():
+            if name in trained and shape[1:] != trained[name]:
+                hint = "; for one record, give x[None]" if shape == trained[name] else ""
+                raise UserError(
+                    f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
+                ) from error
+        raise
+
+
+def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
+    """Return the rows of a batch, at most the number of records, so that each epoch has a step of its own."""
+    size = default if size is None else size
+    return size if size is None else min([size, *map(len, records.sources.values())])
+
+
+def add_weights(records: PhaseRecords, weights: Any) -> None:
+    """Add the weights of rows (n,) as the records of the input layer "sample_weight"."""
+    array = as_weights(weights)
+    records.sources[SAMPLE_WEIGHT] = open_records(array[:, None])
+    records.shapes[SAMPLE_WEIGHT] = (1,)
+
+
+def as_weights(sample_weight: Any) -> np.ndarray:
+    """Return the weights of rows as (n,) float32. Raises UserError for other shapes, and for NaN, infinity and < 0."""
+    try:
+        array = np.asarray(sample_weight, np.float32)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.ndim != 1:
+        given = f"the shape {array.shape}" if array is not None else shown(sample_weight)
+        raise UserError(f"sample_weight has a number for each record, (n,), not {given}")
+    if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0))).tolist():
+        raise UserError(
+            f"sample_weight of record {wrong[0]} is {array[wrong[0]]:g}; give a number of at least 0, and 0 to leave a "
+            "record out"
+        )
+    return array
+
+
+def weights_of_classes(class_weight: Any, labels: Any, sample_weight: Any = None) -> np.ndarray:
+    """Return the weights of rows (n,) float32: those of their classes, times ``sample_weight``.
+
+    ``class_weight`` has a factor for some classes, by label; it is 1 for the others. Raises UserError for factors that
+    are no numbers of at least 0, and for labels that are no classes (n,) in memory.
+    """
+    if not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight has a factor for each class, as in {{0: 1.0, 1: 5.0}}, not {class_weight!r}")
+    if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
+        labels = np.asarray(labels)  # a list or a data frame's column
+    if not (isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biu"):
+        raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")
+    weights = np.ones(len(labels), np.float32)
+    for label, factor in class_weight.items():
+        check_range(f"class_weight[{label!r}]", factor, 0)
+        weights[labels == label] = factor
+    if missing := sorted(set(class_weight) - set(np.unique(labels).tolist())):
+        raise UserError(f"class_weight has a factor for {missing[0]!r}, which is the class of no record")
+    if sample_weight is None:
+        return weights
+    given = as_weights(sample_weight)
+    if len(given) != len(weights):
+        raise UserError(f"sample_weight has {len(given)} numbers for {len(weights)} records; give one for each")
+    return weights * given
+
+
+def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
+    """Return the records of each input layer with their labels, None for records without, or with labels of their own.
+
+    Args:
+        x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
+        y: labels, None where ``x`` has them or there are none; for several outputs a list in their order.
+        inputs: the names of the inputs.
+        label_inputs: the names of the input layers that have the labels of each output; one that is no input has the
+            labels as its records, too.
+
+    Raises:
+        UserError: there are more or fewer sources than inputs, or labels than outputs.
+    """
+    if isinstance(x, tuple) and y is None and len(inputs) == 1:
+        if len(x) != 2:
+            raise UserError(f"data are a pair (x, y), not {len(x)} things")
+        x, y = x
+    if x is None and y is not None:
+        raise UserError("labels y are given without records; give x, too")
+    records = {} if x is None else by_name("x", x, inputs)
+    outputs = label_inputs or inputs[:1]
+    needs = f"y needs labels for each of {len(outputs)} outputs, in a list, not"
+    labels = {} if y is None else in_order(y, outputs, needs)
+    pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
+    for name, label in labels.items():
+        rows = np.asarray(label)
+        pairs[name] = (rows.reshape(len(rows), -1).astype(np.float32), rows)
+    return pairs
+
+
+def read_label_paths(y: Any, outputs: int) -> Any:
+    """Return labels that are given by the path of a zarr array as a numpy array, or a column where it has over 128 MiB.
+
+    With several outputs ``y`` may be a list of such paths. Labels of other kinds are returned as they are. Raises
+    UserError for a path that cannot be read.
+    """
+    if outputs > 1 and isinstance(y, list):
+        return [read_label_paths(labels, 1) for labels in y]
+    if not isinstance(y, (str, os.PathLike)):
+        return y
+    column = open_labels(y)
+    is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES
+    return column.load(0, column.length) if is_small else column
+
+
+def are_numpy(pairs: Mapping[str, Pair]) -> bool:
+    """Whether all records and labels are numpy arrays, which this process computes without a cluster."""
+    arrays = [array for pair in pairs.values() for array in pair if array is not None]
+    return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)
+
+
+def labels_for_loss(loss: Any, y: Any) -> Any:
+    """Return labels as a loss takes them: (n, 1) as (n,), one-hot rows (n, K) as classes (n,), shares as float32.
+
+    Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
+    of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
+    0 to 1.
+    """
+    if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
+        _check_labels(loss, y)
+    if not (isinstance(y, np.ndarray) and y.ndim == 2):
+        return y
+    if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
+        return y[:, 0]
+    if loss == "categorical_crossentropy":
+        is_one_hot = np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()
+        return y.argmax(axis=1) if is_one_hot else y.astype(np.float32)
+    return y
+
+
+def _check_labels(loss: Any, y: np.ndarray) -> None:
+    """Raise UserError for labels of numbers that a loss does not take."""
+    kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
+    if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
+        name = loss if isinstance(loss, str) else f"nn.{kind}"
+        raise UserError(
+            f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
+            'use "sparse_categorical_crossentropy"'
+        )
+    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
+        _check_classes(loss, y)
+    are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"
+    if y.ndim == 2 and y.shape[1] > 1 and kind in ("SoftmaxLoss", "KLDivergenceLoss") and are_shares:
+        wrong = np.flatnonzero((y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1) > 1e-3))
+        if wrong.size:
+            raise UserError(
+                f"{loss if isinstance(loss, str) else f'nn.{kind}'} takes the share of each class, numbers of at least "
+                f"0 that add up to 1 in a row, but row {wrong[0]} of y has the sum {y[wrong[0]].sum():g}"
+            )
+
+
+def _check_classes(loss: str, y: np.ndarray) -> None:
+    """Raise UserError for float labels where classes are expected, with what they are meant for."""
+    if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
+        raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
+    if np.array_equal(y, np.round(y)):
+        raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+    raise UserError(
+        f"{loss} takes classes, but y has numbers such as {y.flat[0]:g}; for shares of classes use "
+        '"categorical_crossentropy", for numbers to predict "mse"'
+    )
+
+
+def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
+    if isinstance(given, dict):  # an xarray Dataset is a mapping, too
+        return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
+    return in_order(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
+
+
+def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
+    if len(names) == 1:
+        return {names[0]: given}
+    count = len(given) if isinstance(given, (list, tuple)) else 1
+    if not isinstance(given, (list, tuple)) or count != len(names):
+        raise UserError(f"{needs} {count}")
+    return dict(zip(names, given, strict=True))
+
+
+def split_pair(data: Any) -> tuple[Any, Any]:
+    """Return (x, y) of data that are a pair, else (data, None)."""
+    return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
+
+
+def has_data(data: Any) -> bool:
+    """Whether data are given: not None, and not a pair of None."""
+    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is data[1] is None)

@@ -1,0 +1,351 @@
+"""Trainable: training, testing and predicting, for models described in Python and for those of job files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import dsinga.api as api
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
+from dsinga.data.array_kinds import is_a
+from dsinga.extensions import AtEnd, Extension
+from dsinga.job import Job
+from dsinga.job.message import field_types
+from dsinga.monitor import History
+from dsinga.nn.model.model_params import ModelParams, TrainingState
+from dsinga.nn.model.records import (
+    JobArguments,
+    Pair,
+    PhaseRecords,
+    add_weights,
+    are_numpy,
+    describe_arrays,
+    has_data,
+    least_batch,
+    naming_shapes,
+    open_inputs,
+    pair_up,
+    read_label_paths,
+    shapes_of,
+    split_pair,
+    weights_of_classes,
+)  # fmt: skip
+from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.reading.bind_records import bind_records
+from dsinga.training import create_updater
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+
+class KeptState(Extension):
+    """Keeps the updater's state at the end of training.
+
+    Attributes:
+        slots: arrays by param and slot; none after a run that an error has ended.
+    """
+
+    is_part_of_run = True
+
+    def __init__(self) -> None:
+        self.trigger = AtEnd()
+        self.slots: Mapping[str, Mapping[str, np.ndarray]] = {}
+
+    def run(self, loop: Any) -> None:
+        """Keep the state, which the whole view of a run gives."""
+        updater = create_updater(loop.job.updater)
+        if any(each.state_slots for each in (updater, *dict(updater.variants).values())):
+            self.slots = loop.last_state()
+
+
+class Trainable(ModelParams):
+    """A net with its params, which can be trained, tested and used."""
+
+    @checked
+    def job(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        validation_data: Any = None,
+        test_data: Any = None,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        train_steps: int | None = None,
+        seed: int | None = None,
+        cluster: Any = None,
+        name: str | None = None,
+        **fields: Any,
+    ) -> Job:
+        """Return the model as a job, as a job file describes it.
+
+        Args:
+            x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
+                inputs a list, or a dict by name. Without records the shape of ``nn.Input`` is needed.
+            y: labels, where ``x`` has none.
+            sample_weight: a factor for the loss of each record in training, (n,).
+            validation_data: (x, y), or records with labels, to validate with after each epoch.
+            test_data: likewise for tests.
+            batch_size: rows of a batch, by default 32, and at most the number of records.
+            epochs: how many times all records are read.
+            train_steps: the number of batches, in place of ``epochs``.
+            seed: determines all random numbers, by default 0.
+            cluster: the topology, in place of that of ``compile``.
+            name: the name of the job, by default the model's.
+            fields: further fields of the job, such as ``checkpoint_freq``.
+
+        Raises:
+            UserError: shapes, losses and data do not fit.
+        """
+        check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
+        chosen = {"seed": seed, "cluster": cluster, "name": name}
+        fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        data = {"train": (x, y), "val": validation_data, "test": test_data}
+        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, fields))
+
+    def _job_arguments(
+        self,
+        data: Mapping[str, Any],
+        sample_weight: Any,
+        batch_size: int | None,
+        epochs: int | None,
+        train_steps: int | None,
+        fields: Mapping[str, Any],
+    ) -> JobArguments:
+        """Return the arguments of a job on ``data``, opened, by phase."""
+        check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
+        phases = {
+            phase: open_inputs(self._pairs(*split_pair(source))) for phase, source in data.items() if has_data(source)
+        }
+        if sample_weight is not None:
+            if "train" not in phases:
+                raise UserError("sample_weight needs x, the records that it weighs")
+            add_weights(phases["train"], sample_weight)
+        if "train" in phases:
+            batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
+        return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
+
+    def _bound_job(self, arguments: JobArguments) -> Job:
+        """Return the job of these arguments, which reads the opened records."""
+        job = self.make_job(arguments.phases, arguments.batch_size, arguments.fields)
+        bound = {phase: records.bound() for phase, records in arguments.phases.items() if records.bound()}
+        return bind_records(job, bound) if bound else job
+
+    def _schedule(
+        self,
+        phases: Mapping[str, PhaseRecords],
+        epochs: int | None,
+        steps: int | None,
+        fields: Mapping[str, Any],
+    ) -> dict[str, int]:
+        """Return the fields of the job that say how long it trains, and how often it reports and validates."""
+        if steps is not None and epochs is not None:
+            raise UserError("give epochs or train_steps, not both")
+        if epochs is not None:  # then metrics and validation come at the end of each epoch
+            times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
+        elif steps is not None:
+            every = max(1, steps // 10)
+            often = {"validate_freq": every * ("val" in phases), "test_freq": every * ("test" in phases)}
+            times = {"train_steps": steps, "epochs": 0, "disp_freq": every, **often}
+        else:
+            times = {}
+        return {name: value for name, value in times.items() if name not in fields}
+
+    def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
+        if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
+            x, y = x
+        label_inputs = self.label_inputs()
+        y = self.as_labels(read_label_paths(y, len(label_inputs)))
+        return pair_up(x, y, self.input_names(), label_inputs)
+
+    def as_labels(self, y: Any) -> Any:
+        """Return labels in the form that the losses take."""
+        return y
+
+    @checked
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        train_steps: int | None = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        validation_data: Any = None,
+        callbacks: Any = (),
+        client: Client | None = None,
+        workers: int | None = None,
+        seed: int | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        **fields: Any,
+    ) -> History:
+        """Train the model and return the history, whose rows are one an epoch.
+
+        A second call goes on: from the params, the optimizer's state and its step, on which schedules depend.
+        ``compile`` and setting the params begin the optimizer anew.
+
+        Args:
+            x: records, and labels where they have them; see :meth:`job`.
+            y: labels.
+            sample_weight: a factor for the loss of each record, (n,).
+            class_weight: a factor for the loss of each class, by label, 1 for the others; the loss is the sum of the
+                weighted ones over the number of records, as in Keras. ``sample_weight`` multiplies it.
+            epochs: how many times all records are read, by default once. Training shuffles the records.
+            batch_size: rows of a batch, by default 32, and at most the number of records.
+            train_steps: the number of batches, in place of ``epochs``.
+            validation_data: (x, y), with which the model is validated after each epoch.
+            callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics); a list, or a single one.
+            client: a Dask client; by default as for :func:`dsinga.train`.
+            workers: the number of workers of each worker group.
+            seed: determines all random numbers; by default 0, and another number for each further call.
+            workspace: folder for metrics and checkpoints.
+            progress: whether to show progress.
+            fields: further fields of the job.
+
+        Raises:
+            UserError: shapes, losses and data do not fit.
+            RunError: where a worker or a server is lost during training.
+        """
+        self.require_loss()
+        cluster: Any = api.find_cluster(client, waits=True)
+        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
+        if epochs is None and train_steps is None:
+            epochs = self.default_epochs()
+        pairs, held_out = (
+            self._pairs(*split_pair(data)) if has_data(data) else {} for data in ((x, y), validation_data)
+        )
+        trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
+        if class_weight is not None:
+            if len(self.label_inputs()) > 1:
+                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
+            labels = next(iter(pairs.values()), (None, None))[1]
+            sample_weight = weights_of_classes(class_weight, labels, sample_weight)
+        with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
+            arguments = self._job_arguments(
+                {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
+                {**fields, "seed": self._fits if seed is None else seed},
+            )  # fmt: skip
+            job, earlier, kept = self._bound_job(arguments), self._training_state, KeptState()
+            self.result = api.train(
+                job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + earlier.steps)),
+                cluster, workers=workers, workspace=workspace, progress=progress,
+                extensions=[*listed(callbacks), kept], params=self._params, updater_state=earlier.slots,
+            )  # fmt: skip
+        self._arguments = arguments.described()
+        self._training_state = TrainingState(earlier.steps + self.result.step, kept.slots)
+        self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
+        return self.result.history
+
+    def require_loss(self) -> None:
+        """Raise UserError for a model that ``compile`` has given no loss."""
+
+    def default_batch_size(self) -> int | None:
+        """Return the rows of a batch where none are given, None to leave those of the job."""
+        return 32
+
+    def default_epochs(self) -> int | None:
+        """Return the epochs of a ``fit`` that gives none."""
+        return 1
+
+    @checked
+    def evaluate(
+        self, x: Any = None, y: Any = None, *, batch_size: int | None = None, client: Client | None = None
+    ) -> dict[str, float]:
+        """Return the mean loss and metrics over all records.
+
+        numpy arrays are computed in this process unless a client is given. Raises UserError for bad input.
+        """
+        check_whole_numbers(batch_size=batch_size)
+        pairs = self._pairs(x, y)
+        if client is None and are_numpy(pairs):
+            with self._explained(pairs):
+                net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
+                return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+        cluster: Any = api.find_cluster(client, waits=True)
+        job, data = self._test_job(open_inputs(pairs), batch_size)
+        return api.evaluate(job, self._require_params(), client=cluster, data=data)
+
+    def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
+        """Return the job that tests ``records``, and its data."""
+        job = self.make_job({"train": records, "test": records}, batch_size, {})
+        return job, {"test": records.sources} if records.sources else None
+
+    @checked
+    def predict(
+        self,
+        x: Any = None,
+        *,
+        batch_size: int | None = None,
+        client: Client | None = None,
+        leads: int | None = None,
+    ) -> Any:
+        """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
+
+        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, or the
+        path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
+        computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
+        """
+        is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
+        if is_dataset and self.is_of_windows():
+            return self._predict_dataset(x, leads)
+        if leads is not None:
+            raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
+        pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
+        if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
+            self.record_shapes = describe_arrays(pairs).shapes
+        return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def is_of_windows(self) -> bool:
+        """Return whether the records of training were windows of a Dataset."""
+        return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
+
+    def _predict_dataset(self, dataset: Any, leads: int | None) -> Any:
+        """Return the output for a Dataset as a lazy Dataset."""
+        job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+        layers = self.output_layers()
+        if len(layers) != 1:
+            raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
+        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads)
+
+    @checked
+    def features(
+        self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
+    ) -> Any:
+        """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
+        check_whole_numbers(batch_size=batch_size)
+        names = [layers] if isinstance(layers, str) else list(layers)
+        pairs = pair_up(x, None, self.input_names(), self.label_inputs())
+        if client is None and are_numpy(pairs):
+            with self._explained(pairs):
+                net, records, _ = self._local(pairs, labelled=True)
+                features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
+        else:
+            cluster: Any = api.find_cluster(client, waits=True)
+            opened = open_inputs(pairs)
+            opened.assume_labels()
+            job, data = self._test_job(opened, batch_size)
+            features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
+        return features[0] if len(names) == 1 else features
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """Return callbacks, of which there may be a single one or None, as a list."""
+    if callbacks is None:
+        return []
+    return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
+
+
+def check_whole_numbers(**arguments: Any) -> None:
+    """Raise UserError for an argument that is given and no whole number above 0."""
+    for name, number in arguments.items():
+        if number is not None:
+            check_whole(name, number, 1)

@@ -1,0 +1,1 @@
+"""What users write: layers, losses, metrics, optimizers and schedules in the words of Keras."""

@@ -1,0 +1,84 @@
+"""Activation functions: layers of their own, and the names by which other layers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from dsinga.base.arguments import unknown_name
+from dsinga.base.errors import UserError
+from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.symbol import layer
+from dsinga.nn.writing.writer import LayerWriter, Write
+
+# The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("kReLU", {}),
+    "sigmoid": ("kSigmoid", {}),
+    "tanh": ("kActivation", {"activation_conf": {"type": "TANH"}}),
+    "stanh": ("kSTanh", {}),
+    "gelu": ("kActivation", {"activation_conf": {"type": "GELU"}}),
+    "silu": ("kActivation", {"activation_conf": {"type": "SILU"}}),
+    "swish": ("kActivation", {"activation_conf": {"type": "SILU"}}),
+    "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
+    "softmax": ("kSoftmax", {}),
+}
+
+
+def check_activation(owner: str, activation: Any, known: Collection[str] = ("linear", *ACTIVATIONS)) -> None:
+    """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names."""
+    if activation is not None and activation not in known:
+        raise UserError(f"{owner}: {unknown_name('activation', activation, known)}")
+
+
+def activate(writer: LayerWriter, feature: Feature, activation: str | None) -> Feature:
+    """Write the layer of an activation function and return its feature; for None and "linear" that is ``feature``."""
+    if activation is None or activation == "linear":
+        return feature
+    kind, fields = activation_layer(writer, feature, activation)
+    after = writer.extra(activation, kind, feature, **fields)
+    return after._replace(before=feature if activation in ("softmax", "sigmoid") else None)
+
+
+def activation_layer(writer: LayerWriter, feature: Feature, activation: str) -> tuple[str, dict[str, Any]]:
+    """Return the layer type and the fields of an activation function."""
+    if activation == "softmax":
+        return "kSoftmax", {"per_step": softmax_by_step(writer, feature)}
+    return ACTIVATIONS[activation]
+
+
+def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
+    """Return True for the softmax of each step of sequences, None for that of a row; raise UserError for images."""
+    axes = 1 if feature.flat or feature.shape is None else len(feature.shape)
+    if axes > 2:
+        raise writer.fail(f"the softmax over the last axis of images ({axes} axes) is not there; put nn.Flatten before")
+    return True if axes == 2 else None
+
+
+@layer
+def Activation(activation: str) -> Write:
+    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+
+    stanh is SINGA's 1.7159·tanh(2x/3).
+    """
+    check_activation("Activation", activation)
+    return lambda writer: own_activation(writer, activation)
+
+
+def own_activation(writer: LayerWriter, activation: str) -> Feature:
+    """Write an activation function as the layer of the call itself."""
+    if activation == "linear":
+        return writer.source
+    kind, fields = activation_layer(writer, writer.source, activation)
+    feature = writer.add(kind, **fields)
+    return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
+
+
+@layer
+def Softmax() -> Write:
+    """Softmax of each row, or of each step of sequences (kSoftmax)."""
+    return lambda writer: own_activation(writer, "softmax")
+
+
+__getattr__ = missing_names(__name__)

@@ -1,0 +1,136 @@
+"""Layers of rows and channels: dense, dropout, normalisation, sums and parts of features; layers of any type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, nearest, registered
+from dsinga.job import LayerConf, LayerType
+from dsinga.job.message import field_types
+from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.layer_details import refuse_channels_last
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
+from dsinga.nn.writing.writer import LayerWriter, Write
+
+
+@layer
+def Flatten() -> Write:
+    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
+
+    The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        source = writer.source
+        return source._replace(flat=source.shape is not None and len(source.shape) > 1, is_input=False)
+
+    return write
+
+
+@layer
+def Identity() -> Write:
+    """Passes on its source; no layer of the job."""
+    return lambda writer: writer.source
+
+
+@layer
+def BatchNormalization(momentum: float | None = None) -> Write:
+    """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
+
+    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
+    not trainable normalises with its running statistics in training, too, and does not move them.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        rows = writer.rows(writer.source)
+        if len(rows) == 2:
+            raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
+        refuse_channels_last(writer)
+        settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
+        settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
+        return writer.add("kBM", bm_conf=settings or None)
+
+    return write
+
+
+@layer
+def LayerNormalization(axis: int | Sequence[int] = -1) -> Write:
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+
+    def write(writer: LayerWriter) -> Feature:
+        count = len(writer.rows(writer.source)) + 1
+        axes = sorted(number % count for number in ([axis] if isinstance(axis, int) else axis))
+        if not axes or axes != list(range(axes[0], count)) or axes[0] == 0:
+            raise writer.fail(f"normalises the last axes of {count}, not the axes {axis}; give -1, or (-2, -1), ...")
+        return writer.add("kLayerNorm", layernorm_conf=None if axes[0] == 1 else {"first_axis": axes[0]})
+
+    return write
+
+
+@layer
+def Concatenate(axis: int = -1) -> Write:
+    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
+
+    def write(writer: LayerWriter) -> Feature:
+        if not writer.sources:
+            raise writer.fail("takes several sources, as in nn.Concatenate()([x, y])")
+        count = len(writer.rows(writer.sources[0])) + 1
+        return writer.add("kConcate", concate_conf={"concate_dim": axis % count})
+
+    return write
+
+
+@layer
+def Slice(parts: int, axis: int = 1) -> Write:
+    """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
+
+    def write(writer: LayerWriter) -> Feature:
+        count = len(writer.rows(writer.source)) + 1
+        settings = {"slice_dim": axis % count, "num_slices": parts}
+        return hand_out(writer, writer.add("kSlice", slice_conf=settings))
+
+    return write
+
+
+@layer
+def Split(parts: int) -> Write:
+    """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
+    return lambda writer: hand_out(writer, writer.add("kSplit", split_conf={"num_splits": parts}))
+
+
+def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
+    """Write a kDummy layer for each part, because nets hand out parts in the order of the layers of the net."""
+    parts = (writer.extra(f"{number}", "kDummy", part) for number, part in enumerate(whole.parts))
+    return whole._replace(parts=tuple(parts))
+
+
+def Layer(type: str, **fields: Any) -> LayerBuilder:
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
+
+    ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
+    UserError for an unknown type or field.
+    """
+    if not isinstance(type, str):
+        raise UserError(f'nn.Layer takes the name of a layer type, as in nn.Layer("kLRN"), not {type!r}')
+    known = [*LayerType.__members__, *registered("layer")]
+    if type not in known:
+        raise UserError(f"there is no layer type {type!r}{nearest(type, known)}")
+    layer_fields = [name for name in field_types(LayerConf) if name not in ("name", "type", "srclayers", "user_type")]
+    conf: Any = getattr(entries("layer").get(type), "Conf", None)
+    names = [name for name in (() if conf is None else field_types(conf)) if name not in layer_fields]
+    check_names(f"Layer({type!r})", [*dict.fromkeys([*names, *COMMON, *layer_fields])], fields)
+    settings = {name: value for name, value in fields.items() if name not in COMMON}
+    own = {name: settings.pop(name) for name in names if name in settings}
+    if own:
+        settings[conf.field] = own
+
+    def write(writer: LayerWriter) -> Feature:
+        return writer.add(type, **settings)
+
+    return LayerBuilder(
+        type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(Layer, type, **fields)
+    )

@@ -1,0 +1,99 @@
+"""Restricted Boltzmann machines: a layer that contrastive divergence trains, and the dense layers it becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.job import ParamConf
+from dsinga.nn.words.initialisers import RandomNormal
+from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.symbol import LayerBuilder, layer
+from dsinga.nn.writing.writer import LayerWriter, Write
+
+Dense = layer_functions["Dense"]
+NORMAL = RandomNormal(stddev=0.1)
+
+
+@layer
+def RBM(
+    units: int,
+    gaussian: bool = False,
+    gaussian_visible: bool = False,
+    persistent: bool = False,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+) -> Write:
+    """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
+
+    A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
+    ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
+    ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        visible, hidden = f"{writer.name}_visible", writer.name
+        settings = {"hdim": units, "bias_term": use_bias}
+        weight, visible_bias, bias = param_names(writer.name)
+        biases = [{"name": visible_bias}] if use_bias else []
+        below = writer.add(
+            "kRBMVis",
+            name=visible,
+            further=[hidden],
+            rbm_conf={**settings, "gaussian": gaussian_visible},
+            param=[{"name": weight}, *biases],
+            inits={"weight": NORMAL if kernel_initializer is None else kernel_initializer},
+        )
+        writer.net.owners.pop(id(writer.builder), None)
+        return writer.add(
+            "kRBMHid",
+            sources=[below],
+            rbm_conf={**settings, "gaussian": gaussian, "persistent": persistent},
+            param=[{"name": f"{weight}_hidden", "share_from": weight}, *([{"name": bias}] if use_bias else [])],
+        )
+
+    return write
+
+
+def param_names(machine: str) -> tuple[str, str, str]:
+    """Return the names of a machine's weight, visible bias and hidden bias."""
+    return f"{machine}_weight", f"{machine}_visible_bias", f"{machine}_bias"
+
+
+def encoder(machine: LayerBuilder) -> LayerBuilder:
+    """Return the dense layer that computes the hidden units of a machine, with the machine's params by name.
+
+    It has a sigmoid, or none where the units are gaussian. Raises UserError for a machine without a name.
+    """
+    name, settings = machine_of(machine)
+    weight, _, bias = param_names(name)
+    params = [ParamConf(name=weight), *([ParamConf(name=bias)] if settings.get("use_bias", True) else [])]
+    activation = None if settings.get("gaussian") else "sigmoid"
+    init = settings.get("kernel_initializer") or NORMAL
+    return Dense(
+        settings["units"], activation, settings.get("use_bias", True), init, name=f"{name}_encoder", param=params
+    )
+
+
+def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
+    """Return the dense layer that computes the ``units`` visible units of a machine from its hidden ones.
+
+    Its weight is that of :func:`encoder`, transposed, which the same model must have.
+    """
+    name, settings = machine_of(machine)
+    weight, bias, _ = param_names(name)
+    params = [ParamConf(name=f"{weight}_transposed", share_from=weight)]
+    if settings.get("use_bias", True):
+        params.append(ParamConf(name=bias))
+    activation = None if settings.get("gaussian_visible") else "sigmoid"
+    return Dense(
+        units, activation, settings.get("use_bias", True), "zeros", transpose=True, name=f"{name}_decoder", param=params
+    )
+
+
+def machine_of(machine: LayerBuilder) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a machine; raise UserError for another layer, and for one without a name."""
+    if not isinstance(machine, LayerBuilder) or machine.kind != "RBM" or machine.name is None:
+        raise UserError(f'give nn.RBM(..., name="rbm1"), a machine with a name, not {machine!r}')
+    return machine.name, dict(machine.settings)

@@ -1,0 +1,286 @@
+"""How a function of ``nn`` follows from the class of a component: its name, its arguments, and their documentation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.base.arguments import signature_of, unknown_name
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, version
+from dsinga.job.component import Configured, Settings, docs
+from dsinga.job.message import field_types
+from dsinga.job.setting_arguments import signature
+from dsinga.job.type_names import TypeName
+from dsinga.nn.words.keras_arguments import bind
+
+SettingsClass = type[Settings]
+Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
+
+
+def further(
+    kernel_size: Size,
+    size: Size,
+    pool_size: Size = 2,
+    strides: Size | None = 1,
+    padding: str | Sides = "valid",
+    activation: str | None = None,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    embeddings_initializer: Any = "uniform",
+    score_initializer: Any = "uniform",
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    embeddings_regularizer: Any = None,
+    return_sequences: bool = True,
+    epsilon: float = 1e-7,
+    padding_mode: str | tuple[str, str] = "zero",
+    cropping: Sides = 0,
+    output_padding: Size | None = None,
+) -> None:
+    """Has the arguments of Keras that are no settings of a component.
+
+    Args:
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
+        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
+        strides: by how much the window moves, a number or one for each axis
+        padding: "valid", "same", as in Keras, or how many zeros are on each side
+        activation: the name of the function after the layer
+        kernel_initializer: the initialiser of the weight, or its name
+        recurrent_initializer: the initialiser of the weight of the hidden state, or its name
+        bias_initializer: the initialiser of the bias, or its name
+        embeddings_initializer: the initialiser of the table, or its name
+        score_initializer: the initialiser of the additive score, or its name
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2
+        recurrent_regularizer: the penalty of the weight of the hidden state
+        bias_regularizer: the penalty of the bias
+        embeddings_regularizer: the penalty of the table
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False
+        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
+        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)
+        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))
+        size: the factor of the size, a number or (rows, columns)
+        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras
+    """
+
+
+FURTHER = inspect.signature(further).parameters
+MEANINGS = dict(line.strip().split(": ", 1) for line in (further.__doc__ or "").splitlines() if ": " in line)
+
+
+class FunctionSpec(NamedTuple):
+    """How a function of ``nn`` stands for a component.
+
+    Attributes:
+        type: the component's type.
+        arguments: the arguments in their order, each with its setting where that has another name: "units=num_output".
+            "..." stands for all further settings of the component, "*" is before arguments by name only.
+        defaults: defaults of arguments that differ from the component's.
+        fixed: settings that are no arguments.
+        required: arguments without a default.
+        words: what a setting is for each word that an argument takes, None for its default.
+        renamed: the arguments of further settings ("..."), where they have other names.
+        inits: the initialiser of each role of a layer's param, or the argument that gives it.
+        details: returns further settings, and arguments of :meth:`dsinga.nn.writing.writer.LayerWriter.add`, for a layer that
+            is written and the arguments of its function.
+        after: writes what follows the layer, and returns the feature of that; takes the writer, the layer's feature
+            and the arguments.
+        flat: whether layers above take each row of the feature as a vector.
+        doc: the documentation without that of the arguments; by default the first sentence of the class.
+    """
+
+    type: str
+    arguments: str = "..."
+    defaults: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
+    required: tuple[str, ...] = ()
+    words: Mapping[str, Mapping[Any, str | None]] = {}
+    renamed: Mapping[str, str] = {}
+    inits: Mapping[str, Any] = {}
+    details: Callable[[Any, Mapping[str, Any]], Mapping[str, Any] | None] | None = None
+    after: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
+    flat: bool = False
+    doc: str = ""
+
+    def settings(self, conf: SettingsClass | None) -> dict[str, list[str]]:
+        """Return the settings that each argument gives, by argument in their order."""
+        pairs = [word.partition("=") for word in self.arguments.split()]
+        settings = {name: (setting or name).split("+") for name, _, setting in pairs}
+        if settings.pop("...", None) and conf is not None:
+            known = {*self.fixed, *(name for names in settings.values() for name in names)}
+            rest = (name for name in field_types(conf) if name not in known)
+            settings |= {self.renamed.get(name, name): [name] for name in rest}
+        return settings
+
+    def values(self, function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call and the form's defaults; raise UserError for words that it does not take."""
+        values = {name: FURTHER[name].default for name in self.settings(None) if name in FURTHER}
+        values = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
+        values |= {**self.defaults, **arguments}
+        for name, words in self.words.items():
+            if values[name] not in words:
+                error = unknown_name(name.removeprefix("recurrent_"), values[name], filter(None, words))
+                raise UserError(f"{function}: {error}")
+        return values
+
+    def fields(
+        self, function: str, conf: SettingsClass | None, values: Mapping[str, Any], more: Mapping[str, Any] = {}
+    ) -> dict[str, Any]:
+        """Return the fields of the component's message that the arguments of a call give, and ``more`` settings.
+
+        Raises UserError, with the name of the argument, for settings that are wrong.
+        """
+        taken = {} if conf is None else field_types(conf)
+        given = dict(self.fixed)
+        names: dict[str, str] = {}
+        for name, settings in self.settings(conf).items():
+            value = self.words[name][values[name]] if name in self.words else values.get(name)
+            if value is not None and (name in taken or settings != [name]):
+                given |= dict.fromkeys(settings, value)
+                names |= dict.fromkeys(settings, name)
+        given |= {name: value for name, value in more.items() if name in taken}
+        fields = {name: given.pop(name) for name in [*given] if name not in taken}
+        if conf is not None and (given or conf.needed):
+            fields[conf.field] = conf(**given)
+            for fault in fields[conf.field].all_faults():
+                name = fault.field or ""
+                raise UserError(f"{function}: {fault.text.replace(name, names.get(name, name), 1)}")
+        return fields
+
+    def parameters(self, conf: SettingsClass | None) -> Iterator[inspect.Parameter]:
+        """Yield the parameters of the arguments."""
+        known: Mapping[str, inspect.Parameter] = {} if conf is None else signature(conf).parameters
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for name, settings in self.settings(conf).items():
+            if name == "*":
+                kind = inspect.Parameter.KEYWORD_ONLY
+                continue
+            absent = inspect.Parameter(name, kind, default=None)  # of a class that takes the place of a built-in one
+            parameter = known.get(settings[0]) or FURTHER.get(name, absent)
+            default = self.defaults.get(name, parameter.default)
+            default = parameter.empty if name in self.required else default
+            annotation = "str | None" if name in self.words and None in self.words[name] else parameter.annotation
+            yield parameter.replace(name=name, default=default, kind=kind, annotation=annotation)
+
+    def document(self, cls: Any, conf: SettingsClass | None) -> str:
+        """Return the docstring: the first sentence of the class, its type, and what each argument means."""
+        paragraphs = self.doc.split("\n\n")
+        text = "\n\n".join(textwrap.fill(paragraph, 112, break_on_hyphens=False) for paragraph in paragraphs)
+        if not text:
+            first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
+            text = f"{first.rstrip('.')} ({self.type})."
+        meanings = {**MEANINGS, **({} if conf is None else docs(conf))}
+        lines = []
+        for name, settings in self.settings(conf).items():
+            meaning = meanings.get(settings[0]) or meanings.get(name, "")
+            words = f": {', '.join(filter(None, self.words[name]))}" if name in self.words else ""
+            lines += [f"    {name}: {meaning}{words}."] if meaning else []
+        text = "\n".join([text, *(["", "Args:", *lines] if lines else [])])
+        names = {setting: name for name, settings in self.settings(conf).items() for setting in settings}
+        return re.sub(r"\b[a-z]+_\w+\b", lambda word: names.get(word[0], word[0]), text)
+
+
+def function_name(type: str) -> str:
+    """Return the name of the function of a type: PReLU of kPReLU, and a user's name as it is."""
+    return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
+
+
+def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
+    """Return the fields of a message that name a component: its type or, of a user's own, its registered name."""
+    return {"type": type} if type in names else {"type": names.user, "user_type": type}
+
+
+class Derived(Mapping[str, Callable[..., Any]]):
+    """The functions of the components of a kind that follow from their classes, by name; also those of users' classes.
+
+    Args:
+        kind: the kind of the registry.
+        make: returns the function called by a name for its form and class.
+        forms: the forms by the name of the function, for those that differ from the class.
+        otherwise: types that have no function of their name.
+        suffix: what is added to the names of built-in types.
+        takes: whether a class has a function.
+        renamed: the arguments of settings that have other names, without a form.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        make: Callable[[str, FunctionSpec, Any], Any],
+        forms: Mapping[str, FunctionSpec] = {},
+        otherwise: Collection[str] = (),
+        suffix: str = "",
+        takes: Callable[[type[Any]], bool] = lambda cls: issubclass(cls, Configured),
+        renamed: Mapping[str, str] = {},
+    ):
+        self._kind, self._make, self._forms, self._otherwise, self._suffix = kind, make, forms, otherwise, suffix
+        self._takes, self._renamed = takes, renamed
+        self._functions: dict[tuple[str, Any], Any] = {}  # one for each class, which a cell may define anew
+        self._by_name: tuple[int, dict[str, FunctionSpec]] = (-1, {})
+
+    def _all_forms(self) -> dict[str, FunctionSpec]:
+        types = entries(self._kind)
+        if self._by_name[0] != version():
+            first = {cls: name for name, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
+            forms = {}
+            for cls, registered in first.items():
+                if registered not in self._otherwise and isinstance(cls, type) and self._takes(cls):
+                    name = function_name(registered)
+                    name += "" if name == registered else self._suffix
+                    forms[name] = FunctionSpec(registered, renamed=self._renamed)
+            self._by_name = version(), {**forms, **self._forms}
+        return self._by_name[1]
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        form = self._all_forms()[name]
+        cls = entries(self._kind)[form.type]
+        if (name, cls) not in self._functions:
+            self._functions[name, cls] = self._make(name, form, cls)
+        return self._functions[name, cls]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all_forms())
+
+    def __len__(self) -> int:
+        return len(self._all_forms())
+
+
+def named(
+    function: Callable[..., Any],
+    name: str,
+    form: FunctionSpec,
+    cls: Any,
+    first: Sequence[inspect.Parameter] = (),
+) -> Any:
+    """Return a function of keyword arguments as that of a class: with its name, documentation and signature.
+
+    The parameters of the form stand after ``first``; of all, those without a default come first.
+    """
+    conf: type[Settings] | None = getattr(cls, "Conf", None)
+    parameters = [*first, *form.parameters(conf)]
+    parameters.sort(key=lambda known: (known.kind, known.default is not known.empty))
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "dsinga.nn"  # where pickle finds it
+    function.__doc__ = form.document(cls, conf)
+    function.cls = cls  # type: ignore[attr-defined]
+    returns = inspect.signature(function).return_annotation
+    function.__signature__ = signature_of(function, parameters, returns)  # type: ignore[attr-defined]
+    return function
+
+
+def called_by_name(function: Any) -> Any:
+    """Return a function of :func:`named` with arguments that are checked by name."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return function(**bind(function.__name__, signature, args, kwargs))
+
+    return make

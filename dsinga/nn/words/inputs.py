@@ -1,0 +1,208 @@
+"""Inputs of a model, and layers that change records before the first layer with params, such as Rescaling."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dsinga.augmentation import create_augmentations
+from dsinga.base.arguments import is_whole, shown
+from dsinga.base.errors import UserError
+from dsinga.data import DataSource
+from dsinga.job import AugmentConf, StoreConf
+from dsinga.job.message import field_types
+from dsinga.layers.dense.given_statistics import statistics_lists
+from dsinga.nn.words.forms import Derived, FunctionSpec, called_by_name, named
+from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.layer_details import image
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.symbol import Symbol, layer
+from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
+
+INPUT = "_input"  # the kind of an input's builder
+
+
+def Input(
+    shape: int | Sequence[int] | None = None,
+    name: str = "data",
+    type: str = "kRecordInput",
+    data_format: str = "channels_first",
+    **store: Any,
+) -> Symbol:
+    """Return the symbol of records that an input layer reads, and of their labels.
+
+    Args:
+        shape: that of one record; by default that of the data.
+        name: of the input layer.
+        type: of the input layer.
+        data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
+            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
+        store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
+            ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
+
+    Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
+    """
+    check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
+    if data_format not in ("channels_first", "channels_last"):
+        raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')
+    if "augment" in store:
+        store["augment"] = _augmentations(store["augment"])
+    store |= {"channels_last": True} if data_format == "channels_last" else {}
+    sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
+    if shape is not None and not all(is_whole(size, 1) for size in sizes):
+        raise UserError(
+            f"Input: shape is that of one record, a whole number above 0 for each axis, not {shape!r}; leave shape out "
+            "to take that of the data, and fill sequences of several lengths to one length"
+        )
+    return _input(shape=shape, name=name, type=type, store=store)()
+
+
+def _augmentations(given: Any) -> list[AugmentConf]:
+    """Return the list of augmentations of an input; raise UserError for anything else in it."""
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if not isinstance(item, (AugmentConf, Mapping)):
+            remedy = f"call it: nn.augment.{item.__name__}()" if callable(item) else "give nn.augment.RandomFlip()"
+            raise UserError(f"Input: augment is a list of random changes, not of {shown(item)}; {remedy}")
+    return items
+
+
+@layer
+def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> Write:
+    """Input layer that reads records."""
+
+    def write(writer: LayerWriter) -> Feature:
+        known = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
+        conf = writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
+        data = writer.net.record_shapes.get(writer.name)
+        if known and data is not None and not store and math.prod(known) != math.prod(data):
+            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
+        record = known if known is not None else data
+        is_last = bool(store and store.get("channels_last"))
+        if is_last and known and len(known) in (3, 4) and data == (known[-1], *known[:-1]) != known:
+            raise UserError(
+                f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
+                f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
+            )
+        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
+            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
+            record = record if augmented is None else augmented.shape
+        if is_last and record is not None:
+            if len(record) not in (3, 4):
+                raise UserError(
+                    f"the input {writer.name!r} takes images (height, width, channels), as data_format says, not "
+                    f"records of the shape {record}"
+                )
+            record = (record[-1], *record[:-1])
+        return Feature(writer.name, record, is_input=True)
+
+    return write
+
+
+def source_function(name: str, form: FunctionSpec, cls: type[DataSource]) -> Callable[..., DataSource]:
+    """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
+
+    def function(path: str | None = None, **arguments: Any) -> DataSource:
+        return cls(path, *form.fields(name, cls.Conf, arguments).values())
+
+    path = inspect.signature(function).parameters["path"]
+    first = path.replace(default=path.empty) if cls.needs_path else path
+    return called_by_name(named(function, name, form, cls, [first]))
+
+
+# Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
+source_functions = Derived("source", source_function, takes=lambda cls: issubclass(cls, DataSource))
+
+
+@layer
+def Rescaling(scale: float, offset: float = 0.0) -> Write:
+    """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+    if not _is_number(scale) or not _is_number(offset) or scale == 0:
+        raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
+    return lambda writer: normalise(writer, mean_value=-offset / scale if offset else None, std_value=1 / scale)
+
+
+@layer
+def Normalization(
+    mean: Any = None,
+    variance: Any = None,
+    mean_file: str | None = None,
+    std_file: str | None = None,
+    std: Any = None,
+    invert: bool = False,
+) -> Write:
+    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
+
+    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
+    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
+    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
+    """
+    if variance is not None and std is not None:
+        raise UserError("Normalization: give the variance or the std, not both")
+    if variance is not None:
+        variance = np.asarray(variance, np.float64)
+        std = np.sqrt(np.where(variance > 0, variance, 0))
+    lists = statistics_lists(mean, std)
+
+    def write(writer: LayerWriter) -> Feature:
+        files = {"mean_file": mean_file, "std_file": std_file}
+        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
+            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
+            return normalise(writer, **numbers, **files)
+        if any(files.values()):
+            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
+        return writer.add("kNormalization", normalization_conf={**lists, **({"inverse": True} if invert else {})})
+
+    return write
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def normalise(writer: LayerWriter, **fields: Any) -> Feature:
+    """Set fields of the input layer's store_conf; raise UserError where the source is none, or has them."""
+    source = writer.source
+    if not source.is_input:
+        raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")
+    conf = writer.net.inputs.get(source.layer)
+    settings = {name: value for name, value in fields.items() if value is not None}
+    if conf is not None:
+        assert conf.store_conf is not None, conf
+        conf.store_conf = conf.store_conf.replace(**settings)
+    return source._replace(is_input=False)
+
+
+@layer
+def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
+    """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
+
+    ``pad`` pixels of zeros are put around images before. The crop is square.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        image(writer)
+        if height != width:
+            raise writer.fail(f"crops squares, not {height} x {width}; give height and width one size")
+        return writer.add("kImagePreprocess", rgbimage_conf={"cropsize": height, "pad": pad})
+
+    return write
+
+
+@layer
+def RandomFlip(mode: str = "horizontal") -> Write:
+    """Images, every other one mirrored at random in training (kImagePreprocess)."""
+
+    def write(writer: LayerWriter) -> Feature:
+        image(writer)
+        if mode != "horizontal":
+            raise writer.fail(f"mirrors images horizontally, not {mode!r}; leave mode out")
+        return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})
+
+    return write

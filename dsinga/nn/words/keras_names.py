@@ -1,0 +1,156 @@
+"""Names of Keras that ``nn`` lacks, with what to write instead; those of arguments are in ``keras_arguments``."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from dsinga.base.arguments import instead_by_name
+from dsinga.base.arguments import missing_names as missing
+from dsinga.extensions.keras_names import CALLBACKS
+
+_FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending.md)"
+_NO_LAYER = "there is no such layer; register one of your own (docs/extending.md)"
+_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending.md)"
+_AUGMENT = "nn.augment has such changes of training records, for nn.Input(augment=[...]) (docs/augmentation.md)"
+_CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
+_NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
+_NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending.md)"
+_METRIC = 'compile takes names, as in metrics=["roc_auc"], and functions of (labels, predictions): docs/metrics.md'
+_CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
+_NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
+_BY_NAME = "functions of nn itself make them"
+
+_LAYERS = {
+    **instead_by_name(
+        {
+            _FROM_RECORDS: "AugMix AutoContrast CenterCrop Equalization MelSpectrogram Pipeline "
+            "RandomColorDegeneration RandomElasticTransform RandomGaussianBlur RandomGrayscale RandomInvert "
+            "RandomPerspective RandomPosterization RandomSharpness RandomShear RandomTranslation RandomZoom Resizing "
+            "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
+            _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
+            "RandomHue RandomRotation RandomSaturation",
+            _NO_LAYER: "Conv1DTranspose ConvLSTM1D Cropping1D DepthwiseConv1D "
+            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum RMSNormalization "
+            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
+            "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
+            "Subtract Wrapper",
+            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
+        }
+    ),
+    "CuDNNGRU": "write nn.GRU",
+    "ActivityRegularization": "there is none; give the optimizer weight_decay",
+    "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
+    "Average": "write nn.Add; a layer with a weight after it can learn the factor",
+    "CategoryEncoding": "write nn.OneHot for codes",
+    "Dot": "write nn.CosineSimilarity, or nn.Multiply and a dense layer",
+    "ELU": 'write nn.LeakyReLU() or nn.Activation("gelu")',
+    "InputLayer": "write nn.Input(shape=...)",
+    "InputSpec": "shapes are checked when a layer is called",
+    "IntegerLookup": "number the values by np.unique(x, return_inverse=True)",
+    "StringLookup": "number the words by np.unique(words, return_inverse=True)",
+    "TextVectorization": "import the text by dsinga data import (docs/text.md)",
+    "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
+    "Masking": "nn.SequenceLength() tells layers where sequences end",
+    "SpatialDropout1D": "write nn.Dropout(rate)",
+}
+
+OPTIMIZERS = {
+    **dict.fromkeys("Adafactor Ftrl Nadam".split(), _NO_OPTIMIZER),
+    "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
+    "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
+    "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
+}
+
+LOSSES = {
+    **instead_by_name(
+        {
+            _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
+            "Circle LogCosh Loss MeanAbsolutePercentageError "
+            "MeanSquaredLogarithmicError Poisson Tversky",
+            "write nn.HingeLoss()": "CategoricalHinge Hinge",
+        }
+    ),
+    "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
+    "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
+    "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
+    "BinaryFocalCrossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
+    "CTC": 'write loss="ctc", or nn.CTCLoss()',
+    "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
+    "SquaredHinge": 'write nn.HingeLoss("L2")',
+}
+# Losses as compile names them: those above, and their short names.
+LOSS_NAMES = {
+    **instead_by_name(
+        {
+            _NO_LOSS: "mape msle log_cosh logcosh poisson "
+            "mean_absolute_percentage_error circle mean_squared_logarithmic_error "
+            "tversky categorical_focal_crossentropy",
+        }
+    ),
+    "binary_focal_crossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
+    "contrastive": "it compares two features: give the symbol nn.ContrastiveLoss()([a, b, x]), x an input with labels",
+    "triplet": "it compares three features: give the symbol nn.TripletLoss()([anchor, positive, negative])",
+    "squared_hinge": 'write nn.HingeLoss("L2")',
+    "categorical_hinge": 'write "hinge"',
+}
+
+_METRICS = dict.fromkeys(
+    (
+        "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation F1Score "
+        "FBetaScore FalseNegatives FalsePositives IoU Mean MeanIoU MeanMetricWrapper MeanRelativeError Metric "
+        "OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score Recall "
+        "RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalAccuracy "
+        "SparseTopKCategoricalAccuracy SpecificityAtSensitivity Sum TopKCategoricalAccuracy TrueNegatives "
+        "TruePositives"
+    ).split(),
+    _METRIC,
+)
+
+_OTHERS = {
+    **instead_by_name(
+        {
+            _CONSTRAINT: "MaxNorm MinMaxNorm NonNeg UnitNorm Constraint constraints",
+            'write nn.L1(), nn.L2() or nn.L1L2(), or the name, as in kernel_regularizer="l2"': "l1 l2 l1_l2 "
+            "Regularizer regularizers",
+            "there is none; nn.L1, nn.L2 and nn.L1L2 are": "OrthogonalRegularizer",
+            _NO_INITIALISER: "Orthogonal OrthogonalInitializer TruncatedNormal VarianceScaling Initializer",
+            _METRIC: "metrics",
+            "numpy and scikit-learn prepare arrays; stores are in docs/data.md": "preprocessing utils",
+            "nn describes nets; arrays are numpy's": "backend ops tree random",
+            "write nn.Model(inputs, outputs)": "Functional Function",
+        }
+    ),
+    **{
+        name: f'write "{re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()}", the name, as kernel_initializer'
+        for name in "GlorotNormal GlorotUniform HeNormal HeUniform LecunNormal LecunUniform Ones Zeros".split()
+    },
+    "layers": f"{_BY_NAME}, as in nn.Dense(10)",
+    "initializers": f"{_BY_NAME}, as in nn.RandomNormal(...)",
+    "callbacks": "they are in dsinga.extensions",
+    "models": "nn.Sequential and nn.Model; dsinga.models has well-known nets",
+    "applications": "dsinga.models has well-known nets, without trained params",
+    "datasets": "dsinga data import reads published files (docs/data.md)",
+    "saving": "model.save(folder) writes a model and nn.load_model(folder) reads it",
+    "save_model": "write model.save(folder)",
+    "load": "write nn.load_model(folder)",
+    "model_from_json": "write nn.from_job(path) for a job file",
+    "clone_model": "write nn.from_job(model.job())",
+    "KerasTensor": "nn.Input and layers return symbols",
+    "Variable": "params are those of layers; write nn.Param(...)",
+    "set_random_seed": "give fit seed=",
+    "to_categorical": "losses take classes; nn.OneHot makes codes one-hot",
+    "pad_sequences": "fill sequences with -1 by numpy; nn.SequenceLength() tells layers where they end",
+    "plot_model": "dsinga show JOB draws a net; model.summary() prints it",
+    "mixed_precision": 'give fit precision="kBF16", which GPUs use',
+    "distribution": "give fit workers= and client=",
+    "DataParallel": "give fit workers=",
+    "ModelParallel": "give layers partition_dim=1",
+}
+
+NAMES = {**_METRICS, **_LAYERS, **OPTIMIZERS, **LOSSES, **CALLBACKS, **_OTHERS}
+
+
+missing_names = functools.partial(missing, instead=NAMES)

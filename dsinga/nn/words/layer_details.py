@@ -1,0 +1,296 @@
+"""What a layer's function does beyond giving settings: shapes that it needs, sources in order, windows of Keras."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from dsinga.base.arguments import check_bool
+from dsinga.job import Phase
+from dsinga.layers.interface.layer import as_text
+from dsinga.nn.words.forms import Size
+from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
+from dsinga.nn.writing.writer import LayerWriter, NetWriter
+
+Values = Mapping[str, Any]  # the arguments of the function
+VOLUMES = "volumes (batch, channels, depth, height, width)"
+
+
+def flatten_rows(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the fans of a dense layer, and that it is applied to each step of sequences."""
+    rows = writer.rows(writer.source)
+    inputs = rows[-1] if len(rows) == 2 else math.prod(rows)
+    return {"per_step": True if len(rows) == 2 else None, "fans": {"weight": (inputs, values["units"])}}
+
+
+def require_images(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the source gives no images (B, C, H, W)."""
+    image(writer)
+
+
+def require_volumes(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the source gives no volumes (B, C, D, H, W)."""
+    volume(writer)
+
+
+def require_channels_first(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the records are images with the channels last."""
+    refuse_channels_last(writer)
+
+
+def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return the window and the fans of a convolution of images, or of volumes, which have three ``axes``."""
+    channels, *sizes = image(writer) if axes == 2 else volume(writer)
+    kernel = each(writer, values["kernel_size"], axes)
+    if values["padding"] == "valid" and any(map(operator.gt, kernel, sizes)):
+        last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
+        size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
+        hint = last if sizes[-1] <= 4 else ""
+        raise writer.fail(f"a kernel of {as_text(kernel)} is larger than the {what}, {size}{hint}")
+    fans = channels * math.prod(kernel), values["filters"] * math.prod(kernel)
+    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1, axes)
+    return fields | {"fans": {"weight": fans}}
+
+
+def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -> dict[str, Any]:
+    """Return the window of a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    if axes == 3:
+        volume(writer)
+    refuse_channels_last(writer)
+    steps = values["pool_size"] if values["strides"] is None else values["strides"]
+    fields = window(writer, values["pool_size"], steps, values["padding"], 2, axes)
+    is_padded = "same" in fields or any(name.startswith("pad") for name in fields)
+    return {**fields, "count_include_pad": False} if pool == "AVG" and is_padded else fields
+
+
+def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the padding and the fans of a convolution over steps."""
+    inputs, kernel, padding = writer.rows(writer.sources[0])[-1], values["kernel_size"], values["padding"]
+    if isinstance(padding, str) and padding not in ("valid", "same"):
+        raise writer.fail(f'padding is "valid", "same" or a number of steps, not {padding!r}')
+    pad = {"same": padding == "same"} if isinstance(padding, str) else {"pad": padding}
+    return {**pad, "fans": {"weight": (inputs * kernel, values["filters"] * kernel)}}
+
+
+def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
+    """Write the layer that takes the last step (B, n) of a recurrent layer that is not to give all steps.
+
+    Of both directions it takes the last step that each has computed. The lengths are those of the recurrent layer.
+    """
+    check_bool(f"return_sequences of {writer.name}", values["return_sequences"])
+    if values["return_sequences"]:
+        return feature
+    pool = "ENDS" if values.get("bidirectional") else "LAST"
+    return writer.extra("last", "kPooling1D", feature, *writer.sources[1:], pooling1d_conf={"pool": pool})
+
+
+def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]:
+    """Return the fans of a recurrent layer, which Keras counts for all gates together; raise UserError for vectors."""
+    rows = writer.rows(writer.sources[0])
+    if len(rows) == 1 and not values.get("carry"):  # with it a step at a time, as an agent acts
+        raise writer.fail(
+            f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; leave return_sequences=False out of a "
+            "recurrent layer below, or put nn.Embedding between, if these are codes"
+        )
+    inputs, units = rows[-1], values["units"]
+    return {"fans": {"hx": (inputs, gates * units), "hh": (units, gates * units)}}
+
+
+def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the window, the fans and the steps of a recurrent layer over images, as Keras counts them."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes images over steps (batch, steps, channels, height, width), but gets {batch_shape(rows)}; put "
+            "nn.Reshape between, if the steps are channels"
+        )
+    channels, filters, size = rows[1], values["filters"], math.prod(each(writer, values["kernel_size"], 2))
+    fans = {"hx": (channels * size, 4 * filters * size), "hh": (filters * size, 4 * filters * size)}
+    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1)
+    return fields | {"fans": fans, "last": not values["return_sequences"]}
+
+
+def attend(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of an attention in the order of a job, and the fans of its score."""
+    query, value, key, lengths = query_value_key(writer)
+    sources = [query, value] if key is None else [query, key, value]
+    return {"sources": [*sources, *lengths], "fans": {"score": (writer.rows(query)[-1], 1)}}
+
+
+def query_value_key(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
+    """Return query, value, key, which may be None, and a list of the source that gives lengths, if there is one."""
+    sources = list(writer.sources)
+    last_is_lengths = len(sources) == 4 or (len(sources) == 3 and len(writer.rows(sources[-1])) == 1)
+    lengths = [sources.pop()] if last_is_lengths else []
+    if len(sources) not in (2, 3):
+        raise writer.fail(
+            f"takes [query, value] or [query, value, key], and a source that gives lengths, not {len(writer.sources)} "
+            "sources; for self-attention give the same feature twice"
+        )
+    query, value, *key = sources
+    labelled = next(iter(writer.net.inputs), None)  # the first input has the labels
+    if key and not lengths and key[0].layer == labelled and labelled not in (query.layer, value.layer):
+        raise writer.fail(
+            f"could take the records of {labelled!r} as the key, or their labels as lengths; for lengths give "
+            f"[query, value, value, {labelled}], for the key put nn.Dense between"
+        )
+    return query, value, key[0] if key else None, lengths
+
+
+def scores_and_labels(writer: LayerWriter, values: Values, optional: int = 0) -> dict[str, Any]:
+    """Return the sources of a loss: the scores before a softmax, what has the labels, and at most ``optional`` more."""
+    if not 2 <= len(writer.sources) <= 2 + optional:
+        raise writer.fail(
+            f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
+            "takes those of the input x"
+        )
+    scores, *others = writer.sources
+    return {"sources": [take_before(writer.net, scores, "softmax"), *others]}
+
+
+def scores_of_points(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a loss of the classes of points, and the scale that makes a sum over points their mean."""
+    fields = scores_and_labels(writer, values)
+    return {**fields, "scale": values.get("scale", 1.0) / math.prod(writer.rows(fields["sources"][0])[1:])}
+
+
+def overlap_of_regions(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a Dice loss: the scores before a final sigmoid, and what has the labels."""
+    scores, *others = scores_and_labels(writer, values)["sources"]
+    return {"sources": [take_before(writer.net, scores, "sigmoid"), *others]}
+
+
+def softmax_of_scores(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a softmax loss, and that it is applied to each step of sequences."""
+    sources = scores_and_labels(writer, values)["sources"]
+    return {"sources": sources, "per_step": True if len(row_shape(sources[0]) or ()) == 2 else None}
+
+
+def compare(writer: LayerWriter, values: Values, activation: str | None = None) -> dict[str, Any]:
+    """Return the sources of a loss that compares outputs, before an activation, with labels or another feature."""
+    if len(writer.sources) not in (2, 3):
+        raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
+    outputs, target, *weights = writer.sources
+    outputs = outputs if activation is None else take_before(writer.net, outputs, activation)
+    shape, expected = row_shape(target), row_shape(outputs)
+    if values.get("weighted"):  # the layer itself checks the channels of fields
+        expected = None
+    if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
+        has_weights = len(shape) > 1 and shape == (expected[0] + 1, *expected[1:])
+        or_weighted = ", or the loss weighted=True if its last channel has the weights of points" if has_weights else ""
+        raise writer.fail(
+            f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
+            f"{math.prod(shape)}; give the last layer as many outputs as the target has{or_weighted}"
+        )
+    return {"sources": [outputs, target, *weights]}
+
+
+def compare_mean(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return what :func:`compare` does, and the scale that makes the sum over the numbers of a row their mean."""
+    fields = compare(writer, values)
+    return {**fields, "scale": values.get("scale", 1.0) / math.prod(writer.rows(fields["sources"][0]))}
+
+
+def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
+    """Return the feature before a final softmax or sigmoid, which the loss computes itself; it stays for predictions.
+
+    The activation's layer is left out of training where no other layer takes it.
+    """
+    before = feature.before
+    if before is None:
+        return feature
+    conf = next(conf for conf in net.layers if conf.name == feature.layer)
+    function = "softmax" if conf.type_name == "kSoftmax" else "sigmoid"
+    if function != activation:
+        return feature
+    taken = any(feature.layer in layer_conf.srclayers for layer_conf in net.layers)
+    if not taken and not conf.include and not conf.exclude:
+        conf.exclude = [Phase.kTrain]
+    return before
+
+
+def image(writer: LayerWriter) -> tuple[int, int, int]:
+    """Return (C, H, W) of the source; raise UserError where it gives no images."""
+    rows = writer.rows(writer.source)
+    if len(rows) not in (2, 3):
+        raise writer.fail(
+            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}; give the input the shape of "
+            "an image, as in nn.Input(shape=(1, 28, 28))"
+        )
+    refuse_channels_last(writer)
+    channels, height, width = (1, *rows) if len(rows) == 2 else rows
+    return channels, height, width
+
+
+def volume(writer: LayerWriter) -> tuple[int, ...]:
+    """Return (C, D, H, W) of the source; raise UserError where it gives no volumes."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes {VOLUMES}, but gets {batch_shape(rows)}; give the input the shape of a volume, as in "
+            "nn.Input(shape=(1, 16, 32, 32))"
+        )
+    refuse_channels_last(writer)
+    return rows
+
+
+def refuse_channels_last(writer: LayerWriter) -> None:
+    """Raise UserError where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+
+    Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
+    images.
+    """
+    rows = row_shape(writer.source)
+    if not (writer.source.is_input or writer.source.layer in writer.net.inputs) or rows is None:
+        return
+    if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
+        takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES
+        raise writer.fail(
+            f"takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
+            f'begin with nn.Input({rows}, data_format="channels_last")'
+        )
+
+
+def window(
+    writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int, axes: int = 2
+) -> dict[str, Any]:
+    """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
+    size, strides = each(writer, size, axes), each(writer, strides, axes)
+    fields: dict[str, Any] = {**sides("kernel", size)}
+    if strides != (default_stride,) * axes:
+        fields |= sides("stride", strides)
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+        if padding == "valid":
+            return fields
+        if set(strides) != {1} or any(side % 2 == 0 for side in size):
+            return {**fields, "same": True}
+        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+    padding = each(writer, padding, axes)
+    return fields | sides("pad", padding) if any(padding) else fields
+
+
+def sides(field: str, size: Size) -> dict[str, int]:
+    """Return a field of all directions, or one of each where they differ."""
+    sizes = pair(size) if isinstance(size, int) else size
+    if len({*sizes}) == 1:
+        return {field: sizes[0]}
+    return {f"{field}_{axis}": side for axis, side in zip("zyx"[-len(sizes) :], sizes, strict=True)}
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """Return (rows, columns)."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return rows, columns
+
+
+def each(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
+    """Return a size for each of the axes; raise UserError for another number of sizes."""
+    sizes = (size,) * axes if isinstance(size, int) else tuple(size)
+    if len(sizes) != axes:
+        names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
+        raise writer.fail(f"takes a number or {names} where it gets {size}")
+    return sizes

@@ -1,0 +1,127 @@
+"""Losses of ``compile``: their names in Keras, and the layers that these stand for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Set
+from typing import Any
+
+from dsinga.base.arguments import unknown_name
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.loss import PairLoss
+from dsinga.layers.losses.point_classes import PointClasses
+from dsinga.nn.words.forms import function_name
+from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names
+from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.symbol import LayerBuilder
+
+# The functions of losses by name; those of further losses that compare with a feature have names, too: "huber".
+NAMES = {
+    "sparse_categorical_crossentropy": "SoftmaxLoss",
+    "categorical_crossentropy": "SoftmaxLoss",
+    "softmax": "SoftmaxLoss",
+    "mean_squared_error": "EuclideanLoss",
+    "mse": "EuclideanLoss",
+    "mean_absolute_error": "AbsoluteLoss",
+    "mae": "AbsoluteLoss",
+    "binary_crossentropy": "SigmoidCrossEntropyLoss",
+    "kl_divergence": "KLDivergenceLoss",
+    "kld": "KLDivergenceLoss",
+    "cosine_similarity": "CosineLoss",
+    "ctc": "CTCLoss",
+    "dice": "Dice",
+    "euclidean": "EuclideanLoss",
+    "hinge": "HingeLoss",
+    "crf": "CRF",
+}
+# Losses that compare with a feature and are sums over the outputs of a row, or one number a row; others are means.
+SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
+
+
+def comparing() -> Set[str]:
+    """Return the names of types, without "k", of losses that compare with a feature, not with classes."""
+    types = entries("layer").items()
+    return {function_name(name) for name, cls in types if isinstance(cls, type) and issubclass(cls, PairLoss)}
+
+
+def compares(kind: str) -> bool:
+    """Whether a function of this name makes losses that compare with a feature, not with classes."""
+    cls = layer_type(kind)
+    return cls is not None and issubclass(cls, PairLoss)
+
+
+def losses_by_name() -> Mapping[str, str]:
+    """Return the names of the functions of losses by the names that compile takes."""
+    return {**NAMES, **{name.removesuffix("Loss").lower(): name for name in sorted(comparing() - {*NAMES.values()})}}
+
+
+def layer_type(kind: str) -> type[Layer] | None:
+    """Return the class of the layers that a function makes, None where it is none of a layer's class."""
+    cls = entries("layer").get(f"k{kind}", entries("layer").get(kind))
+    if cls is None and kind in layer_functions:
+        cls = layer_functions[kind].cls  # type: ignore[attr-defined]
+    return cls if isinstance(cls, type) else None
+
+
+def is_loss(kind: str) -> bool:
+    """Whether a function of this name makes a loss."""
+    cls = layer_type(kind)
+    return cls is not None and cls.is_loss
+
+
+def metric_names(kinds: Collection[str]) -> Set[str]:
+    """Return the names of the metrics that layers report which functions of these names make."""
+    return {"loss", *(name for kind in kinds if (cls := layer_type(kind)) for name in cls.metric_names)}
+
+
+def may_have_params(kind: str) -> bool:
+    """Whether a layer that a function of this name makes may have params: of losses, only some have."""
+    cls = layer_type(kind) or Layer
+    return kind not in ("SoftmaxLoss", "HingeLoss") and not issubclass(cls, (PairLoss, PointClasses))
+
+
+def loss_kind(loss: Any) -> str:
+    """Return the name of the layer's function for a loss that is a name or a layer. Raises UserError for another."""
+    if isinstance(loss, LayerBuilder):
+        return loss.kind
+    known = losses_by_name()
+    if isinstance(loss, str) and loss in known:
+        return known[loss]
+    if callable(loss) and is_loss(getattr(loss, "__name__", "")):
+        raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
+    if callable(loss):
+        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending.md)")
+    raise unknown_name("loss", loss, known, LOSS_NAMES)
+
+
+def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
+    """Return the loss layer for one output.
+
+    Args:
+        loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
+        output: the feature that it takes.
+        weight: a factor of a loss that is given by name.
+        name: the name of the layer, if ``loss`` gives none.
+
+    Raises:
+        UserError: there is no such loss, or a factor is given for a layer, which has a scale.
+    """
+    if isinstance(loss, LayerBuilder):
+        if weight != 1:
+            raise UserError(f"loss_weights has no effect on {loss!r}; give it scale={weight}")
+        settings = {"name": name, **loss.settings}
+        again = functools.partial(loss_builder, loss, output, name=name)
+        return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
+    kind, shape = loss_kind(loss), row_shape(output)
+    if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
+        kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
+    if compares(kind) and loss not in SUMS:
+        weight /= math.prod(shape or (1,))
+    return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
+
+
+__getattr__ = missing_names(__name__, derived=lambda: layer_functions)

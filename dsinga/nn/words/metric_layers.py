@@ -1,0 +1,219 @@
+"""Metrics of ``compile``: their names in Keras and scikit-learn, and the layers that report those which losses lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from dsinga.augmentation import mixes
+from dsinga.base.arguments import shown, values_by_name
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, is_user_code, nearest, register
+from dsinga.job import LayerConf, Phase
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.point_classes import PointClasses
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.needed_layers import PROBABILITIES
+from dsinga.nn.words.field_metrics import MetricLayer
+from dsinga.nn.words.losses import metric_names
+from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.symbol import flatten
+from dsinga.nn.writing.writer import NetWriter, make_conf
+
+# Other names of metrics, in Keras and scikit-learn.
+ALIASES = {
+    **dict.fromkeys("acc binary_accuracy sparse_categorical_accuracy categorical_accuracy".split(), "accuracy"),
+    **dict.fromkeys("sparse_top_k_categorical_accuracy top_k_categorical_accuracy".split(), "top_5_accuracy"),
+    **dict.fromkeys("auc AUC roc_auc_score".split(), "roc_auc"),
+    "average_precision_score": "average_precision",
+    "f1_score": "f1",
+    "f1_macro": "macro_f1",
+    "precision_macro": "macro_precision",
+    "recall_macro": "macro_recall",
+    "r2_score": "r2",
+    "root_mean_squared_error": "rmse",
+    "mean_absolute_error": "mae",
+    **dict.fromkeys("MeanIoU mean_io_u jaccard_score".split(), "mean_iou"),
+    "dice_score": "dice",
+}
+OF_CLASSES = [f"{form}{name}" for form in ("", "macro_") for name in ("precision", "recall", "f1")]
+OF_CLASSES_ALONE = ("kSoftmaxLoss", "kCudnnSoftmaxLoss", "kHingeLoss", "kClassSoftmaxLoss")  # losses
+LISTED = [f"{name}_by_class" for name in ("precision", "recall", "f1")]  # figures that histories leave out
+# The types of the layers that report metrics, and the names of the layers.
+TYPES = {
+    **dict.fromkeys([*OF_CLASSES, *LISTED, "confusion"], ("kConfusionMatrix", "confusion")),
+    **dict.fromkeys(("rmse", "mae", "r2"), ("kRegressionError", "errors")),
+    "perplexity": ("kPerplexity", "perplexity"),
+    "bias": ("kFieldError", "fields"),
+    **dict.fromkeys(
+        "mean_iou dice pixel_accuracy iou_by_class dice_by_class".split(), ("kSegmentationScore", "overlaps")
+    ),
+}
+FIELDS = {"rmse", "mae", "bias"}  # which kFieldError reports, too
+GATHERED = ("kGatheredMetrics", "gathered")
+TOP = re.compile(r"top_([1-9]\d*)_accuracy")
+ELSEWHERE = {
+    "accuracy": "losses of classes and of yes-or-no questions report it, and this net has none; for numbers to predict "
+    "there are rmse, mae and r2",
+    "anomaly_correlation": "it needs a climatology; write nn.FieldError(climatology=...) among the metrics",
+    "bleu": "BLEU compares texts that a net has generated: dsinga translate --references prints it, "
+    "dsinga.training.bleu(translations, references) returns it",
+    "mse": 'write "rmse", its root, or loss="mse", which is reported as the loss',
+    "mean_squared_error": 'write "rmse", its root, or loss="mse", which is reported as the loss',
+}
+Metric = str | Callable[..., Any] | MetricLayer
+Reported = str | MetricLayer  # a metric by its name, or a layer with settings
+
+
+def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reported]]:
+    """Return the names of the metrics of each output, or layers; functions are registered under theirs.
+
+    ``metrics`` is a name, a function or a layer, a list of these, or, for several outputs, a dict by output or a list
+    of lists. Raises UserError for anything else.
+    """
+    functions: dict[str, Any] = {}
+    for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
+        name = getattr(metric, "__name__", "")
+        if functions.setdefault(name, metric) is not metric and name:
+            raise UserError(f"two functions of metrics= are called {name!r}; give them different names")
+    if isinstance(metrics, Mapping) and len(outputs) == len(metrics) == 1 and not outputs[0]:
+        metrics = [*metrics.values()]  # an output whose layer has no name
+    if isinstance(metrics, Mapping):
+        given = values_by_name("metrics", {**dict.fromkeys(outputs, []), **metrics}, outputs, "output")
+        return [[metric_name(metric) for metric in flatten([of_output])] for of_output in given]
+    items = [] if metrics is None else list(metrics) if isinstance(metrics, (list, tuple)) else [metrics]
+    if len(outputs) > 1 and len(items) == len(outputs) and all(isinstance(item, (list, tuple)) for item in items):
+        return [[metric_name(metric) for metric in flatten([item])] for item in items]
+    names = [metric_name(metric) for metric in flatten([items])]
+    return [names, *([] for _ in outputs[1:])]
+
+
+def metric_name(metric: Metric) -> Reported:
+    """Return the name of a metric as rows of the history have it; a function is registered under its own.
+
+    A layer that reports metrics is returned as it is.
+    """
+    if isinstance(metric, MetricLayer):
+        return metric
+    if isinstance(metric, str):
+        return ALIASES.get(metric, metric)
+    name = getattr(metric, "__name__", "")
+    if not callable(metric) or isinstance(metric, type) or not name.isidentifier():
+        raise UserError(
+            'metrics are names, as in metrics=["accuracy"], or functions of (labels, predictions) that have a name, as '
+            f"in def gap(labels, predictions), not {shown(metric)}"
+        )
+    known = entries("metric")
+    ours = [other for other, function in known.items() if not is_user_code(function)]
+    if name in ("loss", "accuracy", *TYPES, *ours) and known.get(name) is not metric or TOP.fullmatch(name):
+        raise UserError(f"the function {name!r} has the name of a metric that there is already; give it another name")
+    if known.get(name) is not metric:
+        register("metric", name)(metric)
+    return name
+
+
+def reporting(name: str) -> tuple[str, str] | None:
+    """Return the type of the layer that reports a metric, and the layer's name; None for a metric of no layer."""
+    if TOP.fullmatch(name):
+        return "kTopKAccuracy", name.removesuffix("_accuracy")
+    return GATHERED if name in entries("metric") else TYPES.get(name)
+
+
+def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:
+    """Raise UserError for a metric that neither layers of ``kinds``, types without "k", nor those of metrics report."""
+    known = metric_names(kinds)
+    for metric in metrics:
+        if isinstance(metric, MetricLayer) or metric in known or reporting(metric):
+            continue
+        if metric in ELSEWHERE:
+            raise UserError(f"there is no metric {metric!r}: {ELSEWHERE[metric]}")
+        others = [*TYPES, "top_5_accuracy", *entries("metric")]
+        raise UserError(
+            f"there is no metric {metric!r}{nearest(metric, [*known, *others, *ALIASES])}: the layers report "
+            f"{', '.join(sorted(known))}; docs/metrics.md has further ones, such as macro_f1, rmse, mean_iou and "
+            "roc_auc, and functions of (labels, predictions) do, too"
+        )
+
+
+def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, loss: str, labels: Feature) -> None:
+    """Write the layers that report the metrics of an output which its loss, the layer of that name, does not report.
+
+    Raises UserError for a metric that needs what the net does not give.
+    """
+    conf = next((conf for conf in net.layers if conf.name == loss), None)
+    of_loss = {"loss"} if conf is None else metric_names([conf.type_name.removeprefix("k")])
+    per_step = None if conf is None else conf.per_step
+    is_taken = conf is not None and (
+        conf.type in PROBABILITIES or conf.type_name in ("kHingeLoss", "kClassSoftmaxLoss")
+    )
+    predictions = loss if is_taken else None
+    prefix = "" if loss == "loss" else f"{output.layer}_"
+    store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
+    # Labels that are mixed in training are no classes.
+    excluded = [Phase.kTrain] if store is not None and mixes(store) else []
+    points = _point_settings(conf)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for metric in metrics:
+        if isinstance(metric, MetricLayer):
+            fields: dict[str, Any] = {metric.field: {**points, **metric.settings}}
+            net.layers.append(make_conf(f"{prefix}{metric.name}", metric.type, [output.layer, labels.layer], **fields))
+        elif metric not in of_loss and (layer := reporting(metric)):
+            layer = TYPES["bias"] if points and metric in FIELDS else layer
+            groups.setdefault(layer, []).append(metric)
+    for (kind, name), names in groups.items():
+        fields = {"per_step": per_step, "exclude": excluded}
+        if kind == "kFieldError":
+            fields["fielderror_conf"] = points
+        elif kind == "kSegmentationScore":
+            predictions = _loss_of_points(conf, names[0])
+            fields["segmentationscore_conf"] = points
+        elif kind == GATHERED[0]:
+            fields["gatheredmetrics_conf"] = {"metric": names}
+        elif match := TOP.fullmatch(names[0]):
+            fields["topkaccuracy_conf"] = {"k": int(match[1])}
+        elif kind == "kRegressionError" and conf is not None and conf.type_name in OF_CLASSES_ALONE:
+            raise UserError(
+                f"the metric {names[0]!r} is of numbers to predict, but the loss of {output.layer!r} compares classes; "
+                'for a model with several outputs give metrics by output, as in metrics={"price": ["r2"]}'
+            )
+        elif kind == "kPerplexity" and predictions is None:
+            raise UserError(
+                "the metric 'perplexity' needs probabilities of classes: train with "
+                'loss="sparse_categorical_crossentropy" or nn.ClassSoftmaxLoss'
+            )
+        new = make_conf(f"{prefix}{name}", kind, [predictions or output.layer, labels.layer], **fields)
+        _check_reports(new, names, row_shape(output))
+        net.layers.append(new)
+
+
+def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
+    """Return those settings of a loss that say which points of fields count, and how much."""
+    cls = None if loss is None else layer_class(loss).Conf
+    settings = None if loss is None or cls is None else loss.settings_of(cls)
+    return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
+
+
+def _loss_of_points(loss: LayerConf | None, metric: str) -> str:
+    """Return the name of a loss whose feature is probabilities for each point. Raises UserError for another loss."""
+    if loss is None or not issubclass(layer_class(loss), PointClasses):
+        raise UserError(
+            f"the metric {metric!r} needs probabilities of the classes of each point: train images with "
+            'loss="sparse_categorical_crossentropy" or "dice"'
+        )
+    return loss.name or ""
+
+
+def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
+    """Raise UserError for metrics of class 1 of two where there are more classes, and for scores of one class alone."""
+    cls: type[Layer] = layer_class(conf)
+    count = shape[-1] if shape else 1
+    for name in names:
+        if conf.type_name == "kConfusionMatrix" and name in ("precision", "recall", "f1") and count > 2:
+            raise UserError(
+                f"the metric {name!r} is of class 1 of two, but the model has {count} outputs; write "
+                f"'macro_{name}', the mean over classes, or '{name}_by_class'"
+            )
+        if (match := TOP.fullmatch(name)) and int(match[1]) > count:
+            raise UserError(f"the metric {name!r} needs {match[1]} classes, but the model has {count} outputs")
+        assert cls.is_output

@@ -1,0 +1,70 @@
+"""Penalties of params by the names of Keras, as ``l1`` and ``l2`` of an updater's ``param_settings``."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from dsinga.base.arguments import check_range, shown, unknown_name
+from dsinga.base.errors import UserError
+from dsinga.job import ParamSettingsConf, UpdaterConf
+from dsinga.nn.words.keras_arguments import checked
+
+
+class Penalty(NamedTuple):
+    """What is added to the loss for a param w: l1·Σ|w| + l2·Σw²."""
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+@checked
+def L1(l1: float = 0.01) -> Penalty:
+    """Return the penalty l1·Σ|w| of a param w, for ``kernel_regularizer`` and its like.
+
+    Training adds its gradient to that of the loss, after clipping; the loss that is reported is without it.
+    """
+    return L1L2(l1=l1)
+
+
+@checked
+def L2(l2: float = 0.01) -> Penalty:
+    """Return the penalty l2·Σw² of a param w, for ``kernel_regularizer`` and its like.
+
+    Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it.
+    """
+    return L1L2(l2=l2)
+
+
+@checked
+def L1L2(l1: float = 0.0, l2: float = 0.0) -> Penalty:
+    """Return the penalty l1·Σ|w| + l2·Σw² of a param w; raise UserError for a negative factor."""
+    for name, factor in {"l1": l1, "l2": l2}.items():
+        check_range(name, factor, 0)
+    return Penalty(float(l1), float(l2))
+
+
+NAMES = {"l1": L1, "l2": L2, "l1_l2": lambda: L1L2(0.01, 0.01)}
+
+
+def penalty(regularizer: Any) -> Penalty:
+    """Return the penalty of a ``..._regularizer``: :func:`L1` and its like, or a name. Raises UserError for others."""
+    if isinstance(regularizer, Penalty):
+        return regularizer
+    if not isinstance(regularizer, str) or regularizer not in NAMES:
+        if callable(regularizer):
+            raise UserError(f"the regularizer {shown(regularizer)} is a function; call it: nn.{shown(regularizer)}()")
+        raise unknown_name("regularizer", regularizer, NAMES)
+    return NAMES[regularizer]()
+
+
+def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
+    """Return the updater with a penalty for each of these params, besides the settings that it has for them."""
+    settings: Sequence[ParamSettingsConf] = updater.param_settings
+    own = []
+    for name, factors in penalties.items():
+        known = next((each for each in settings if fnmatchcase(name, each.match)), ParamSettingsConf(match=""))
+        own.append(known.replace(match=glob.escape(name), l1=factors.l1, l2=factors.l2))
+    return updater.replace(param_settings=[*own, *settings])

@@ -1,0 +1,50 @@
+"""The feature of a layer that is being written into a job, and the interface of layers that can be written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from dsinga.layers.interface.layer import Shape
+
+
+class Feature(NamedTuple):
+    """The feature of a layer of a job that is being written.
+
+    Attributes:
+        layer: the name of the layer.
+        shape: the shape of one row of the feature, None where it is not known.
+        flat: whether layers above take each row as a vector, though the layer computes more axes.
+        before: the feature whose softmax or sigmoid this is, which losses take in its place.
+        parts: the features of the parts, where the layer cuts its source in parts.
+        is_input: whether it is that of an input layer, whose records can still be normalised.
+    """
+
+    layer: str
+    shape: Shape | None
+    flat: bool = False
+    before: Feature | None = None
+    parts: tuple[Feature, ...] = ()
+    is_input: bool = False
+
+
+class Writable(Protocol):
+    """A layer that can be written into a job; see :class:`dsinga.nn.writing.symbol.LayerBuilder`."""
+
+    kind: str
+    name: str | None
+    settings: Mapping[str, Any]
+    trainable: bool
+    write: Callable[[Any], Feature]
+
+
+def row_shape(feature: Feature) -> Shape | None:
+    """Return the shape of a row as layers above see it: one axis if the feature is flat."""
+    shape = feature.shape
+    return (math.prod(shape),) if shape is not None and feature.flat else shape
+
+
+def batch_shape(rows: Shape) -> str:
+    """Return the shape of a batch of rows, for messages: "(batch, 8)"."""
+    return f"(batch, {', '.join(map(str, rows))})"

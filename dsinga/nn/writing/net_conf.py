@@ -1,0 +1,253 @@
+"""The layers of a job for a model: those of its graph, its losses, and its input layers in each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.arguments import values_by_name
+from dsinga.base.errors import UserError
+from dsinga.job import LayerConf, LayerType, Phase, StoreConf
+from dsinga.job.enums import PHASES
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.point_classes import PointClasses
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
+from dsinga.nn.words.field_metrics import MetricLayer
+from dsinga.nn.words.inputs import INPUT
+from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params
+from dsinga.nn.words.metric_layers import write_metrics
+from dsinga.nn.words.regularisers import Penalty
+from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten
+from dsinga.nn.writing.writer import NetWriter, make_conf
+
+
+@dataclass
+class Objective:
+    """What a model is trained for: a loss for each output, and their weights.
+
+    ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already. ``metrics`` are the
+    names of those of each output, or the layers that report them.
+    """
+
+    losses: list[Any] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    metrics: list[list[str | MetricLayer]] = field(default_factory=list)
+
+
+@dataclass
+class WrittenNet:
+    """The layers of a model in a job.
+
+    Attributes:
+        layers: all layers but the inputs.
+        inputs: the input layers without phases, by name; the labels of the first belong to the first output.
+        outputs: the names of the layers of the outputs.
+        label_inputs: the names of the inputs that give the labels of each output that has a loss.
+        label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
+        penalties: those of params, by name.
+    """
+
+    layers: list[LayerConf]
+    inputs: dict[str, LayerConf]
+    outputs: list[str]
+    label_inputs: list[str]
+    label_examples: dict[str, np.ndarray]
+    penalties: dict[str, Penalty]
+
+
+def write_net(
+    inputs: Sequence[Symbol],
+    outputs: Sequence[Symbol],
+    objective: Objective,
+    shapes: Mapping[str, tuple[int, ...]],
+    label_shapes: Mapping[str, tuple[int, ...] | None],
+) -> WrittenNet:
+    """Return the layers of a model.
+
+    Args:
+        inputs: the inputs.
+        outputs: the outputs.
+        objective: the losses.
+        shapes: the shape of the records of each input, where it is known.
+        label_shapes: the shape of a row's label of each input, None for an input without labels; an input that is not
+            there has labels.
+
+    Raises:
+        UserError: shapes do not fit, naming the layer, or losses and outputs do not.
+    """
+    net = NetWriter(shapes)
+    features: dict[int, Feature] = {}
+
+    def feature(symbol: Symbol) -> Feature:
+        whole = features[id(symbol.whole)]
+        return whole if symbol.part is None else whole.parts[symbol.part]
+
+    ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
+    for symbol in ancestors([*inputs, *ends]):
+        features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    for symbol in outputs:
+        if symbol.part is None and features[id(symbol)].flat:
+            features[id(symbol)] = net.reshaped(features[id(symbol)])
+    examples: dict[str, np.ndarray] = {}
+    weights = objective.weights or [1.0] * len(objective.losses)
+    metrics = [*objective.metrics, *([] for _ in weights)]
+    for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):
+        if isinstance(loss, Symbol):
+            of_outputs = outputs[number : number + 1]
+            for symbol in of_outputs:
+                labels = Feature(inputs[0].builder.name or "", None)
+                write_metrics(net, metrics[number], feature(symbol), feature(loss).layer, labels)
+            continue
+        output = feature(outputs[number])
+        name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
+        builder = loss_builder(loss, output, weight, name)
+        source = label_input(net, number, output, inputs)
+        examples[source.layer] = label_example(builder, output)
+        check_one_label(output, builder, label_shapes.get(source.layer))
+        written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
+        write_metrics(net, metrics[number], output, written.layer, source)
+    if SAMPLE_WEIGHT in shapes:
+        net.layers = [part for conf in net.layers for part in weighted(conf)]
+        net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
+    layers = [feature(symbol).layer for symbol in outputs]
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties)
+
+
+def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
+    """Return the layers that compute ``outputs``, without inputs, sources first, each once."""
+    builders = (symbol.builder for symbol in ancestors(outputs) if symbol.builder.kind != INPUT)
+    return list({id(builder): builder for builder in builders}.values())
+
+
+def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[LayerBuilder]:
+    """Return the layers that compute ``outputs``, and the losses that may have params."""
+    losses = objective.losses
+    builders = layers_of([*outputs, *(loss for loss in losses if isinstance(loss, Symbol))])
+    builders += [loss for loss in losses if isinstance(loss, LayerBuilder)]
+    return [builder for builder in builders if may_have_params(builder.kind)]
+
+
+def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
+    """Return the names of layers in the job, by the id of the builder; they do not depend on shapes."""
+    net = NetWriter()
+    names: dict[int, str] = {}
+    for symbol in ancestors(symbols):
+        name = net.unused_name(symbol.builder)
+        names.setdefault(id(symbol.builder), name)
+        net.layers.append(make_conf(name, "kDummy", []))
+    return names
+
+
+def weighted(conf: LayerConf) -> list[LayerConf]:
+    """Return a loss as two layers, in training with weights of rows, and any other layer as it is."""
+    if not layer_class(conf).is_loss or not conf.in_phase(Phase.kTrain):
+        return [conf]
+    others = [phase for phase in conf.include if phase is not Phase.kTrain]
+    rest = conf.replace(include=others) if conf.include else conf.replace(exclude=[*conf.exclude, Phase.kTrain])
+    return [
+        weighted_loss(conf).replace(include=[Phase.kTrain], exclude=[]),
+        *([] if conf.include and not others else [rest]),
+    ]
+
+
+def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
+    """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
+    shape = row_shape(output) or ()
+    if compares(builder.kind):
+        weights = int(bool(builder.settings.get("weighted")))
+        return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
+    if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
+        return np.zeros((1, *shape[:-1]), np.int64)
+    is_weighted = builder.settings.get("weighted")
+    return np.zeros((1, 2, *shape[1:]), np.float32) if is_weighted else np.zeros((1, *shape[1:]), np.int64)
+
+
+def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
+    """Return what has the labels of an output: the first input, or an input layer of its own for further outputs."""
+    if number == 0:
+        return Feature(inputs[0].builder.name or "", None)
+    name = f"{output.layer}_labels"
+    net.inputs[name] = make_conf(name, "kRecordInput", [], store_conf={})
+    return Feature(name, None)
+
+
+def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ...] | None) -> None:
+    """Raise UserError where an output of sequences has one label a row, which a job would take for each step."""
+    rows = row_shape(output)
+    if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
+        raise UserError(
+            f"the output {output.layer!r} gives {rows[1]} scores for each of {rows[0]} steps, but y has one label a "
+            f"record; give labels by step, (n, {rows[0]}), or make the last recurrent layer return_sequences=False"
+        )
+
+
+def targets(
+    net: NetWriter,
+    builder: LayerBuilder,
+    source: Feature,
+    records: Feature,
+    label_shapes: Mapping[str, tuple[int, ...] | None],
+) -> Feature:
+    """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
+    if not compares(builder.kind):
+        return source
+    shape = label_shapes.get(source.layer, ())
+    if shape is None:
+        return records
+    name = f"{source.layer.removesuffix('_labels')}_target"
+    net.layers.append(make_conf(name, "kLabel", [source.layer]))
+    return Feature(name, shape if source.layer in label_shapes else None)
+
+
+def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
+    """Return the losses of ``compile``, one for each output; raise UserError where their number differs.
+
+    ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
+    """
+    names = [output.builder.name or "" for output in outputs]
+    losses = _in_order("loss", loss, names)
+    losses = [
+        layer_functions["CRF"]() if loss == "crf" else loss for loss in losses
+    ]  # a layer remembers whether its params are frozen
+    count = len(losses)
+    if count > len(outputs) and not all(isinstance(loss, Symbol) for loss in losses):
+        raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
+    if losses and count < len(outputs) and not any(isinstance(loss, Symbol) for loss in losses):
+        raise UserError(f"the model has {len(outputs)} outputs, but {count} loss is given; give one for each output")
+    factors = [] if loss_weights is None else _in_order("loss_weights", loss_weights, names)
+    if factors and len(factors) != count:
+        raise UserError(f"there are {count} losses, but {len(factors)} loss_weights; give one for each loss")
+    return Objective(losses, factors)
+
+
+def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
+    """Return what is given for each output as a list in the order of the outputs."""
+    if given is None:
+        return []
+    return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
+
+
+def layers_of_input(conf: LayerConf, stores: Mapping[str, Mapping[str, Any]], batch_size: Any) -> list[LayerConf]:
+    """Return the layers of an input: one for each phase that has data of its own.
+
+    ``stores`` has an entry for each of "train", "val" and "test" that has data: the fields that name a store, none for
+    arrays.
+    One layer is in all phases where there are no data but those of training.
+    """
+    if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
+        return [conf]
+    store = (conf.store_conf or StoreConf()).replace(batchsize=batch_size)
+    if conf.include:
+        return [conf.replace(store_conf=store)]
+    if not stores.keys() - {"train"}:
+        return [conf.replace(store_conf=store.replace(**stores.get("train", {})))]
+    parts = ["train", *(part for part in ("val", "test") if part in stores)]
+    layers = [conf.replace(include=[PHASES[part]], store_conf=store.replace(**stores.get(part, {}))) for part in parts]
+    others = [PHASES[part] for part in ("val", "test") if part not in stores]
+    return [*layers, conf.replace(include=others, store_conf=store)] if others else layers

@@ -1,0 +1,248 @@
+"""Writing the layers of a job: names, sources, params and shapes, one call of a layer after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dsinga.layers  # noqa: F401  registers the built-in layers
+from dsinga.base.errors import UserError
+from dsinga.job import LayerConf, LayerType, ParamConf
+from dsinga.job.message import set_fields
+from dsinga.layers.interface.declarations import ParamSpec, SourceKind
+from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.sequences.timedistributed import MustUnroll
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.sequences import make_sequence_layer
+from dsinga.nn.words.initialisers import init_conf
+from dsinga.nn.words.regularisers import Penalty
+from dsinga.nn.writing.feature import Feature, Writable, row_shape
+
+
+class NetWriter:
+    """The layers of a job while a model is written.
+
+    ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
+    that was written, by the id of its builder, for further calls to share. ``penalties`` are those of params, by name.
+    ``record_shapes`` are the shapes of records
+    by input layer, for inputs that do not say theirs.
+    """
+
+    def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
+        self.record_shapes = dict(record_shapes or {})
+        self.layers: list[LayerConf] = []
+        self.inputs: dict[str, LayerConf] = {}
+        self.owners: dict[int, list[str]] = {}
+        self.penalties: dict[str, Penalty] = {}
+        self.named: dict[str, Writable] = {}
+
+    def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
+        """Write the layers that one call of ``builder`` stands for, and return its feature."""
+        name = self.unused_name(builder)
+        return builder.write(LayerWriter(self, builder, name, sources))
+
+    def reshaped(self, source: Feature) -> Feature:
+        """Return the feature of a flat source after a kReshape, which is written once."""
+        name = f"{source.layer}_flat"
+        if not any(conf.name == name for conf in self.layers):
+            self.layers.append(make_conf(name, "kReshape", [source.layer]))
+        return Feature(name, row_shape(source), before=source.before)
+
+    def unused_name(self, builder: Writable) -> str:
+        """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
+        base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=2)(?=D)", "_", builder.kind).lower().replace(
+            "2_d", "2d"
+        )
+        if builder.name and self.named.setdefault(base, builder) is not builder:
+            raise UserError(f"two layers are called {base!r}; give one of them another name")
+        taken = {conf.name for conf in self.layers}
+        names = [base, *(f"{base}_{number}" for number in range(1, len(taken) + 1))]
+        return next(name for name in names if name not in taken)
+
+
+class LayerWriter:
+    """Writes the layers of one call of a :class:`Writable`.
+
+    Attributes:
+        net: what has been written.
+        builder: the layer.
+        name: the name of the call, for the layer that has the params.
+        sources: the features of the sources.
+        settings: the arguments of the layer, by name.
+    """
+
+    def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
+        self.net, self.builder, self.name, self.sources = net, builder, name, tuple(sources)
+        self.settings: Mapping[str, Any] = {**builder.settings, "trainable": builder.trainable}
+
+    @property
+    def source(self) -> Feature:
+        """The only source. Raises UserError where there are more or none."""
+        if len(self.sources) != 1:
+            raise self.fail(f"takes one source, not {len(self.sources)}")
+        return self.sources[0]
+
+    def rows(self, source: Feature) -> Shape:
+        """Return the shape of a row of a source. Raises UserError where it is not known."""
+        shape = row_shape(source)
+        if shape is None:
+            raise self.fail(
+                f"needs to know the shape that {source.layer!r} gives; begin with nn.Input(shape=...), or call fit, "
+                "which takes it from the data"
+            )
+        return shape
+
+    def fail(self, message: str) -> UserError:
+        """Return a UserError about this layer; the caller raises it."""
+        return UserError(f"layer {self.name!r}: {message}")
+
+    def add(
+        self,
+        type: str,
+        *,
+        sources: Sequence[Feature] | None = None,
+        further: Sequence[str] = (),
+        name: str | None = None,
+        inits: Mapping[str, Any] | None = None,
+        fans: Mapping[str, tuple[int, int]] | None = None,
+        penalties: Mapping[str, Penalty] | None = None,
+        param: Sequence[Any] | None = None,
+        **fields: Any,
+    ) -> Feature:
+        """Write the layer that has the params of the call, and return its feature.
+
+        Args:
+            type: the layer type, or the name under which a user's layer is registered.
+            sources: the features of its sources; by default those of the call.
+            further: names of further srclayers, which give no shape.
+            name: its name; by default the name of the call.
+            inits: initialisers by the role of a param, or the last part of its role.
+            fans: inputs and outputs of a param by role, where they are not its columns and rows.
+            penalties: those of params, likewise by role.
+            param: the ParamConf of each param; by default those that the user gave.
+            fields: further fields of the layer.
+        """
+        features = self._flattened(type, self.sources if sources is None else sources)
+        settings = self.settings
+        where = ("partition_dim", "location", "include", "exclude")
+        common = {key: settings[key] for key in where if settings.get(key) is not None} | self._recompute()
+        srclayers = [*(feature.layer for feature in features), *further]
+        conf = make_conf(name or self.name, type, srclayers, **{**common, **fields})
+        layer = self._make(conf, features)
+        if layer is not None:
+            given = param if param is not None else settings.get("param") or ()
+            conf.param = self._params(conf.name, layer, given, inits or {}, fans or {})
+            for spec, name in zip(layer.params, self.net.owners[id(self.builder)], strict=False):
+                factors = by_role(penalties or {}, spec)
+                if isinstance(factors, Penalty):
+                    self.net.penalties[name] = factors
+        self.net.layers.append(conf)
+        return self._feature(conf, layer, features)
+
+    def _recompute(self) -> dict[str, bool]:
+        return {"recompute": True} if self.settings.get("recompute") else {}
+
+    def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
+        """Write a further layer without params, such as an activation, and return its feature."""
+        sources = self._flattened(type, sources)
+        names = [source.layer for source in sources]
+        conf = make_conf(f"{self.name}_{suffix}", type, names, **{**self._recompute(), **fields})
+        layer = self._make(conf, sources)
+        self.net.layers.append(conf)
+        return self._feature(conf, layer, sources)
+
+    def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
+        """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors."""
+        cls = layer_class(make_conf("", type, []))
+        if cls.source_kind.takes_vectors or not any(source.flat for source in sources):
+            return tuple(sources)
+        return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
+
+    def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
+        """Return the layer of the net, None where its shape cannot be known yet; raise UserError for wrong shapes."""
+        cls = layer_class(conf)
+        labels = cls.labels.source
+        if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
+            shape = row_shape(sources[0])
+            any_shape = cls.labels.floats and cls.labels.per is None  # these check labels when they get them
+            of_row = None if shape is None else () if any_shape else shape[:-1]
+            sources = [*sources]
+            sources[labels] = sources[labels]._replace(shape=of_row, flat=False)
+        elif labels == 0:
+            return None
+        if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
+            return None
+        if conf.slice_conf is not None and conf.slice_conf.slice_dim == 0:
+            return None  # how many rows a batch has is not known here
+        shapes = [(1, *(source.shape or ())) for source in sources]
+        try:
+            return make_sequence_layer(cls, conf, shapes, None, {})
+        except MustUnroll:
+            return None
+
+    def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
+        flat = layer_class(conf).source_kind is SourceKind.kAnyShape and any(source.flat for source in sources)
+        parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
+        return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
+
+    def _params(
+        self,
+        name: str,
+        layer: Layer,
+        given: Sequence[Any],
+        inits: Mapping[str, Any],
+        fans: Mapping[str, tuple[int, int]],
+    ) -> list[ParamConf]:
+        """Return the confs of the layer's params, without those at the end that say nothing and were not given."""
+        specs = [spec for spec in layer.params if not spec.by_rows]
+        if len(given) > len(specs):
+            roles = ", ".join(spec.role for spec in specs) or "none"
+            raise self.fail(f"has the params {roles}, but {len(given)} are given")
+        owners = self.net.owners.get(id(self.builder))
+        if owners is not None:  # a further call shares the params of the first
+            pairs = zip(specs, owners, strict=True)
+            return [ParamConf(name=f"{name}_{spec.role}", share_from=owner) for spec, owner in pairs]
+        confs = []
+        for number, spec in enumerate(specs):
+            conf = given[number] if number < len(given) else None
+            fields = dict(conf) if isinstance(conf, Mapping) else {} if conf is None else set_fields(conf)
+            if "share_from" not in fields and "init" not in fields:
+                init = init_conf(by_role(inits, spec), spec, by_role(fans, spec), self.name)
+                fields |= {} if init is None else {"init": init}
+            for scale in ("lr_scale", "wd_scale"):
+                number_given = self._scale(scale, number, len(specs))
+                fields |= {} if number_given is None else {scale: number_given}
+            if not self.settings["trainable"] and spec.trainable:
+                fields["static"] = True
+            confs.append(ParamConf(**fields))
+        self.net.owners[id(self.builder)] = [
+            conf.share_from or conf.name or f"{name}_{spec.role}" for conf, spec in zip(confs, specs, strict=True)
+        ]
+        while len(confs) > len(given) and not set_fields(confs[-1]):
+            confs.pop()
+        return confs
+
+    def _scale(self, scale: str, number: int, count: int) -> float | None:
+        value = self.settings.get(scale)
+        if not isinstance(value, (list, tuple)):
+            return value
+        if len(value) > count:
+            raise self.fail(f"{scale} has {len(value)} numbers, but the layer has {count} params")
+        return value[number] if number < len(value) else None
+
+
+Write = Callable[[LayerWriter], Feature]  # writes the layers of a call and returns its feature
+
+
+def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
+    """Return a LayerConf; ``type`` is a layer type, or the name under which a user's layer is registered."""
+    user = isinstance(type, str) and type not in LayerType.__members__
+    kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
+    set_values = {key: value for key, value in fields.items() if value is not None}
+    return LayerConf(name=name, **kind, srclayers=list(srclayers), **set_values)
+
+
+def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
+    """Return the value for the role of a param, or for its last part: "bias" or "hx" of "back_z_hx"."""
+    return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))

@@ -1,0 +1,1 @@
+"""The numpy backend: the reference of all kernels."""

@@ -1,0 +1,136 @@
+"""Softmax over the channels of fields and its loss in plain numpy, on blocks that stay in a core's cache.
+
+In a block the classes are contiguous rows of points, over which numpy is many times as fast as over rows of a few
+classes. Arrays are C-contiguous or channels-last in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Ops
+from dsinga.ops.layout import is_channels_last, point_blocks
+from dsinga.ops.numpy.elementwise import FLT_MIN
+from dsinga.ops.types import Array
+
+Block = tuple[slice, slice, Array]
+
+
+class NumpyPoints(Ops):
+    """Softmax and cross-entropy of the points of fields."""
+
+    def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
+        """Write the softmax over the channels of x to ``p``, in blocks; yield rows, points and probabilities of each.
+
+        The probabilities (K, b, n) are a C-contiguous copy.
+        """
+        return softmax_by_class(x, p)
+
+    def point_softmax(self, x: Array) -> Array:
+        p = _dense_like(x)
+        for _ in self.softmax_blocks(x, p):
+            pass
+        return p
+
+    def point_softmax_loss(
+        self, x: Array, labels: Array, weights: Array | None = None
+    ) -> tuple[Array, float, float | int]:
+        p, loss, hits = _dense_like(x), 0.0, 0.0
+        for rows, points, block in self.softmax_blocks(x, p):
+            of_block = labels[rows, points]
+            places = of_block * of_block.size
+            places += np.arange(of_block.size).reshape(of_block.shape)
+            of_labels = block.reshape(-1).take(places)
+            right = is_highest(block, of_labels, of_block)
+            losses = np.log(np.maximum(of_labels, FLT_MIN))
+            if weights is None:
+                hits += np.count_nonzero(right)
+            else:
+                losses *= weights[rows, points]
+                hits += float((right * weights[rows, points]).sum(dtype=np.float64))
+            loss -= float(losses.sum(dtype=np.float64))
+        return p, loss, hits
+
+    def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
+        dx = buffers.like(p)
+        probabilities, result, memory = by_class(p), by_class(dx), in_memory(dx)
+        classes, points = result.shape[1:]
+        of_class, of_point = (points, 1) if dx.flags.c_contiguous else (1, classes)
+        for rows, _ in point_blocks(result.shape, whole=True):
+            target, at_labels = result[rows], factor
+            places = labels[rows] * of_class
+            places += np.arange(points) * of_point
+            places += (np.arange(len(places)) * classes * points)[:, None]
+            if weights is None:
+                np.multiply(probabilities[rows], factor, out=target)
+            else:
+                at_labels = weights[rows] * p.dtype.type(factor)
+                for label in range(classes):
+                    np.multiply(probabilities[rows, label], at_labels, out=target[:, label])
+            memory[rows].reshape(-1)[places] -= at_labels
+        return dx
+
+    def highest_channel(self, x: Array) -> Array:
+        channels = np.empty((x.shape[0], x.shape[2]), np.int64)
+        for rows, points in point_blocks(x.shape):
+            channels[rows, points] = highest_class(classes_first(x[rows, :, points]))
+        return channels
+
+
+def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
+    """Do what :meth:`NumpyPoints.softmax_blocks` does, by operations on the rows of classes."""
+    scores, result = by_class(x), by_class(p)
+    for rows, points in point_blocks(scores.shape):
+        block = classes_first(scores[rows, :, points])
+        block -= block.max(axis=0)
+        np.exp(block, out=block)
+        block /= block.sum(axis=0)
+        for label, of_class in enumerate(block):
+            result[rows, label, points] = of_class
+        yield rows, points, block
+
+
+def _dense_like(x: Array) -> Array:
+    """Return an uninitialised array of the shape and dtype of x, channels-last if x is, else C-contiguous."""
+    return buffers.empty(x.shape, channels_last=is_channels_last(x), dtype=x.dtype)
+
+
+def by_class(x: Array) -> Array:
+    """Return (B, K, *space) as (B, K, P): a view where points are evenly spaced in memory, as in dense arrays."""
+    return x.reshape(*x.shape[:2], prod(x.shape[2:]))
+
+
+def in_memory(x: Array) -> Array:
+    """Return a dense (B, K, *space) as (B, K·P), each row in the order that its numbers have in memory: a view."""
+    return (x if x.flags.c_contiguous else np.moveaxis(x, 1, -1)).reshape(len(x), prod(x.shape[1:]))
+
+
+def classes_first(block: Array) -> Array:
+    """Return (b, K, p) as a new C-contiguous array (K, b, p)."""
+    result = np.empty((block.shape[1], block.shape[0], block.shape[2]), block.dtype)
+    result[...] = block.swapaxes(0, 1)
+    return result
+
+
+def is_highest(block: Array, of_labels: Array, labels: Array) -> Array:
+    """Return whether labels (b, p) are the first class with the highest of (K, b, p); never where there is NaN."""
+    highest = block.max(axis=0)
+    right, ties = of_labels == highest, block == highest
+    if np.count_nonzero(ties) > np.count_nonzero(highest == highest):
+        right &= ties.argmax(axis=0) == labels
+    return right
+
+
+def highest_class(block: Array) -> Array:
+    """Return the first class with the highest of (K, b, p), (b, p) integers; any class where there is NaN."""
+    kind = np.uint8 if len(block) <= 256 else np.int32
+    chosen, highest = np.zeros(block.shape[1:], kind), block[0].copy()
+    for label in range(1, len(block)):
+        above = block[label] > highest
+        np.maximum(chosen, above * kind(label), out=chosen)
+        np.maximum(highest, block[label], out=highest)
+    return chosen

@@ -1,0 +1,1 @@
+"""What is run on batches: forward passes, generation, translation, predictions of fields."""

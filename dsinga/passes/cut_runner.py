@@ -1,0 +1,214 @@
+"""CutRunner, which runs a net cut for several workers in threads of this process, on whole params and batches."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.layers import Context, Records, Rows
+from dsinga.layers.interface.context import rows_of_batch
+from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_params
+from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
+from dsinga.net.partitioned import ParamPart
+from dsinga.ops import Ops, SparseRows
+from dsinga.ops.sparse import add_up
+from dsinga.passes.processor import cpu_ops
+from dsinga.passes.thread_group import run_in_threads
+from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
+
+T = TypeVar("T")
+KEPT_NETS = 8  # a net is cut anew for each phase and batch size
+
+
+class CutRunner:
+    """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
+
+    ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
+    ``fullc_gather``, and ``precision`` is one of ``dsinga.passes.processor.PRECISIONS``.
+    """
+
+    def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
+        self.workers, self.gather, self._count_threads = workers, gather, count_threads
+        self._precision = precision
+        self._cuts: dict[int, PartitionedNet] = {}
+        self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_cuts": {}, "_pool": None, "_lock": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    def backward(
+        self,
+        algorithm: Algorithm,
+        net: NeuralNet,
+        values: Mapping[str, np.ndarray],
+        records: Mapping[str, Records],
+        ctx: Context,
+    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:
+        """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
+        rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
+
+        def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
+            pushed: dict[str, Any] = {}
+            if micro_batch is not None:
+                ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
+            metrics = algorithm(local, arrays, own, ctx, pushed.__setitem__)
+            return {name: to_host(gradient, ctx.ops) for name, gradient in pushed.items()}, metrics
+
+        cut, done = self.run(compute, net, values, records, rows, ctx.seed, ctx.step)
+        pushed = [
+            {name: whole_shape(gradient, local.params[name].shape) for name, gradient in gradients.items()}
+            for local, (gradients, _) in zip(cut.locals, done, strict=True)
+        ]
+        metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in done))
+        return join_gradients(cut, pushed), metrics
+
+    def run(
+        self,
+        compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T],
+        net: NeuralNet,
+        values: Mapping[str, np.ndarray],
+        records: Mapping[str, Records],
+        rows: int,
+        seed: int,
+        step: int,
+    ) -> tuple[PartitionedNet, list[T]]:
+        """Run ``compute`` for each worker, on its net, its parts of params and its rows; return the cut net, too."""
+        with self._lock:
+            cut = self._cut(net, rows)
+            self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
+            ops: Ops = cpu_ops(self._precision)
+            ops.enter()
+            parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
+            threads = self._count_threads(net)
+
+            def work(worker: int, ctx: Context) -> T:
+                ctx.ops.enter()
+                ctx.ops.set_threads(threads)
+                local = cut.locals[worker]
+                return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
+
+            row_parts = cut_evenly(rows, self.workers)
+            return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
+
+    def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
+        """Return ``net``, which was made for batches of ``rows`` records, cut for the workers."""
+        if id(net) not in self._cuts:
+            if len(self._cuts) >= KEPT_NETS:
+                del self._cuts[next(iter(self._cuts))]
+            cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
+            self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
+        return self._cuts[id(net)]
+
+
+def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
+    """Return the rows of ``records`` that the input layers of a worker's net read."""
+    inputs = [node for node in net.nodes if node.layer.is_input]
+    return {node.layer.name: _part_of(records[node.layer.name], node.rows or rows) for node in inputs}
+
+
+def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
+    """Return these rows of the records of each input layer, as views."""
+    return {name: _part_of(of_layer, rows) for name, of_layer in records.items()}
+
+
+def _part_of(records: Records, rows: Rows) -> Records:
+    (start, stop, _), (data, labels) = rows, records
+    return Records(data[start:stop], None if labels is None else labels[start:stop])
+
+
+def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
+    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
+    if rows % micro_batches:
+        raise UserError(
+            f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
+        )
+    return cut_evenly(rows, micro_batches)
+
+
+def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
+    """Return a gradient in host memory, where sparse rows always are."""
+    return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+
+
+def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
+    """Return a gradient in the shape of its param; that of sparse rows is right already."""
+    return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
+
+
+def join_gradients(
+    net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
+) -> dict[str, np.ndarray | SparseRows]:
+    """Return the gradients of whole params from those that each worker has pushed for its parts.
+
+    Those of several workers are added in the order of the workers, as servers do.
+    """
+    by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
+    for name, part in net.parts.items():
+        if net.whole.params[part.param].static:
+            continue
+        gradients = [pushed[user][name] for user in part.users if name in pushed[user]]
+        total = gradients[0] if part.gathered or len(gradients) == 1 else add_gradients(gradients)
+        by_param.setdefault(part.param, []).append((part, total))
+    return {name: _join_parts(net.whole.params[name].shape, parts) for name, parts in by_param.items()}
+
+
+def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | SparseRows:
+    """Return the sum of several gradients of one param, added in their order; sparse if all of them are."""
+    if any(isinstance(gradient, SparseRows) for gradient in gradients):
+        return add_up(gradients)
+    return functools.reduce(operator.add, gradients)
+
+
+def _join_parts(
+    shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
+) -> np.ndarray | SparseRows:
+    """Return the gradient of a param of this shape from those of its parts, sparse if all of them are."""
+    if parts[0][0].axis is None:
+        return parts[0][1]
+    sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]
+    if len(sparse) == len(parts):
+        starts = [part.start if part.axis == 0 else 0 for part, _ in sparse]
+        rows = np.unique(np.concatenate([g.rows + start for start, (_, g) in zip(starts, sparse, strict=True)]))
+        values = np.zeros((rows.size, *shape[1:]), np.float32)
+        for start, (part, gradient) in zip(starts, sparse, strict=True):
+            columns = slice(None) if part.axis == 0 else slice(part.start, part.stop)
+            values[np.searchsorted(rows, gradient.rows + start), columns] = gradient.values
+        return SparseRows(rows, values, shape)
+    whole = np.zeros(shape, np.float32)
+    for part, array in parts:
+        part.of(whole)[...] = np.asarray(array)
+    return whole
+
+
+def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Return the whole feature of a layer from those of the workers that compute it."""
+    cut = net.cuts[name]
+    if cut.dim == WHOLE_LAYER:
+        return outputs[cut.location][name]
+    if cut.grid:
+        return _join_regions(net, name, outputs)
+    axis = net.whole.layer(name).cut.axis if cut.dim == FEATURES else 0
+    return np.concatenate([features[name] for features in outputs], axis=axis)
+
+
+def _join_regions(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Return the whole feature of a layer cut by space."""
+    layer, cut, first = net.whole.layer(name), net.cuts[name], outputs[0][name]
+    rows, shape = len(first), layer.space_shape
+    joined = np.empty((rows, *shape[1:]), first.dtype)
+    for region, features in zip(cut_regions(shape, cut.dim, cut.grid), outputs, strict=True):
+        part = region.of(joined)
+        part[...] = features[name].reshape(part.shape)
+    return joined.reshape(rows, *layer.shape[1:])

@@ -1,0 +1,198 @@
+"""FieldPredictor: computes boxes of a prediction from boxes of the variables of a Dataset, in calls of fixed shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.layout import ChannelGroup, Layout
+from dsinga.data.fields.memory_reader import MemoryReader, memory_windows
+from dsinga.data.fields.readers import VariableReader
+from dsinga.layers import Records
+from dsinga.net.tiles import AxisTiles, Tile
+from dsinga.passes.predictor import Predictor
+
+Range = tuple[int, int]  # the first and the last one, of windows or tiles
+
+
+class PredictionPart(NamedTuple):
+    """A part of a prediction: a range of windows along each dimension of samples, and of tiles along each axis."""
+
+    samples: tuple[Range, ...]
+    tiles: tuple[Range, ...]
+
+
+class MaskedTarget(NamedTuple):
+    """A target whose points are NaN in the prediction where they are in the last step of the inputs.
+
+    ``channels`` are those of the feature, ``mask`` those of a record that say which points are valid, ``sizes`` their
+    sizes by dimension, and ``taken`` the points of each that belong to the channels of the target.
+    """
+
+    channels: slice
+    mask: slice
+    sizes: tuple[int, ...]
+    taken: tuple[tuple[int, ...], ...]
+
+
+class FieldPredictor:
+    """Computes a layer for boxes of windows and tiles; callable in any thread of any process.
+
+    Every call of the net has ``batch`` rows and a tile's size: so a point of the prediction has the same bits in
+    whichever box it is computed.
+
+    Args:
+        predictor: runs the net for a tile.
+        source: the name of the net's input layer.
+        layer: the name of the layer whose feature is the prediction.
+        layout: the windows of the whole Dataset, without its data.
+        samples: the dimensions along which there are several windows.
+        tiles: the tiles along each axis of space.
+        batch: the rows of a call.
+        channels: the channels of the prediction.
+        masked: targets that are NaN where the inputs are.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        source: str,
+        layer: str,
+        layout: Layout,
+        samples: Sequence[str],
+        tiles: Sequence[AxisTiles],
+        batch: int,
+        channels: int,
+        masked: Sequence[MaskedTarget] = (),
+    ):
+        self._predictor, self._source, self._layer = predictor, source, layer
+        self.layout, self.samples, self.tiles, self.batch = layout, tuple(samples), tuple(tiles), batch
+        self.channels, self._masked = channels, tuple(masked)
+        self._known: dict[tuple[str, Range], np.ndarray] = {}  # points of ranges along a dimension
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": {}}
+
+    @property
+    def variables(self) -> tuple[ChannelGroup, ...]:
+        """The parts of a record that are read from variables of the data, not worked out from coordinates."""
+        return tuple(part for part in self.layout.inputs if isinstance(part.reader, MemoryReader))
+
+    def points(self, part: ChannelGroup, box: PredictionPart) -> tuple[np.ndarray, ...]:
+        """Return the increasing points of a variable along each of its dimensions that a box needs."""
+        return tuple(self._points(dim, box) for dim in part.reader.dims)
+
+    def _points(self, dim: str, box: PredictionPart) -> np.ndarray:
+        if dim not in self.samples:
+            return self.space_points(dim, box)
+        ends = box.samples[self.samples.index(dim)]
+        if (dim, ends) not in self._known:
+            axis = self.layout.axes[dim]
+            self._known[dim, ends] = np.unique(axis.positions(*axis.input_range(*ends))[0])
+        return self._known[dim, ends]
+
+    def space_points(self, dim: str, box: PredictionPart) -> np.ndarray:
+        """Return the increasing points along a dimension of space that a box needs."""
+        place = self.layout.space.index(dim)
+        ends = box.tiles[place]
+        if (dim, ends) not in self._known:
+            first, last = (self.tiles[place].tile(index) for index in ends)
+            axis = self._tile_axis(place, first)
+            points = axis.positions(int(axis.starts[0]), self._start(place, last) + last.size)[0]
+            self._known[dim, ends] = np.unique(points)
+        return self._known[dim, ends]
+
+    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
+        """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a box.
+
+        ``values`` are the numbers of each variable at :meth:`points`. Points that lack context are NaN.
+        """
+        readers = {
+            part.name: MemoryReader(part.reader, self.points(part, box), values[part.name]) for part in self.variables
+        }
+        return self.predict_windows(readers, self.sample_axes(box), box)
+
+    def predict_windows(
+        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], box: PredictionPart
+    ) -> np.ndarray:
+        """Return the prediction of a box whose windows of samples lie along the axes ``samples``."""
+        counts = tuple(last - first + 1 for first, last in box.samples)
+        chosen = [
+            [tiles.tile(index) for index in range(first, last + 1)]
+            for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
+        ]
+        starts = [tiles.core * first for tiles, (first, _) in zip(self.tiles, box.tiles, strict=True)]
+        shape = [
+            sum(tiles.chunks[first : last + 1]) for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
+        ]
+        rows_of_box = math.prod(counts)
+        out = np.full((rows_of_box, self.channels, *shape), np.nan, np.float32)
+        for tile in product(*chosen):
+            if any(part.first >= part.stop for part in tile):
+                continue
+            axes = {dim: samples.get(dim) or self._space_axis(dim, tile) for dim in self.layout.axes}
+            column = memory_windows(self.layout, readers, axes)
+            place = [slice(part.first - start, part.stop - start) for part, start in zip(tile, starts, strict=True)]
+            for first in range(0, rows_of_box, self.batch):
+                rows = np.arange(first, min(first + self.batch, rows_of_box))
+                out[(slice(first, first + len(rows)), slice(None), *place)] = self._compute(column.take(rows), tile)
+        return out.reshape(*counts, *out.shape[1:])
+
+    def _compute(self, records: np.ndarray, tile: Sequence[Tile]) -> np.ndarray:
+        """Return the feature of records, of which there are as many as rows of a call or fewer, inside a tile."""
+        rows = len(records)
+        if rows < self.batch:  # the last record again, so that each call has one shape
+            records = np.concatenate([records, np.broadcast_to(records[-1:], (self.batch - rows, *records.shape[1:]))])
+        batch = {self._source: Records(np.ascontiguousarray(records), None)}
+        features, _ = self._predictor.forward(batch, self.batch, (self._layer,))
+        inside = tuple(slice(part.skip, part.skip + part.stop - part.first) for part in tile)
+        feature = features[self._layer].data[(slice(rows), slice(None), *inside)]
+        if self._masked:
+            feature = feature.copy()
+            for target in self._masked:
+                self._mask(feature[:, target.channels], records[:rows, target.mask], target, tile)
+        return feature
+
+    def _mask(self, feature: np.ndarray, valid: np.ndarray, target: MaskedTarget, tile: Sequence[Tile]) -> None:
+        """Set points of a target to NaN that the last step of the inputs has masked."""
+        befores = [self.layout.axes[dim].before for dim in self.layout.space]
+        inside = tuple(
+            slice(part.skip + before, part.skip + before + part.stop - part.first)
+            for part, before in zip(tile, befores, strict=True)
+        )
+        valid = valid.reshape(len(valid), *target.sizes, *valid.shape[2:])
+        for axis, points in enumerate(target.taken):
+            valid = valid.take(points, axis=axis + 1)
+        valid = valid.reshape(len(valid), -1, *valid.shape[1 + len(target.sizes) :])[
+            (slice(None), slice(None), *inside)
+        ]
+        feature[valid == 0] = np.nan
+
+    def sample_axes(self, box: PredictionPart) -> dict[str, Axis]:
+        """Return the axes of samples, with the windows of a box."""
+        return {
+            dim: replace(self.layout.axes[dim], starts=self.layout.axes[dim].starts[first : last + 1])
+            for dim, (first, last) in zip(self.samples, box.samples, strict=True)
+        }
+
+    def _space_axis(self, dim: str, tile: Sequence[Tile]) -> Axis:
+        place = self.layout.space.index(dim)
+        return self._tile_axis(place, tile[place])
+
+    def _tile_axis(self, place: int, tile: Tile) -> Axis:
+        """Return the axis of the window that is a tile with its context."""
+        axis = self.layout.axes[self.layout.space[place]]
+        start = np.array([self._start(place, tile)])
+        edge = "periodic" if self.tiles[place].periodic else axis.edge
+        return Axis(axis.name, axis.length, tile.size, tile.size, edge=edge, has_targets=False, starts=start)
+
+    def _start(self, place: int, tile: Tile) -> int:
+        """Return the point of the data at which a tile begins; its start counts from the context of the field."""
+        axis = self.layout.axes[self.layout.space[place]]
+        return int(axis.starts[0]) - axis.before + tile.start

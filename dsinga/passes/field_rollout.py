@@ -1,0 +1,157 @@
+"""FieldRollout: predicts several leads ahead, with earlier predictions as inputs in place of data not yet known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.memory_reader import MemoryReader
+from dsinga.data.fields.readers import VariableReader
+from dsinga.passes.field_predictor import FieldPredictor, PredictionPart
+
+
+@dataclass(frozen=True)
+class FedBack:
+    """A target that is an input, too: its channels in a prediction, and the dimensions of these with their sizes."""
+
+    channels: slice
+    dims: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+class FieldRollout:
+    """Computes the prediction of one lead after another for the same windows.
+
+    For lead j the inputs of a window lie (j - 1) leads later. Of variables that are fed back, points after the window
+    are those of earlier predictions; all other inputs along time are read, or worked out, at the later times.
+
+    Args:
+        predictor: computes boxes of windows.
+        time: the dimension of time, along which the lead lies.
+        fed_back: the targets that are inputs, by name.
+    """
+
+    def __init__(self, predictor: FieldPredictor, time: str, fed_back: Mapping[str, FedBack]):
+        self.predictor, self.time, self.fed_back = predictor, time, fed_back
+        self._axis = predictor.layout.axes[time]
+        self._place = predictor.samples.index(time)
+
+    def _times(self, box: PredictionPart, step: int) -> np.ndarray:
+        """Return the points of time of the inputs of each window in a box, (windows, points of an input)."""
+        first, last = box.samples[self._place]
+        begins = self._axis.starts[first : last + 1] - self._axis.before + (step - 1) * self._axis.lead
+        return begins[:, None] + np.arange(self._axis.input_size)
+
+    def _observed(self, part: ChannelGroup, box: PredictionPart, step: int) -> np.ndarray:
+        """Return which points of :meth:`_times` are read from the data, not fed back."""
+        times, first = self._times(box, step), self._times(box, 1)
+        return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
+
+    def points(self, part: ChannelGroup, box: PredictionPart, step: int) -> tuple[np.ndarray, ...]:
+        """Return the increasing points of a variable along each of its dimensions that a box of a lead needs."""
+        points = list(self.predictor.points(part, box))
+        if self.time in part.reader.dims:
+            times = self._times(box, step)[self._observed(part, box, step)]
+            points[part.reader.dims.index(self.time)] = np.unique(times)
+        return tuple(points)
+
+    def prediction_points(self, box: PredictionPart) -> tuple[np.ndarray, ...]:
+        """Return the points of an earlier prediction (windows ..., C', points of space ...) that a box needs."""
+        predictor = self.predictor
+        windows = [np.arange(first, last + 1) for first, last in box.samples]
+        space = [predictor.space_points(dim, box) for dim in predictor.layout.space]
+        return (*windows, np.arange(predictor.channels), *space)
+
+    def earlier(self, step: int) -> range:
+        """Return the leads whose predictions are inputs of a lead above 1."""
+        axis = self._axis
+        most = -(-axis.input_size // axis.lead)
+        return range(max(1, step - most), step)
+
+    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart, step: int) -> np.ndarray:
+        """Return the prediction of a lead for a box, as :meth:`FieldPredictor.predict`.
+
+        ``values`` are the numbers of each variable at :meth:`points` and, of a lead above 1, those of earlier leads,
+        "lead 1" and so on, at :meth:`prediction_points`.
+        """
+        if step == 1:
+            return self.predictor.predict(values, box)
+        readers: dict[str, VariableReader] = {}
+        for part in self.predictor.layout.inputs:
+            reader = part.reader
+            if self.time in reader.dims:
+                readers[part.name] = self._joined(part, values, box, step)
+            elif isinstance(reader, MemoryReader):
+                readers[part.name] = MemoryReader(reader, self.points(part, box, step), values[part.name])
+        return self.predictor.predict_windows(readers, self._joined_axes(box), box)
+
+    def _joined_axes(self, box: PredictionPart) -> dict[str, Axis]:
+        """Return the axes of samples, with a time along which the inputs of the windows follow one another."""
+        axis, size = self._axis, self._axis.input_size
+        first, last = box.samples[self._place]
+        count = last - first + 1
+        starts = np.arange(count) * size + axis.before
+        time = Axis(axis.name, count * size, axis.size, size, axis.before, axis.after, has_targets=False, starts=starts)
+        return {**self.predictor.sample_axes(box), self.time: time}
+
+    def _joined(
+        self, part: ChannelGroup, values: Mapping[str, np.ndarray], box: PredictionPart, step: int
+    ) -> MemoryReader:
+        """Return a reader of a part of the record along the joined time."""
+        reader, times, observed = part.reader, self._times(box, step), self._observed(part, box, step)
+        place = reader.dims.index(self.time)
+        if not isinstance(reader, MemoryReader):  # a function of coordinates, which go on beyond the data
+            low, high = int(times.min()), int(times.max()) + 1
+            ranges = [
+                slice(low, high) if dim == self.time else slice(0, size)
+                for dim, size in zip(reader.dims, reader.shape, strict=True)
+            ]
+            taken = reader.read(tuple(ranges)).take((times - low).reshape(-1), axis=place)
+            points = [np.arange(size) for size in taken.shape]
+            return MemoryReader(reader, points, taken)
+        points = list(self.points(part, box, step))
+        data = values[part.name]
+        joined = np.empty((*data.shape[:place], times.size, *data.shape[place + 1 :]), np.float32)
+        before: tuple[Any, ...] = (slice(None),) * place
+        flat = observed.reshape(-1)
+        joined[(*before, flat)] = data.take(np.searchsorted(points[place], times[observed]), axis=place)
+        if not flat.all():
+            self._feed_back(joined, part, values, times, observed, step)
+        points[place] = np.arange(times.size)
+        return MemoryReader(reader, points, joined)
+
+    def _feed_back(
+        self,
+        joined: np.ndarray,
+        part: ChannelGroup,
+        values: Mapping[str, np.ndarray],
+        times: np.ndarray,
+        observed: np.ndarray,
+        step: int,
+    ) -> None:
+        """Write what was predicted of a variable into its numbers along the joined time."""
+        fed, dims = self.fed_back[part.name], part.reader.dims
+        place = dims.index(self.time)
+        predictions: dict[int, np.ndarray] = {}
+        for window, point in np.argwhere(~observed):
+            ahead = int(times[window, point]) - int(times[window, 0]) + (step - 1) * self._axis.lead - self._axis.before
+            lead, offset = divmod(ahead, self._axis.lead)
+            if lead not in predictions:
+                predictions[lead] = self._by_dims(values[f"lead {lead}"], fed, dims)
+            index = (slice(None),) * place + (int(window) * times.shape[1] + int(point),)
+            joined[index] = predictions[lead][int(window)].take(offset, axis=place)
+
+    def _by_dims(self, prediction: np.ndarray, fed: FedBack, dims: Sequence[str]) -> np.ndarray:
+        """Return what was predicted of a variable, (windows of time, *dims), along time the points of a window."""
+        samples, space = self.predictor.samples, self.predictor.layout.space
+        array: Any = prediction[(slice(None),) * len(samples) + (fed.channels,)]
+        array = array.reshape(*array.shape[: len(samples)], *fed.sizes, *array.shape[len(samples) + 1 :])
+        array = np.moveaxis(array, self._place, 0)
+        array = array.reshape(array.shape[0], *array.shape[len(samples) :])  # of other samples a box has one window
+        names = [*fed.dims, *space]
+        return array.transpose(0, *(1 + names.index(dim) for dim in dims))

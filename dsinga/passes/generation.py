@@ -1,0 +1,202 @@
+"""Text generation: a net of one time step, with carried states, gets each code that it has drawn as its next input.
+
+The states are those of recurrent layers, and the keys and values of the steps before in attention.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, open_text, resolve
+from dsinga.data.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
+from dsinga.data.vocabulary import SymbolEncoder, read_vocabulary
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase
+from dsinga.layers import RecordInfo, Records
+from dsinga.layers.sequences.attention import AttentionLayer
+from dsinga.layers.sequences.recurrent import RecurrentConf
+from dsinga.net import NeuralNet, create_net, filter_layers
+from dsinga.ops import Array
+from dsinga.passes.predictor import ONE_CORE, Predictor
+from dsinga.passes.processor import Processor
+from dsinga.training import check_params
+
+READERS = (LayerType.kCharRNN, LayerType.kRNNDummy)
+SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax, LayerType.kCudnnSoftmax)
+
+
+class Generator(NamedTuple):
+    """A net that scores the code after each one that it reads, and the names of its input and its score layer."""
+
+    net: NeuralNet
+    reader: str
+    scores: str
+
+
+def generator(conf: NetConf, codes: int) -> Generator:
+    """Return a generator, of one step and one row, for a net that reads texts of ``codes`` different codes.
+
+    It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers,
+    and attention that keeps the keys and values of as many steps as the training net sees.
+    The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf. Raises UserError where the net has neither a
+    reader nor a softmax, or has a bidirectional layer.
+    """
+    layers = filter_layers(conf, Phase.kTrain)
+    reader = next((layer for layer in layers if layer.type in READERS), None)
+    top = next((layer for layer in layers if layer.type in SCORERS), None)
+    if reader is None or top is None:
+        missing = "kCharRNN" if reader is None else "kSoftmaxLoss or kSoftmax"
+        raise conf.error(f"the net cannot generate a text: it has no {missing} layer")
+    below = _below(top.srclayers[0], {layer.name: layer for layer in layers})
+    if reader.name not in below:
+        raise top.error(f"the net cannot generate a text: {top.name!r} does not depend on {reader.name!r}")
+    kept = reader.char_rnn_conf.unroll_len if reader.char_rnn_conf else 1
+    one_step_layers = [_one_step(layer, codes, kept) for layer in layers if layer.name in below]
+    info = RecordInfo((1,), 1, has_labels=False, continues=True, codes=codes)
+    net = create_net(conf.replace(layer=one_step_layers, unroll_len=1), Phase.kTrain, {reader.name: info})
+    return Generator(net, reader.name, top.srclayers[0])
+
+
+def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
+    """Return the names of the layers on which the layer ``name`` depends, with its own."""
+    below, pending = set[str](), [name]
+    while pending:
+        name = pending.pop()
+        if name in layers and name not in below:
+            below.add(name)
+            pending.extend(layers[name].srclayers)
+    return below
+
+
+def _one_step(layer: LayerConf, codes: int, kept: int) -> LayerConf:
+    """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state.
+
+    The state of an attention has ``kept`` steps, as many as training sees at once.
+    """
+    layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[])
+    if layer.type is LayerType.kAttention:
+        return _cached(layer, kept)
+    if layer.type is LayerType.kPositionalEncoding:
+        raise layer.error(
+            f"layer {layer.name!r} adds the positions of whole sequences, which a step of a generated text does not "
+            "know; use rotary in the attention_conf of each kAttention instead"
+        )
+    if layer.type in READERS:
+        return layer.replace(type=LayerType.kCharRNN, srclayers=[], char_rnn_conf={"unroll_len": 1})
+    if layer.type is LayerType.kOneHot and not (layer.onehot_conf and layer.onehot_conf.vocab_size):
+        return layer.replace(onehot_conf={"vocab_size": codes})  # as in SINGA's sample.conf
+    for field, value in vars(layer).items():
+        if isinstance(value, RecurrentConf):
+            if value.bidirectional:
+                raise value.error(f"layer {layer.name!r} is bidirectional: it cannot predict the next code", None)
+            return layer.replace(**{field: value.replace(carry=True)})
+    return layer
+
+
+def _cached(layer: LayerConf, kept: int) -> LayerConf:
+    """Return the configuration of a kCachedAttention in place of a kAttention."""
+    conf = layer.attention_conf or AttentionLayer.Conf()
+    if not conf.causal:
+        raise layer.error(f"layer {layer.name!r} sees later steps: it cannot predict the next code; make it causal")
+    settings = {"num_heads": conf.num_heads, "score": conf.score, "rotary": conf.rotary, "steps": kept}
+    return layer.replace(type=LayerType.kCachedAttention, attention_conf=None, cachedattention_conf=settings)
+
+
+def generate_text(
+    job: Job,
+    params: Mapping[str, Array],
+    seed_text: str,
+    length: int,
+    temperature: float,
+    seed: int,
+    roots: Sequence[str],
+    choose_processor: Callable[[Job, NeuralNet], Processor],
+) -> str:
+    """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
+
+    :func:`dsinga.api.generate` explains the arguments; ``choose_processor`` returns the processor that computes the
+    net. Raises UserError for bad input.
+    """
+    if length < 0 or not 0 <= temperature < float("inf"):
+        raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
+    encoder = _encoder(job, roots)
+    count = len(encoder.symbols)
+    text_generator = generator(job.neuralnet, count)
+    given = encoder.encode(seed_text)
+    begin = given or [int(np.random.default_rng([seed, 1]).integers(count))]
+    processor = choose_processor(job, text_generator.net)
+    codes = generate(text_generator, params, begin, length, temperature, seed, processor)
+    return _continuation(encoder, seed_text, given, list(codes))
+
+
+def generate(
+    generator: Generator,
+    params: Mapping[str, Array],
+    begin: Sequence[int],
+    length: int,
+    temperature: float = 1.0,
+    seed: int = 0,
+    processor: Processor = ONE_CORE,
+) -> Iterator[int]:
+    """Yield ``length`` codes that continue ``begin``, each drawn by the scores of the net after all codes before it.
+
+    Codes are drawn from the softmax of the scores divided by ``temperature``; with 0, always the most probable one.
+    Raises UserError where ``params`` lacks a param of the net, or has one of another shape.
+    """
+    check_params(generator.net, params)
+    predictor = Predictor(generator.net, params, phase=Phase.kTest, carries_state=True)
+    rng = np.random.default_rng(seed)
+
+    def step(code: int) -> np.ndarray:
+        record = {generator.reader: Records(np.full((1, 1), code, np.int64))}
+        features, _ = predictor.forward(record, 1, (generator.scores,), processor=processor)
+        return features[generator.scores].data.reshape(-1)
+
+    for code in begin[:-1]:
+        step(code)
+    code = begin[-1]
+    for _ in range(length):
+        code = draw(step(code), temperature, rng)
+        yield code
+
+
+def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+    """Draw a code from softmax(scores / temperature); with ``temperature`` 0, return the one with the highest score."""
+    if temperature == 0:
+        return int(scores.argmax())
+    shares = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
+    sums = np.cumsum(shares)
+    return min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), len(scores) - 1)
+
+
+def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: list[int], codes: list[int]) -> str:
+    """Return the text of ``codes`` after that of ``given``; tokens may have other texts alone than after others."""
+    whole, before = encoder.decode([*given, *codes]), encoder.decode(given)
+    if given and whole.startswith(before):
+        return whole.removeprefix(before)
+    return (encoder.separator if seed_text else "") + encoder.decode(codes)
+
+
+def _encoder(job: Job, roots: Sequence[str]) -> SymbolEncoder | Tokenizer:
+    """Return the encoder of the characters, words or tokens of the job's text, or else of its ``vocab_path``."""
+    texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
+    for conf in texts:
+        with contextlib.suppress(UserError):
+            if conf.path:
+                return _encoder_of(open_text(conf.path, conf.vocab_path, roots))
+    for conf in texts:
+        if conf.vocab_path:
+            path = resolve(conf.vocab_path, roots)
+            return read_tokenizer(path) or SymbolEncoder(read_vocabulary(path))
+    paths = [conf.path for conf in texts if conf.path]
+    if paths:
+        return _encoder_of(open_text(paths[0], None, roots))  # raises the reason why it cannot be read
+    raise job.neuralnet.error("the net reads no text: none of its layers has char_rnn_conf { vocab_path: ... }")
+
+
+def _encoder_of(store: RecordStore) -> SymbolEncoder | Tokenizer:
+    return stored_tokenizer(store) or SymbolEncoder(store.vocabulary)

@@ -1,0 +1,195 @@
+"""Predictor, the runner of forward passes: features of layers and metrics of batches, in any thread of any process."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.conversion import as_records
+from dsinga.job import Phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.layers.interface.layer import Output
+from dsinga.net import NeuralNet
+from dsinga.net.node import Node
+from dsinga.ops import Array, Ops
+from dsinga.passes.cut_runner import CutRunner, join_features
+from dsinga.passes.processor import Processor
+from dsinga.training import Metrics, add_metrics, forward, name_metrics
+
+FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
+ONE_CORE = Processor(1)
+
+# The features of the layers that are asked for, with their labels, and the metrics, of one batch.
+BatchResult = tuple[dict[str, Records], Metrics]
+
+
+class Predictor:
+    """Computes features and metrics of the batches of one net; callable in any thread of any process.
+
+    Each thread that calls it opens kernels, and copies the params to their device once. A pickled copy has the net and
+    the params, and opens its kernels anew.
+
+    Args:
+        net: the net of a phase, whole.
+        params: arrays by name, float32; those that the net lacks are ignored. Without them each call gives its params.
+        seed: the job's seed, for the random numbers of the phase "train".
+        phase: the phase in which layers compute, by default the net's.
+        ops: the kernels of all threads; by default each thread opens those of a processor.
+        threads: how many cores a large kernel may use.
+        carries_state: whether the states of rows, of recurrent layers and of kCachedAttention, which begin with zeros,
+            are carried from each batch to the next one of the same thread; else they are among ``params``.
+        cut: computes the net cut for several workers, by kernels of its own, of params that each call gives.
+    """
+
+    def __init__(
+        self,
+        net: NeuralNet,
+        params: Mapping[str, Array] | None = None,
+        *,
+        seed: int = 0,
+        phase: Phase | None = None,
+        ops: Ops | None = None,
+        threads: int = 1,
+        carries_state: bool = False,
+        cut: CutRunner | None = None,
+    ):
+        self.net, self._seed, self._phase = net, seed, phase or net.phase
+        self._ops, self._threads, self._cut = ops, threads, cut
+        self._states: dict[str, dict[str, str]] = {}  # params by role, by layer
+        if carries_state:
+            states = {
+                name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows
+            }
+            self._states = {node.layer.name: _state_params(node) for node in net.nodes if states.keys() & node.params}
+            params = {**(params or {}), **states}
+        self._params = {} if params is None else {name: params[name] for name in net.params}
+        self._by_thread: dict[tuple[int, Processor], tuple[Ops, dict[str, Array]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ops": None, "_by_thread": {}}
+
+    def for_net(self, net: NeuralNet) -> Predictor:
+        """Return a predictor of another net whose params are among those of this one, with the same kernels."""
+        predictor = object.__new__(Predictor)
+        vars(predictor).update(vars(self), net=net)
+        return predictor
+
+    def forward(
+        self,
+        records: Mapping[str, Records],
+        rows: int,
+        keep: Collection[str] = (),
+        *,
+        params: Mapping[str, np.ndarray] | None = None,
+        step: int = 0,
+        processor: Processor = ONE_CORE,
+    ) -> BatchResult:
+        """Compute a batch of ``rows`` records; return features and labels of the layers ``keep``, and the metrics.
+
+        ``records`` are those of each input layer, ``params`` those of this call in place of the predictor's. ``step``
+        selects the random numbers of the phase "train". ``processor`` is that of the calling thread, where the
+        predictor has no ``ops``. Raises UserError for an unknown layer, and for records that the net cannot compute.
+        """
+        if self._cut is not None:
+            return self._forward_cut(self._cut, records, rows, keep, params or {}, step)
+        ops, values = self._open(processor)
+        if params is not None:
+            values = _load(ops, params)
+        ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
+        names = [*keep, *self._states] if self._states else keep
+        outputs, metrics = forward(self.net, values, records, ctx, names)
+        for layer, params_by_role in self._states.items():
+            values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
+        return {name: _to_host(outputs[name], ops) for name in keep}, metrics
+
+    def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
+        """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches that take bounded memory.
+
+        The net has one input layer. Numbers that are not finite are not refused.
+        """
+        (name,) = self.net.inputs
+
+        def compute(start: int, stop: int) -> np.ndarray:
+            batch = Records(as_records(np.asarray(records[start:stop])), None)
+            return self.forward({name: batch}, len(batch.data), (layer,))[0][layer].data
+
+        return in_batches(compute, len(records), batch_rows(self.net))
+
+    def _open(self, processor: Processor) -> tuple[Ops, dict[str, Array]]:
+        """Return the kernels of the calling thread, and the predictor's params as arrays of these kernels."""
+        thread = threading.get_ident(), processor
+        kernels = self._by_thread.get(thread)
+        if kernels is None:
+            ops = self._ops or processor.ops()
+            ops.enter()
+            kernels = self._by_thread[thread] = ops, _load(ops, self._params)
+        kernels[0].enter()
+        kernels[0].set_threads(self._threads)
+        return kernels
+
+    def _forward_cut(
+        self,
+        cut: CutRunner,
+        records: Mapping[str, Records],
+        rows: int,
+        keep: Collection[str],
+        params: Mapping[str, np.ndarray],
+        step: int,
+    ) -> BatchResult:
+        for name in keep:
+            self.net.position(name)  # raises UserError
+
+        def compute(
+            local: NeuralNet, values: Mapping[str, Any], parts: Mapping[str, Records], ctx: Context
+        ) -> BatchResult:
+            outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
+            return {name: _to_host(output, ctx.ops) for name, output in outputs.items()}, metrics
+
+        net, results = cut.run(compute, self.net, params, records, rows, self._seed, step)
+        metrics = name_metrics(net.whole, add_metrics(metrics for _, metrics in results))
+        features = [{name: feature for name, (feature, _) in features.items()} for features, _ in results]
+        return {name: Records(join_features(net, name, features), None) for name in keep}, metrics
+
+
+def _state_params(node: Node) -> dict[str, str]:
+    """Return the params of a node that are states of the rows of the batch, by role."""
+    return {spec.role: name for spec, name in zip(node.layer.params, node.params, strict=True) if spec.by_rows}
+
+
+def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
+    """Return params as arrays of these kernels."""
+    return {name: ops.asarray(value) for name, value in params.items()}
+
+
+def _to_host(output: Output, ops: Ops) -> Records:
+    """Return a feature in host memory, with its labels, or without where they are not those of its rows."""
+    feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
+    return Records(feature, labels if isinstance(labels, np.ndarray) and len(labels) == len(feature) else None)
+
+
+def in_batches(compute: Callable[[int, int], np.ndarray], rows: int, size: int) -> np.ndarray:
+    """Return the results (rows, ...) of ``compute(start, stop)`` for parts of at most ``size`` rows, at least one."""
+    result = None
+    for start in range(0, max(rows, 1), size):
+        stop = min(start + size, rows)
+        part = compute(start, stop)
+        if result is None:
+            result = part if len(part) == rows else np.empty((rows, *part.shape[1:]), part.dtype)
+        if result is not part:
+            result[start:stop] = part
+    assert result is not None
+    return result
+
+
+def batch_rows(net: NeuralNet) -> int:
+    """Return how many rows to compute at a time, so that the features of all layers take FEATURE_BYTES or less."""
+    return max(1, FEATURE_BYTES // max(1, row_bytes(net)))
+
+
+def row_bytes(net: NeuralNet) -> int:
+    """Return the bytes of the features of all layers for a row."""
+    return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)

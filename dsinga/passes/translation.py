@@ -1,0 +1,261 @@
+"""Translation by beam search with a net that takes a source sentence and the words so far, and scores the next word.
+
+The encoder, all layers that do not depend on the words so far, is computed once a sentence. The other layers are
+computed for the whole prefix at each step, except for the layer of the scores, which is computed for its last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.data import RecordStore, resolve
+from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
+from dsinga.layers import RecordInfo, Records
+from dsinga.net import NeuralNet, create_net, filter_layers
+from dsinga.net.needed_layers import needed_layers, with_followers
+from dsinga.ops import Array
+from dsinga.passes.predictor import ONE_CORE, Predictor
+from dsinga.passes.processor import Processor
+from dsinga.training import Hypothesis, beam_search, check_params
+
+SENTENCES_AT_ONCE = 32
+PADDING = 4  # sentences are padded to a multiple of this length, so that fewer nets are made
+
+
+class TranslationLayers(NamedTuple):
+    """The names of the layers of a translator: the two input layers, and the scores of the next word."""
+
+    source: str
+    target: str
+    scores: str
+
+
+def translation_layers(conf: NetConf) -> TranslationLayers:
+    """Return the layers of the net of a translator.
+
+    Its loss is a kSoftmaxLoss with ``per_step`` that takes the next words as labels of the input layer of the words so
+    far; the other input layer has the source sentences. Raises UserError for any other net.
+    """
+    layers = {layer.name: layer for layer in filter_layers(conf, Phase.kTest)}
+    inputs = [name for name, layer in layers.items() if not layer.srclayers]
+    for layer in layers.values():
+        if layer.type is LayerType.kSoftmaxLoss and layer.per_step and layer.srclayers[1:2] and len(inputs) == 2:
+            target = layer.srclayers[1]
+            if target in inputs:
+                return TranslationLayers(next(name for name in inputs if name != target), target, layer.srclayers[0])
+    raise conf.error(
+        "the net cannot translate: it needs two input layers in the test phase, of the source sentences and of the "
+        "target sentences, and a kSoftmaxLoss per_step with the labels of the latter"
+    )
+
+
+def one_word_net(conf: NetConf) -> NeuralNet:
+    """Return the net of a translator for sentences of one word, with all params."""
+    source, target, scores = translation_layers(conf)
+    infos = {
+        source: RecordInfo((1,), 1, has_labels=False),
+        target: RecordInfo((1,), 1, label_shape=(1,)),
+    }
+    needed = needed_layers(conf, Phase.kTest, (scores,))
+    names = {layer.name for layer in needed.layer}
+    for name, role in ((source, "source"), (target, "target")):
+        if name not in names:
+            raise conf.error(f"the net cannot translate: {scores!r} does not depend on {name!r}, the {role} sentences")
+    return create_net(needed, Phase.kTest, infos)
+
+
+def translate(
+    job: Job,
+    params: Mapping[str, Array],
+    sentences: Sequence[str],
+    beam: int,
+    length_penalty: float,
+    roots: Sequence[str],
+    choose_processor: Callable[[Job, NeuralNet], Processor],
+) -> list[str]:
+    """Return the translation of each of ``sentences``.
+
+    :func:`dsinga.api.translate` explains the arguments; ``choose_processor`` returns the processor that computes the
+    net. Raises UserError for bad input.
+    """
+    if isinstance(sentences, str):
+        raise UserError("sentences must be a list of texts, not one text; put it into a list")
+    if not sentences:
+        raise UserError("there are no sentences to translate; give a list of at least one text")
+    names = translation_layers(job.neuralnet)
+    source, target = (_vocabulary(job, name, roots) for name in (names.source, names.target))
+    for mark in (SENTENCE_START, SENTENCE_END):
+        if mark not in target:
+            raise UserError(
+                f"the vocabulary of layer {names.target!r} lacks {mark}; give it a store made with: "
+                "dsinga data import pairs"
+            )
+    encoder = SymbolEncoder(source)
+    encoded = [_encode(encoder, number, sentence) for number, sentence in enumerate(sentences, 1)]
+    processor = choose_processor(job, one_word_net(job.neuralnet))
+    translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), processor)
+    excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
+    return [
+        " ".join(target[code] for code in hypothesis.codes)
+        for hypothesis in translator.translate(encoded, beam, length_penalty, excluded)
+    ]
+
+
+def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
+    """Return the codes of the words of a sentence; raise UserError for a word that has none."""
+    try:
+        return encoder.encode_symbols(sentence.lower().split())
+    except UserError as error:
+        raise UserError(f"sentence {number}: {error}") from None
+
+
+def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of the codes that the input layer ``name`` reads in training."""
+    layer = next((layer for layer in filter_layers(job.neuralnet, Phase.kTrain) if layer.name == name), None)
+    if layer is None or layer.store_conf is None or not layer.store_conf.path:
+        raise UserError(f"layer {name!r} reads no store in training, so the words of its codes are unknown")
+    store = RecordStore(resolve(layer.store_conf.path, roots))
+    if not store.vocabulary:
+        raise UserError(f"{store.location} has no vocabulary; give a store made with: dsinga data import pairs")
+    return store.vocabulary
+
+
+class Translator:
+    """A trained net that translates codes of one language to codes of another.
+
+    Args:
+        conf: the net of the job.
+        params: arrays by name.
+        start: the code with which target sentences begin.
+        end: the code after their last word.
+        processor: the processor that computes.
+
+    Raises UserError for a net that cannot translate, and for params that do not fit it.
+    """
+
+    def __init__(
+        self,
+        conf: NetConf,
+        params: Mapping[str, Array],
+        start: int,
+        end: int,
+        processor: Processor = ONE_CORE,
+    ):
+        self.layers = translation_layers(conf)
+        self._start, self._end, self._processor = start, end, processor
+        net = one_word_net(conf)
+        check_params(net, params)
+        arrays = {name: np.ascontiguousarray(params[name], np.float32) for name in net.params}
+        self._predictor = Predictor(net, arrays)
+        self._nets: dict[tuple[object, ...], NeuralNet] = {}
+        self._split(conf)
+
+    def _split(self, conf: NetConf) -> None:
+        """Find the layers of the encoder that the decoder takes, and the layers of the three nets."""
+        _, target, scores = self.layers
+        whole = needed_layers(conf, Phase.kTest, (scores,))
+        layers = {layer.name: layer for layer in whole.layer}
+        decoder = with_followers({target}, layers.values())
+        taken = [each for name in layers if name in decoder for each in layers[name].srclayers]
+        self._handed = tuple(name for name in layers if name not in decoder and name in taken)
+        top = layers[scores]
+        by_step = top.per_step and len(top.srclayers) == 1 and top.srclayers[0] in decoder
+        self._last = top.srclayers[0] if by_step else scores
+        self._encoder_conf = needed_layers(whole, Phase.kTest, self._handed)
+        inputs = [_input(name) for name in self._handed]
+        decoder_layers = [layer for name, layer in layers.items() if name in decoder]
+        self._decoder_conf = needed_layers(whole.replace(layer=[*inputs, *decoder_layers]), Phase.kTest, (self._last,))
+        self._head_conf = needed_layers(whole.replace(layer=[_input(self._last), top]), Phase.kTest, (scores,))
+
+    def translate(
+        self, sentences: Sequence[Sequence[int]], beam: int = 5, alpha: float = 0.6, excluded: Sequence[int] = ()
+    ) -> list[Hypothesis]:
+        """Return the best hypothesis of each sentence that :func:`beam_search` finds, in the order of ``sentences``.
+
+        A translation has at most 10 words more than twice the sentence. Raises UserError for an empty sentence, for a
+        ``beam`` that is below 1 or larger than the vocabulary.
+        """
+        for number, codes in enumerate(sentences, 1):
+            if not len(codes):
+                raise UserError(f"sentence {number} is empty; leave it out")
+        order = sorted(range(len(sentences)), key=lambda k: (len(sentences[k]), k))
+        result: list[Hypothesis | None] = [None] * len(sentences)
+        for begin in range(0, len(order), SENTENCES_AT_ONCE):
+            chosen = order[begin : begin + SENTENCES_AT_ONCE]
+            part = [sentences[k] for k in chosen]
+            for k, hypothesis in zip(chosen, self._translate_batch(part, beam, alpha, excluded), strict=True):
+                result[k] = hypothesis
+        return [hypothesis for hypothesis in result if hypothesis is not None]
+
+    def _translate_batch(
+        self, sentences: Sequence[Sequence[int]], beam: int, alpha: float, excluded: Sequence[int]
+    ) -> list[Hypothesis]:
+        encoded = self._encode(sentences)
+
+        def next_scores(rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+            scores = self._score(encoded, rows, prefixes)
+            if beam > (count := scores.shape[1]):
+                raise UserError(f"the beam is {beam}, but the target language has {count} words; give a smaller beam")
+            return scores
+
+        limits = [2 * len(codes) + 10 for codes in sentences]
+        return beam_search(next_scores, limits, self._start, self._end, beam, alpha, excluded)
+
+    def _encode(self, sentences: Sequence[Sequence[int]]) -> dict[str, Records]:
+        """Return the features and labels of the encoder's layers that the decoder takes."""
+        steps = -(-max(map(len, sentences)) // PADDING) * PADDING
+        codes = np.full((len(sentences), steps), -1, np.int32)
+        for row, sentence in enumerate(sentences):
+            codes[row, : len(sentence)] = sentence
+        records = {self.layers.source: Records(codes)}
+        return self._forward("encoder", self._encoder_conf, records, self._handed)
+
+    def _score(self, encoded: Mapping[str, Records], rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+        """Return the scores (R, V) of the word after each of the prefixes (R, t) of the encoded sentences ``rows``."""
+        records = {
+            name: Records(data[rows], None if labels is None else labels[rows])
+            for name, (data, labels) in encoded.items()
+        }
+        records[self.layers.target] = Records(prefixes.astype(np.int32), np.zeros(prefixes.shape, np.int64))
+        below = self._forward("decoder", self._decoder_conf, records, (self._last,))[self._last].data[:, -1:]
+        if self._last == self.layers.scores:
+            return np.ascontiguousarray(below[:, 0])
+        records = {self._last: Records(np.ascontiguousarray(below))}
+        return self._forward("head", self._head_conf, records, (self.layers.scores,))[self.layers.scores].data[:, 0]
+
+    def _forward(
+        self, part: str, conf: NetConf, records: Mapping[str, Records], keep: tuple[str, ...]
+    ) -> dict[str, Records]:
+        """Compute layers of one of the three nets; the net is made for the shapes of ``records``."""
+        shapes = tuple((name, batch.data.shape[1:]) for name, batch in records.items())
+        net = self._nets.get((part, shapes))
+        if net is None:
+            infos = {name: _info(batch) for name, batch in records.items()}
+            net = self._nets[part, shapes] = create_net(conf, Phase.kTest, infos)
+        rows = len(next(iter(records.values())).data)
+        features, _ = self._predictor.for_net(net).forward(records, rows, keep, processor=self._processor)
+        return {name: Records(_as_codes(data), labels) for name, (data, labels) in features.items()}
+
+
+def _as_codes(feature: np.ndarray) -> np.ndarray:
+    """Return whole numbers as int32, which input layers take."""
+    return feature.astype(np.int32) if feature.dtype.kind == "i" else feature
+
+
+def _input(name: str) -> LayerConf:
+    """Return an input layer in place of the layer ``name``."""
+    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
+
+
+def _info(records: Records) -> RecordInfo:
+    """Return the description of records for the input layer that gets them."""
+    labels = records.labels
+    label_shape = () if labels is None else tuple(labels.shape[1:])
+    return RecordInfo(
+        tuple(records.data.shape[1:]), len(records.data), has_labels=labels is not None, label_shape=label_shape
+    )

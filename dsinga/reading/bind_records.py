@@ -1,0 +1,231 @@
+"""Which records each input layer reads: those of sources that are bound to a job, or batches of numpy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
+from dsinga.data import FieldWindows, RecordSource, open_records, read_mean
+from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.conversion import (
+    as_labels,
+    as_records,
+    find_nonfinite,
+    label_dtype,
+    nonfinite_error,
+    place_of,
+    record_dtype,
+)
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
+from dsinga.job.enums import PHASES
+from dsinga.layers import RecordInfo, Records
+from dsinga.net import NeuralNet, input_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.reading.augmented_records import augmented_info
+from dsinga.reading.batch_reader import open_windows
+from dsinga.reading.windows_conf import windows_conf
+
+Batch = Any  # an array (B, ...), or several by the names of their input layers
+
+
+def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = ()) -> Job:
+    """Return the job with input layers that read ``data`` in place of the stores that they name.
+
+    The other fields of an input layer, such as its batch size, mean and shape of a record, hold as before. A layer that
+    belongs to other phases, too, reads what it read before in these.
+
+    Args:
+        job: the job, which is not changed.
+        data: a source as :func:`dsinga.data.open_records` takes it, such as an array or a pair (x, y), which the input
+            layer of ``phase`` reads, or a Dataset, where its ``store_conf`` has ``windows``; or a dict of such sources
+            by phase ("train", "val", "test", "deploy"). Where a phase has several input layers, a dict of sources by
+            the layer's name takes the place of one source.
+        phase: the phase of data that name none.
+        roots: folders where a relative path is looked up after the working directory.
+
+    Raises:
+        UserError: a source cannot be read, or the net has no input layer for it.
+    """
+    net = job.neuralnet
+    for each, source in _by_phase(net, data, phase).items():
+        named = {layer.name: _open(layer, part, roots) for layer, part in _by_layer(net, source, each)}
+        layers = [part for layer in net.layer for part in _bind(layer, named.get(layer.name), each)]
+        net = net.replace(layer=layers)
+    return job.replace(neuralnet=net)
+
+
+def _open(layer: LayerConf, source: Any, roots: Sequence[str]) -> RecordSource:
+    """Return the records of a source; of a Dataset its windows, where the settings of the layer define some."""
+    conf = layer.store_conf
+    if conf is not None and conf.windows is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
+        return open_windows(layer, conf, source)
+    return open_records(source, roots=roots)
+
+
+def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
+    """Return the data of each phase."""
+    if not isinstance(data, dict) or data.keys() <= {layer.name for layer in input_layers(net, phase)}:
+        return {phase: data}
+    names = [layer.name for layer in input_layers(net, phase)]
+    for key in data:
+        if key not in PHASES:
+            known = [*PHASES, *names]
+            text = f"data are given for {key!r}, which is no phase and no input layer in phase {phase.name}"
+            raise UserError(f"{text}{nearest_or_listed(str(key), known, 'these are')}")
+    return {PHASES[key]: source for key, source in data.items()}
+
+
+def _by_layer(net: NetConf, source: Any, phase: Phase) -> list[tuple[LayerConf, Any]]:
+    """Return the input layers of ``phase`` that get data, each with its source."""
+    layers = {layer.name: layer for layer in input_layers(net, phase)}
+    if not layers:
+        raise net.error(
+            f"there are data for phase {phase.name}, but the net has no input layer in it; add {phase.name} to the "
+            "include of an input layer, or leave these data out"
+        )
+    if isinstance(source, dict):
+        for name in source:
+            if name not in layers:
+                hint = nearest_or_listed(str(name), layers, "its input layers are")
+                raise net.error(f"there are data for {name!r}, which is no input layer in phase {phase.name}{hint}")
+        return [(layers[name], part) for name, part in source.items()]
+    if len(layers) > 1:
+        names = ", ".join(f"{name!r}: ..." for name in layers)
+        raise net.error(f"phase {phase.name} has {len(layers)} input layers; give the data of each: {{{names}}}")
+    return [(layer, source) for layer in layers.values()]
+
+
+def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
+    """Return the layer bound to ``records`` in ``phase``, and as it was for its other phases, if it has any."""
+    if records is None or not layer.in_phase(phase):
+        return [layer]
+    if layer.type is LayerType.kCharRNN:
+        raise layer.error(f"layer {layer.name!r} reads a text, not records; give it the path of a text")
+    conf = layer_class(layer).reads(layer) or StoreConf()
+    if isinstance(records, FieldWindows):  # the job keeps the definition, with its checkpoints
+        conf = conf.replace(windows=windows_conf(records.described()))
+    bound = layer.replace(include=[phase], exclude=[], store_conf=conf.replace(records=records))
+    if layer.include == [phase]:
+        return [bound]
+    if layer.include:
+        return [bound, layer.replace(include=[other for other in layer.include if other != phase])]
+    return [bound, layer.replace(exclude=[*layer.exclude, phase])]
+
+
+def with_batchsize(job: Job, batchsize: int) -> Job:
+    """Return the job with this number of records in a batch of each input layer that reads a store."""
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(batchsize=[batchsize]))
+        if layer.store_conf is not None and layer_class(layer).is_input
+        else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
+    """Return the description of arrays for each input layer of a phase, as if they were the records of a store."""
+    layers = input_layers(job.neuralnet, phase)
+    arrays = by_layer(x, [layer.name for layer in layers], "records")
+    labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
+    infos = {}
+    for layer in layers:
+        store = layer.store_conf
+        label = labels.get(layer.name)
+        infos[layer.name] = RecordInfo(
+            tuple(np.shape(arrays[layer.name])[1:]),
+            max(1, sum(store.batchsize) if store else 1),
+            has_labels=label is not None,
+            label_shape=() if label is None else tuple(np.shape(label)[1:]),
+            label_dtype=np.dtype(np.int64) if label is None else label_dtype(np.asarray(label).dtype),
+            mean=read_mean(store.mean_file, roots) if store and store.mean_file else None,
+            std=read_mean(store.std_file, roots) if store and store.std_file else None,
+        )
+        if store is not None and store.augment:
+            dtype = record_dtype(np.asarray(arrays[layer.name]).dtype)
+            infos[layer.name], _ = augmented_info(layer, infos[layer.name], dtype, job.seed, Phase.kTest)
+    return infos
+
+
+def batch_records(
+    net: NeuralNet,
+    x: Batch,
+    y: Batch,
+    infos: Mapping[str, RecordInfo],
+    *,
+    first: int = 0,
+    allows_nonfinite: bool = False,
+) -> tuple[dict[str, Records], int]:
+    """Return the records of a batch for the input layers of ``net``, and their number.
+
+    ``first`` is the number of the first record, for messages. Raises UserError where records do not fit ``infos``, the
+    description of each layer's records, or where records or labels have NaN or infinity, unless these are allowed.
+    """
+    layers = net.inputs
+    arrays = by_layer(x, layers, "records")
+    labels = by_layer(y, layers, "labels") if y is not None else {}
+    records = {name: _converted(arrays[name], labels.get(name)) for name in layers}
+    for name in layers:
+        fit = infos[name].fit
+        if fit is not None and records[name].data.shape[1:] == fit.stored_shape:
+            data, label = records[name]
+            records[name] = Records(fit.evaluate(data), None if label is None else fit.cut_labels(label))
+    rows = len(records[layers[0]].data)
+    for name, (data, label) in records.items():
+        if len(data) != rows or (label is not None and len(label) != rows):
+            what, count = ("records", len(data)) if len(data) != rows else ("labels", len(label))
+            raise UserError(f"layer {name!r} gets {count} {what} in a batch of {rows} records")
+        got, shape = data.shape[1:], infos[name].shape
+        if got != shape and math.prod(got) != math.prod(shape):
+            raise UserError(f"layer {name!r} gets records of shape {got}, but the net was made for {shape}")
+        if not allows_nonfinite:
+            _check_finite("x", data, name, first)
+            if label is not None:
+                _check_finite("y", label, name, first)
+    if not rows:
+        raise UserError("the batch is empty; give it at least 1 record")
+    return records, rows
+
+
+def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
+    """Raise UserError for NaN or infinity, as sources of records do; ``what`` is "x" or "y".
+
+    NaN in labels that are fields, (B, C, ...), is for losses to mask or to refuse.
+    """
+    if (bad := find_nonfinite(array, allows_nan=what == "y" and array.ndim > 2)) is not None:
+        place = place_of(bad.position)
+        raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
+
+
+def _converted(x: Any, y: Any) -> Records:
+    """Return records and labels in the dtypes that those of all sources have."""
+    return Records(as_records(np.asarray(x)), None if y is None else as_labels(np.asarray(y)))
+
+
+def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:
+    """Return the arrays of a batch by input layer. Raises UserError where one is missing."""
+    if not isinstance(batch, Mapping):
+        if len(layers) == 1 or (what == "labels" and layers):
+            return {layers[0]: batch}
+        raise UserError(f"the net has the input layers {', '.join(layers)}; give {what} as a dictionary by layer")
+    missing = [name for name in layers if name not in batch]
+    if missing and what == "records":
+        raise UserError(f"the batch lacks records for the input layer {missing[0]!r}")
+    return batch
+
+
+def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Return rows ``start`` to ``stop`` - 1 of each array of a batch."""
+    if isinstance(batch, Mapping):
+        return {name: array[start:stop] for name, array in batch.items()}
+    return batch[start:stop]
+
+
+def length_of(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
+    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)

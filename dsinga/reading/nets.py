@@ -1,0 +1,113 @@
+"""Builds the nets of a job, whole or cut for the workers of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.layers import Rows
+from dsinga.net import NeuralNet, choose_cuts, create_net
+from dsinga.net.cut import ROWS, LayerCut
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import PartitionedNet
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+
+
+def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
+    """Return the whole net of a phase. Raises UserError for what is wrong with the job or its stores."""
+    check(job, [phase])
+    return create_net(job.neuralnet, phase, open_batch_reader(job, phase, 1, roots).infos)
+
+
+def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
+    """Return the net of a phase, cut for the workers of a group; its params are cut as those of the training net.
+
+    Raises UserError for what is wrong with the job or its stores.
+    """
+    phases = list(dict.fromkeys([Phase.kTrain, phase]))
+    check(job, phases)
+    readers = {name: open_batch_reader(job, name, workers, roots) for name in phases}
+    nets = {name: create_net(job.neuralnet, name, reader.infos) for name, reader in readers.items()}
+    check_same_params(nets)
+    return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]
+
+
+def cut_nets(
+    nets: Mapping[Phase, NeuralNet],
+    readers: Mapping[Phase, BatchReader],
+    gather: bool = False,
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
+) -> dict[Phase, PartitionedNet]:
+    """Return the nets of all phases, cut for the workers of a group; all have the training net's param parts.
+
+    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
+    and field, where a layer cannot be cut as the job wants it.
+    """
+    net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
+    train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
+    return {
+        phase: train if phase is Phase.kTrain else cut_like(train, net, readers[phase].parts, requested_cuts)
+        for phase, net in nets.items()
+    }
+
+
+def cut_like(
+    train: PartitionedNet,
+    net: NeuralNet,
+    rows: Sequence[Rows],
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
+) -> PartitionedNet:
+    """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
+    axes = {part.param: part.axis for part in train.parts.values()}
+    if requested_cuts is not None:  # the layers that training lacks are cut like their sources
+        requested_cuts = dict(requested_cuts)
+        for node in net.nodes:
+            if node.layer.name not in train.cuts and node.sources:
+                source = net.nodes[node.sources[0]].layer.name
+                requested_cuts[node.layer.name] = requested_cuts.get(source, train.cuts.get(source, LayerCut(ROWS)))
+    return partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts, axes), axes)
+
+
+def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
+    """Raise UserError where a net has a param that the training net lacks, or has in another shape."""
+    train = nets[Phase.kTrain].params
+    for phase, net in nets.items():
+        for name, param in net.params.items():
+            if name not in train or train[name].shape != param.shape:
+                raise UserError(
+                    f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
+                    "training net; nets of all phases share their params by name"
+                )
+
+
+def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
+    """Raise UserError where codes of a text, labels or columns stand for others than in training.
+
+    Only names that are known in both phases are compared, but for the words of a text.
+    """
+    for phase, reader in readers.items():
+        for name, store in reader.stores.items():
+            train = readers[Phase.kTrain].stores.get(name)
+            if train is not None and store.vocabulary != train.vocabulary:
+                raise UserError(
+                    f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
+                    "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
+                )
+            if train is not None and store.classes and train.classes and store.classes != train.classes:
+                raise UserError(
+                    f"the labels of {store.location}, which phase {phase.name} reads, stand for the classes "
+                    f"{listed(store.classes)}, those of {train.location} for {listed(train.classes)}; give the "
+                    "same classes in the same order, as in open_records(..., classes=[...])"
+                )
+            titles, expected = getattr(store, "titles", ()), getattr(train, "titles", ())
+            if titles and expected and titles != expected:
+                pairs = enumerate(zip(titles, expected, strict=False))
+                place = next(
+                    (number for number, (one, other) in pairs if one != other), min(len(titles), len(expected))
+                )
+                raise UserError(
+                    f"the columns of the {store.location} of phase {phase.name} are {listed(titles)}, those of "
+                    f"training {listed(expected)}: column {place} is another; give the same columns in the same order"
+                )

@@ -1,0 +1,123 @@
+"""VectorEnvironment, the interface of several environments that are stepped together."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.base.errors import RunError, UserError
+from dsinga.rl.environments.spaces import BoxSpace, Spaces
+
+_MASK = 2**64 - 1
+
+
+class EnvironmentStep(NamedTuple):
+    """What N environments return for a step.
+
+    An environment whose episode has ended is reset in the same step: its row of ``observations`` is the first of the
+    next episode, and the last of the ended one is in ``final_observations``.
+
+    Attributes:
+        observations: (N, ...), in the dtype of the observation space.
+        rewards: (N,) float32.
+        terminated: (N,) bool, whether the episode ended by itself.
+        truncated: (N,) bool, whether it was cut off, as by a time limit.
+        ended: (K,) int64, the environments whose episode has ended, in ascending order.
+        final_observations: (K, ...), the last observations of these episodes.
+    """
+
+    observations: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    ended: np.ndarray
+    final_observations: np.ndarray
+
+    def next_observations(self) -> np.ndarray:
+        """Return the observations (N, ...) that the actions led to: the final ones where an episode has ended."""
+        if not len(self.ended):
+            return self.observations
+        observations = self.observations.copy()
+        observations[self.ended] = self.final_observations
+        return observations
+
+
+class VectorEnvironment(ABC):
+    """N environments of one kind, which are stepped together.
+
+    Args:
+        name: the name of the environment, for messages.
+        spaces: the spaces of one environment.
+        count: N.
+        seed: determines the random numbers of the environments.
+        first: the number of the first environment, where others of the same run are elsewhere.
+
+    Attributes:
+        steps: how often all were stepped since the last reset or restore.
+    """
+
+    def __init__(self, name: str, spaces: Spaces, count: int, seed: int = 0, first: int = 0):
+        self.name, self.spaces, self.count, self.seed, self.first = name, spaces, count, seed, first
+        self.steps = 0
+        self._action_shape = (count, *spaces.action.shape)
+        self._bounds = (spaces.action.low, spaces.action.high) if isinstance(spaces.action, BoxSpace) else None
+
+    @abstractmethod
+    def reset(self) -> np.ndarray:
+        """Begin an episode in each environment and return the observations (N, ...)."""
+
+    @abstractmethod
+    def _step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Step all environments by valid actions."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what the environments go on from: nested dicts of arrays and plain values."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> np.ndarray:
+        """Take over a state and return the observations (N, ...)."""
+
+    def close(self) -> None:  # noqa: B027, by default there is nothing to free
+        """Free what the environments hold, such as windows."""
+
+    def step(self, actions: np.ndarray) -> EnvironmentStep:
+        """Step each environment by its action: (N,) integers, or (N, n) numbers, which are clipped to their bounds.
+
+        Raises RunError where an environment raises an exception or gives a reward that is not finite.
+        """
+        if actions.shape != self._action_shape:
+            raise UserError(
+                f"{self.count} environments {self.name!r} take actions of shape {self._action_shape}; these have "
+                f"{actions.shape}"
+            )
+        step = self._step(actions if self._bounds is None else np.clip(actions, *self._bounds))
+        self.steps += 1
+        if not math.isfinite(np.add.reduce(step.rewards)):
+            self._check_rewards(step.rewards)
+        return step
+
+    def _check_rewards(self, rewards: np.ndarray) -> None:
+        for number in np.flatnonzero(~np.isfinite(rewards)):
+            raise RunError(
+                f"environment {self.first + number} of {self.name!r} gave the reward {rewards[number]} in step "
+                f"{self.steps} since all were reset; rewards must be finite numbers"
+            )
+
+    def __repr__(self) -> str:
+        return f"<{self.count} environments {self.name!r}>"
+
+
+def episode_seed(seed: int, environment: int, episode: int) -> int:
+    """Return the seed, less than 2**31, with which an environment is reset for an episode: a hash of its arguments."""
+    key = seed & _MASK
+    for number in (environment, episode):
+        key = (key + 0x9E3779B97F4A7C15 * (number + 1)) & _MASK
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
+        key ^= key >> 31
+    return key >> 33

@@ -1,0 +1,1 @@
+"""Replay memories of transitions."""

@@ -1,0 +1,208 @@
+"""ReplayMemory: a bounded memory of transitions in numpy, from which batches are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.rl.environments.spaces import Spaces
+from dsinga.rl.environments.vector_environment import EnvironmentStep
+from dsinga.rl.experience import Transitions
+
+
+class ReplayMemory:
+    """The latest transitions of N environments, which replace older ones.
+
+    Each observation is kept once, in its own dtype: the next observation of a transition is that of the next step of
+    the same environment. Only the final observations of episodes that were cut off are kept beside them; after an
+    episode that ended by itself the next observation counts for nothing, and is the first of the next episode.
+
+    Args:
+        spaces: the spaces of an environment.
+        capacity: how many transitions are kept at most, rounded down to a multiple of N, at least N.
+        count: N.
+        n: the number of steps of a transition. Its reward is the discounted sum of n rewards, fewer where the episode
+            ends or at the newest step.
+        discount: the factor of a reward one step later.
+
+    ``len(memory)`` is the number of transitions.
+    """
+
+    def __init__(self, spaces: Spaces, capacity: int, *, count: int = 1, n: int = 1, discount: float = 0.99):
+        if capacity < count or n < 1:
+            raise UserError(
+                f"a replay memory of {capacity} transitions of {n} steps from {count} environments: it needs at least "
+                "one transition of each environment, of at least one step"
+            )
+        self.spaces, self.count, self.n, self.discount = spaces, count, n, discount
+        self.rows = capacity // count
+        # A row is a step of all environments; one more has the observations after the newest step.
+        self._observations = self._array(self.rows + 1, spaces.observation.shape, spaces.observation.dtype)
+        self._actions = self._array(self.rows + 1, spaces.action.shape, spaces.action.dtype)
+        self._rewards = self._array(self.rows + 1, (), np.float32)
+        self._terminated = self._array(self.rows + 1, (), np.bool_)
+        self._truncated = self._array(self.rows + 1, (), np.bool_)
+        self._finals: dict[int, np.ndarray] = {}  # by index, of transitions that were cut off
+        self._powers = np.float32(discount) ** np.arange(n + 1, dtype=np.float32)
+        self._next = 0  # the row of the next step
+        self._filled = 0  # rows that have a step
+
+    def __len__(self) -> int:
+        return self._filled * self.count
+
+    @property
+    def capacity(self) -> int:
+        """The number of transitions that are kept at most."""
+        return self.rows * self.count
+
+    def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
+        """Keep a step of all environments: the observations before it (N, ...), the actions, and what followed."""
+        row, following = self._next, (self._next + 1) % len(self._rewards)
+        self._forget(following)
+        self._observations[row], self._actions[row] = observations, actions
+        self._rewards[row] = step.rewards
+        self._terminated[row], self._truncated[row] = step.terminated, step.truncated
+        self._observations[following] = step.observations
+        for number, environment in enumerate(step.ended):
+            if not step.terminated[environment]:
+                self._finals[row * self.count + int(environment)] = step.final_observations[number].copy()
+        self._next, self._filled = following, min(self._filled + 1, self.rows)
+
+    def extend(self, state: Mapping[str, Any]) -> np.ndarray:
+        """Keep the steps of another memory of N environments as if they were cut off after the newest one.
+
+        Args:
+            state: that of the other memory, which has never been full, and has no more steps than this one can keep.
+
+        Returns the indices of the transitions, of the oldest step first: those of a batch.
+        """
+        steps = int(state["filled"])
+        rows = (self._next + np.arange(steps)) % len(self._rewards)
+        finals = dict(zip(np.asarray(state["final_indices"]).tolist(), state["final_observations"], strict=True))
+        observations = state["observations"]
+        for t in range(steps):
+            terminated, truncated = state["terminated"][t], state["truncated"][t]
+            if t == steps - 1:
+                truncated = truncated | ~terminated
+            ended = np.flatnonzero(terminated | truncated)
+            final = [finals.get(t * self.count + int(number), observations[t + 1, number]) for number in ended]
+            step = EnvironmentStep(
+                observations[t + 1], state["rewards"][t], terminated, truncated, ended, np.array(final)
+            )
+            self.add(observations[t], state["actions"][t], step)
+        return (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
+
+    def sample(self, size: int, rng: np.random.Generator) -> Transitions:
+        """Draw ``size`` transitions at random, with repetition. Raises UserError for an empty memory."""
+        self._check_not_empty()
+        ages = rng.integers(0, len(self), size)
+        row, environment = np.divmod(ages, self.count)
+        indices = (self._oldest + row) % len(self._rewards) * self.count + environment
+        return self._transitions(indices, np.ones(size, np.float32))
+
+    def all(self) -> Transitions:
+        """Return all transitions, the oldest step first, each with the weight 1."""
+        rows = (self._oldest + np.arange(self._filled)) % len(self._rewards)
+        indices = (rows[:, np.newaxis] * self.count + np.arange(self.count)).reshape(-1)
+        return self._transitions(indices, np.ones(len(indices), np.float32))
+
+    def state(self) -> dict[str, Any]:
+        """Return what the memory has, for :meth:`restore`: arrays, which are views of its own until the next step."""
+        return {
+            **{name: array[: self._used] for name, array in self._arrays().items()},
+            "final_indices": np.array(list(self._finals), np.int64),
+            "final_observations": np.array(list(self._finals.values()), self._observations.dtype),
+            "next": self._next,
+            "filled": self._filled,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of a memory of other sizes."""
+        filled, position = int(state["filled"]), int(state["next"])
+        for name, array in self._arrays().items():
+            saved = np.asarray(state[name])
+            is_full = position != filled
+            fits = len(saved) == len(array) if is_full else len(saved) == filled + 1 <= len(array)
+            if saved.shape[1:] != array.shape[1:] or not fits:
+                raise UserError(
+                    f"the saved replay memory has {name} of shape {saved.shape}, this one has {array.shape}; resume "
+                    "with the same environment, number of environments and capacity"
+                )
+            array[: len(saved)] = saved
+        self._finals = dict(
+            zip(np.asarray(state["final_indices"]).tolist(), np.array(state["final_observations"]), strict=True)
+        )
+        self._next, self._filled = position, filled
+
+    @property
+    def _oldest(self) -> int:
+        """The row of the oldest step."""
+        return (self._next - self._filled) % len(self._rewards)
+
+    @property
+    def _used(self) -> int:
+        """How many rows of the arrays have something."""
+        return min(self._filled + 1, len(self._rewards))
+
+    def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        try:
+            return np.zeros((rows, self.count, *shape), dtype)  # zeros take memory only when they are written
+        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can name
+            raise UserError(
+                f"a replay memory of {self.capacity} transitions has no room: {error}; lower its capacity"
+            ) from None
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "observations": self._observations,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "terminated": self._terminated,
+            "truncated": self._truncated,
+        }
+
+    def _forget(self, row: int) -> None:
+        """Drop the final observations of the row whose observations are about to be replaced."""
+        if self._finals and self._filled == self.rows:
+            for index in range(row * self.count, (row + 1) * self.count):
+                self._finals.pop(index, None)
+
+    def _check_not_empty(self) -> None:
+        if not self._filled:
+            raise UserError("the replay memory is empty; put steps into it before drawing batches")
+
+    def _transitions(self, indices: np.ndarray, weights: np.ndarray) -> Transitions:
+        """Return the transitions with these indices, row x N + environment."""
+        row, environment = np.divmod(indices, self.count)
+        last, rewards, discounts = self._sums(row, environment)
+        return Transitions(
+            observations=self._observations[row, environment],
+            actions=self._actions[row, environment],
+            rewards=rewards,
+            next_observations=self._next_observations(last, environment),
+            terminated=self._terminated[last, environment],
+            weights=weights,
+            indices=indices,
+            discounts=discounts,
+        )
+
+    def _sums(self, row: np.ndarray, environment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for transitions the row of their last step, the discounted sum of rewards, and the last discount."""
+        if self.n == 1:
+            return row, self._rewards[row, environment], np.full(len(row), self.discount, np.float32)
+        rows = (row[:, np.newaxis] + np.arange(self.n)) % len(self._rewards)
+        places = rows, environment[:, np.newaxis]
+        is_last = self._terminated[places] | self._truncated[places] | (rows == (self._next - 1) % len(self._rewards))
+        counts = np.where(is_last.any(axis=1), is_last.argmax(axis=1) + 1, self.n)
+        factors = np.where(np.arange(self.n) < counts[:, np.newaxis], self._powers[:-1], np.float32(0))
+        sums = (factors * self._rewards[places]).sum(axis=1)
+        return rows[np.arange(len(rows)), counts - 1], sums, self._powers[counts]
+
+    def _next_observations(self, row: np.ndarray, environment: np.ndarray) -> np.ndarray:
+        observations = self._observations[(row + 1) % len(self._rewards), environment]
+        for number in np.flatnonzero(self._truncated[row, environment] & ~self._terminated[row, environment]):
+            observations[number] = self._finals[int(row[number] * self.count + environment[number])]
+        return observations

@@ -1,0 +1,155 @@
+"""The registry, and users' files that register classes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from distributed.protocol.pickle import dumps
+
+from dsinga.base.advice import command_line
+from dsinga.base.errors import UserError
+from dsinga.base.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
+from dsinga.job import LayerConf
+from tests.support.registries import restored_registry
+
+USER_FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+import dsinga
+from dsinga.layers import Layer, Output
+
+
+@dataclass
+class Settings:
+    factor: float = 2.0
+
+
+@dsinga.register("layer", "Twice")
+class Twice(Layer):
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0] * Settings().factor)
+"""
+
+NEW_FILE = "import dsinga\ndsinga.register({0!r}, {1!r})(object())\n"
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(USER_FILE)
+    yield path
+    unregister("layer", "Twice")
+
+
+def test_a_file_registers_its_classes(user_file):
+    module = import_file(user_file)
+    assert lookup("layer", "Twice") is module.Twice
+    assert "Twice" in registered("layer")
+    assert module.__name__ not in sys.modules
+
+
+def test_a_class_of_a_file_can_be_pickled_to_a_process_without_the_file(user_file):
+    import_file(user_file)
+    layer = lookup("layer", "Twice")(LayerConf(name="twice"), [(4, 3)])
+    packed = dumps({"layer": layer})
+    user_file.unlink()
+    code = """if True:
+        import pickle, sys
+        (layer,) = pickle.loads(sys.stdin.buffer.read()).values()
+        print(layer.compute_feature([], [21.0], None).feature)"""
+    process = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
+    assert process.stdout.decode() == "42.0\n", process.stderr.decode()
+
+
+def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
+    import_file(user_file)
+    import_file(user_file)  # again, as a notebook does
+    other = tmp_path / "other.py"
+    other.write_text(USER_FILE)
+    with pytest.raises(UserError, match=r"two layers are called 'Twice', in \S+own.py and in \S+other.py; give one"):
+        import_file(other)
+    other.write_text(USER_FILE.replace("Twice", "kReLU"))  # in place of a built-in one, as in SINGA's example rnnlm
+    with restored_registry():
+        import_file(other)
+        assert lookup("layer", "kReLU").__name__ == "kReLU"
+
+
+@pytest.mark.parametrize(("kind", "room"), [("updater", "dsinga.training"), ("extension", "dsinga.extensions")])
+def test_a_new_file_of_a_room_needs_no_line_elsewhere(tmp_path, kind, room):
+    names = [name for name in ("b_new", "a_new") if (tmp_path / f"{name}.py").write_text(NEW_FILE.format(kind, name))]
+    (tmp_path / "_private.py").write_text("1 / 0")
+    code = f"""if True:
+        import {room}
+        {room}.__path__.append({str(tmp_path)!r})
+        from dsinga.base.registry import registered
+        print(*registered("{kind}")[-2:])"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert process.stdout.split() == sorted(names), process.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"own.py cannot be imported: No such file or directory"),
+        ("def", r"own.py:1: invalid syntax"),
+        ("x = 1\n", r"own.py registers nothing; decorate .* @dsinga.register"),
+        ("import nothing_there", r"own.py:1: ModuleNotFoundError: No module named 'nothing_there'"),
+        ("def f():\n  1 / 0\n\nf()", r"own.py:2: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(3)", r"own.py:2: SystemExit: 3"),
+        ("import dsinga\ndsinga.register('layr', 'X')", r"own.py:2: 'layr' is not a kind of registry"),
+    ],
+)
+def test_a_faulty_file_is_refused(tmp_path, text, message):
+    path = tmp_path / "own.py"
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/{message}[^\n]*$"):
+        import_file(path)
+    assert "imported_own" not in sys.modules
+
+
+def test_an_unknown_name_says_how_to_register_it():
+    own = "if it is your own, decorate it with @dsinga.register.* and import the module that does so$"
+    with pytest.raises(UserError, match=f"no updater is registered as 'Xyzzy'; {own}"):
+        lookup("updater", "Xyzzy")
+    with pytest.raises(UserError, match=f"'kRELU'; did you mean 'kReLU'[?] {own}"):
+        lookup("layer", "kRELU")
+    with command_line(["train"]), pytest.raises(UserError, match="'Xyzzy'; if it is your own, .* and --import FILE$"):
+        lookup("updater", "Xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "suggested"),
+    [("kADAM", ["kAdaGrad", "kAdam"], "kAdam"), ("ABc", ["abc", "ABC"], "ABC"), ("ABX", ["abc", "xyz"], "abc")],
+)
+def test_the_nearest_name_is_found_in_any_case(name: str, names: list[str], suggested: str):
+    assert nearest(name, names) == f"; did you mean {suggested!r}?"
+
+
+def test_no_name_is_suggested_where_none_is_similar():
+    assert nearest("kADAM", ["kSGD", "", "dense"]) == ""
+
+
+def test_a_file_is_compiled_without_inherited_future_imports(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("import dsinga\n@dsinga.register('schedule', 'Flat')\ndef flat(conf: int): ...\n")
+    assert import_file(path).flat.__annotations__ == {"conf": int}  # not "int", as with annotations from __future__
+
+
+def test_of_many_names_those_most_alike_are_listed_and_the_others_counted():
+    few, many = ["data", "ip1", "loss"], [*(f"branch{number}" for number in range(300)), "loss", "pool"]
+    assert listed([]) == "none"
+    assert listed(many[:LISTED]) == ", ".join(many[:LISTED])
+    assert listed(many).endswith(f", branch{LISTED - 1} and {len(many) - LISTED} more")
+    assert nearest_or_listed("loos", few, "its layers are") == "; did you mean 'loss'?"
+    assert nearest_or_listed("qqq", few, "its layers are") == "; its layers are data, ip1, loss"
+    hint = nearest_or_listed("xoxs", many, "its layers are")
+    assert hint.startswith("; its layers are loss, pool, ")
+    assert hint.endswith(" and 290 more")
