@@ -23,7 +23,7 @@ from dsinga.ops.types import ParamArrays
 from dsinga.passes.cut_runner import to_host
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.reading.all_records import count_batches, evaluate_batches
-from dsinga.reading.batch_reader import BatchReader, steps_per_epoch
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, accumulate, add_metrics, algorithm, forward
 from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
@@ -63,7 +63,7 @@ class LocalEngine(Engine):
     ):
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
-        self.epoch = steps_per_epoch(reader) if job.epochs else None
+        self.epochs = reader.epochs if job.epochs else None
         self.batchsize = reader.batchsize
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
