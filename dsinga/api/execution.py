@@ -26,6 +26,7 @@ from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import train_locally
+from dsinga.loop.position import place_in_data
 from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.batch_reader import resolve_epochs
@@ -167,6 +168,8 @@ class Execution:
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
+            job, resume = place_in_data(job, folder, resume, roots(job, options.data_root))
+            self.steps = job.train_steps
             agents = self._agent_training(job)
             if agents is not None:
                 job = agents.job

@@ -46,9 +46,10 @@ class Cancelled(RunError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come, as batch systems send it to jobs that must end, or SIGHUP. The command line exits with 75.
+    """A signal has come that ends the process, as SIGTERM of a batch system. The command line exits with 75.
 
-    A KeyboardInterrupt, so that what cleans up after Ctrl-C does so after these.
+    :data:`dsinga.base.termination.TERMINATIONS` are these signals. A KeyboardInterrupt, so that what cleans up after Ctrl-C
+    does so after these.
     """
 
 

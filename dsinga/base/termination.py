@@ -1,8 +1,9 @@
-"""SIGTERM and SIGHUP as exceptions, so that what runs in the main thread ends in order before they end the process."""
+"""Signals that end a process as exceptions, so that what runs in the main thread ends in order before."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -17,11 +18,19 @@ from dsinga.base.errors import Terminated
 
 _log = logging.getLogger(__name__)
 
-# The signals by which batch systems and terminals that are closed end a process. Windows has no SIGHUP.
-TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# The signals by which queues, shells and limits end a process: SIGTERM by all; SIGHUP by terminals that are closed;
+# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time;
+# SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM only.
+NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
+TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+# A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
+ENDING = [number for number in TERMINATIONS if signal.Signals(number).name in ("SIGTERM", "SIGHUP")]
+# More than the bytes of the C structure ``sigaction``, whose first field is the handler.
+SIGACTION_BYTES = 512
 
-# What SIGTERM and SIGHUP set besides raising Terminated.
+# What these signals set besides raising Terminated, and those that raise it now.
 _events: list[threading.Event] = []
+_raised: list[int] = []
 
 
 @contextlib.contextmanager
@@ -47,7 +56,7 @@ def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def raised_terminations() -> Iterator[list[int]]:
-    """Raise Terminated where SIGTERM or SIGHUP comes within the context; give the list of those that have come.
+    """Raise Terminated where one of TERMINATIONS comes within the context; give the list of those that have come.
 
     Python discards exceptions that are raised in finalizers and callbacks of the garbage collector. The events of
     :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
@@ -57,7 +66,7 @@ def raised_terminations() -> Iterator[list[int]]:
     nothing.
     """
     applies = threading.current_thread() is threading.main_thread() and not in_notebook()
-    numbers = [number for number in TERMINATIONS if applies and signal.getsignal(number) == signal.SIG_DFL]
+    numbers = [number for number in TERMINATIONS if applies and _ends_process(number)]
     received: list[int] = []
     propagating: weakref.WeakSet[Terminated] = weakref.WeakSet()  # a discarded exception leaves it
 
@@ -74,7 +83,7 @@ def raised_terminations() -> Iterator[list[int]]:
         finally:
             del error  # else this frame keeps it alive
 
-    with installed_handler(numbers, terminate):
+    with installed_handler(numbers, terminate), _noted(numbers):
         try:
             yield received
         except BaseException as error:
@@ -86,8 +95,23 @@ def raised_terminations() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
+def _noted(numbers: list[int]) -> Iterator[None]:
+    earlier = [*_raised]
+    _raised.extend(numbers)
+    try:
+        yield
+    finally:
+        _raised[:] = earlier
+
+
+def ending_signals() -> set[int]:
+    """Return the signals that end the program now: those that raise Terminated, and ENDING, by handlers of its own."""
+    return {*_raised, *ENDING}
+
+
+@contextlib.contextmanager
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
-    """On SIGTERM or SIGHUP, end the code in the context in order, then end the process by the same signal.
+    """On one of TERMINATIONS, end the code in the context in order, then end the process by the same signal.
 
     ``cancelled`` is set then, for code that has missed the exception. The log says what has been done by then. See
     :func:`raised_terminations` for when this does nothing.
@@ -107,3 +131,27 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
         raise
     finally:
         _events.remove(cancelled)
+
+
+def ignore_terminations() -> None:
+    """Ignore those of TERMINATIONS that would end the process, which is about to exit.
+
+    Limits of CPU time send theirs every second, and batch systems send theirs to several processes, which pass it on.
+    """
+    for number in TERMINATIONS:
+        if _ends_process(number):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _ends_process(number: int) -> bool:
+    """Return whether a signal has the system's default action.
+
+    Python does not know the handlers of C libraries, such as that of ``faulthandler.register``: the system is asked.
+    """
+    if signal.getsignal(number) != signal.SIG_DFL:
+        return False
+    if not hasattr(signal, "pthread_kill"):
+        return True  # Windows, where there is nobody to ask
+    action = (ctypes.c_void_p * (SIGACTION_BYTES // ctypes.sizeof(ctypes.c_void_p)))()
+    failed = ctypes.CDLL(None).sigaction(number, None, action)
+    return bool(failed) or not action[0]  # a null pointer is SIG_DFL

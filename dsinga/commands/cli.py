@@ -14,21 +14,21 @@ from click.shell_completion import get_completion_class
 
 from dsinga.base.advice import command_line
 from dsinga.base.errors import RunError, Terminated, UserError
-from dsinga.base.termination import raised_terminations
+from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
 from dsinga.commands import data, inference, inspection, searching, training
 
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
-# Exit statuses of commands that SIGINT has ended, and SIGTERM or SIGHUP.
+# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
 class Commands(click.Group):
     """The group of commands; one that a signal has ended says how to go on.
 
-    It exits with status 130 after SIGINT, as shells expect, and after SIGTERM or SIGHUP with 75, for which batch
-    systems start a command again (EX_TEMPFAIL).
+    It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
+    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again (EX_TEMPFAIL).
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -38,6 +38,8 @@ class Commands(click.Group):
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             is_terminated = isinstance(interrupt, Terminated)
+            if is_terminated:
+                ignore_terminations()  # a further one must not change the status
             what = "terminated" if is_terminated else "interrupted"
             with contextlib.suppress(OSError):  # the terminal is gone
                 click.echo(f"dsinga: {what}: {interrupt}" if str(interrupt) else f"dsinga: {what}", err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics, name_metrics
+from dsinga.worker.epochs import Epochs
 
 
 class StepReport(NamedTuple):
@@ -120,7 +120,7 @@ class Engine(ABC):
     Attributes:
         job: the job that is trained.
         nets: the whole nets of the phases that the job runs; of an agent, that which learns, as the net of kTrain.
-        epoch: the length of an epoch in steps; None where steps are counted only.
+        epochs: the epochs of the run; None where steps are counted only.
         groups: the number of worker groups that train at the same time.
         batchsize: the records in a step of all worker groups together.
         places: where the workers and servers of the first worker group run.
@@ -129,7 +129,7 @@ class Engine(ABC):
 
     job: Job
     nets: Mapping[Phase, NeuralNet]
-    epoch: Fraction | None = None
+    epochs: Epochs | None = None
     groups: int = 1
     batchsize: int = 1
     places: Places = Places()

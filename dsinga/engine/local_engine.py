@@ -26,7 +26,7 @@ from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import count_batches, evaluate_batches
-from dsinga.reading.batch_reader import BatchReader, steps_per_epoch
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, algorithm, forward
 from dsinga.training.ema import averaged
@@ -65,7 +65,7 @@ class LocalEngine(Engine):
     ):
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
-        self.epoch = steps_per_epoch(reader) if job.epochs else None
+        self.epochs = reader.epochs if job.epochs else None
         self.batchsize = reader.batchsize
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,22 +18,23 @@ from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.resolve import error_note, resolve
+from dsinga.worker.epochs import Epochs
 
 # What dsinga.train takes as an extension.
 ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
 
 
 def create_extensions(
-    job: Job, given: ExtensionLike | Iterable[ExtensionLike] | None = (), epoch: Fraction | None = None
+    job: Job, given: ExtensionLike | Iterable[ExtensionLike] | None = (), epochs: Epochs | None = None
 ) -> list[Extension]:
     """Return all extensions of a run in the order in which they run: SINGA's, then the job's, then those ``given``.
 
     ``given`` may be a single one, or None.
-    ``epoch`` is the length of an epoch in steps, for a job with ``epochs``.
+    ``epochs`` are those of a job that counts them.
 
     Raises UserError for one that is none, or whose configuration is wrong.
     """
-    standard = create_standard(job, epoch)
+    standard = create_standard(job, epochs)
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = [] if given is None else [given]
     return [
@@ -182,23 +182,23 @@ class FunctionExtension(Extension):
         """Do nothing: the function has been called for each row."""
 
 
-def create_standard(job: Job, epoch: Fraction | None) -> list[Extension]:
+def create_standard(job: Job, epochs: Epochs | None) -> list[Extension]:
     """Return the extensions that ``disp_freq``, ``validate_freq``, ``test_freq`` and ``checkpoint_freq`` ask for."""
-    display_freq = job.disp_freq or (0 if epoch else max(1, job.train_steps // DEFAULT_DISPLAYS))
-    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epoch))]
+    display_freq = job.disp_freq or (0 if epochs else max(1, job.train_steps // DEFAULT_DISPLAYS))
+    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epochs))]
     phases = training_phases(job)
     if Phase.kVal in phases:
-        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after, epoch), "val"))
+        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after, epochs), "val"))
     if Phase.kTest in phases:
-        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after, epoch), "test"))
+        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after, epochs), "test"))
     # The params before the first step are not worth a checkpoint.
     checkpoint_after = job.checkpoint_after or job.checkpoint_freq
     extensions.append(Checkpointing(_singa_trigger(job.checkpoint_freq, checkpoint_after)))
     return extensions
 
 
-def _singa_trigger(freq: int, after: int, epoch: Fraction | None = None) -> Trigger:
+def _singa_trigger(freq: int, after: int, epochs: Epochs | None = None) -> Trigger:
     """Return SINGA's rule; beyond it, everything is done once more at the end, and without a frequency every epoch."""
     if freq:
         return EverySteps(freq, after) | AtEnd()
-    return EveryEpoch(epoch) | AtEnd() if epoch else AtEnd()
+    return EveryEpoch(epochs) | AtEnd() if epochs else AtEnd()

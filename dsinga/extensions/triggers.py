@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dsinga.base.arguments import check_range, is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.extensions.best_value import BestValue, metric_name
+from dsinga.worker.epochs import Epochs
 
 
 class Moment(NamedTuple):
@@ -115,16 +114,16 @@ class EverySteps(Trigger):
 
 
 class EveryEpoch(Trigger):
-    """Fires at the end of each epoch, when ceil(k·steps) steps are done; ``steps`` is the length of an epoch."""
+    """Fires at the end of each epoch."""
 
-    def __init__(self, steps: Fraction):
-        self.steps = steps
+    def __init__(self, epochs: Epochs):
+        self.epochs = epochs
 
     def due(self, moment: Moment) -> bool:
-        return math.floor(moment.step / self.steps) > math.floor(max(moment.earlier, 0) / self.steps)
+        return self.epochs.done(moment.step) > self.epochs.done(max(moment.earlier, 0))
 
     def next_step(self, step: int) -> int | None:
-        return math.ceil((math.floor(step / self.steps) + 1) * self.steps)
+        return self.epochs.end(self.epochs.done(step) + 1)
 
 
 class AtEnd(Trigger):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from dsinga.job.component import Component
 from dsinga.job.enums import (
@@ -199,6 +199,23 @@ class Job(Message):
     extensions: dict[str, Any] = field(default_factory=dict)
     reinforcement: ReinforcementConf | None = None
     neuralnet: NetConf = field(default_factory=NetConf)
+
+    # Set by with_record_offset.
+    _record_offset: ClassVar[int] = 0
+
+    @property
+    def record_offset(self) -> int:
+        """The position in the order of records where step 0 would begin if all batches had the size of the job's.
+
+        It is 0 but for a run that goes on with batches of another size than it had before.
+        """
+        return self._record_offset
+
+    def with_record_offset(self, offset: int) -> Self:
+        """Return the job with another ``record_offset``, which is no field: no text of the job has it."""
+        job = self.replace()
+        job._record_offset = offset  # type: ignore[misc]
+        return job
 
     @property
     def net(self) -> NetConf:

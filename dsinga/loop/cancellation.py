@@ -1,4 +1,4 @@
-"""Cancelling a run from another thread, or by the first SIGINT, SIGTERM or SIGHUP, which ends its training in order."""
+"""Cancelling a run from another thread, or by the first signal that ends it, after which training ends in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.base.advice import is_command
 from dsinga.base.errors import Cancelled, RunError
-from dsinga.base.termination import TERMINATIONS, installed_handler
+from dsinga.base.termination import ending_signals, installed_handler
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +49,18 @@ class Cancellation:
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP end training with a checkpoint of the last complete round, then take effect.
+    """Let SIGINT and TERMINATIONS end training with a checkpoint of the last complete round, then take effect.
 
     A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
     ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
     handlers of others may raise SystemExit. A KeyboardInterrupt then has the sentence that says how to go on. Where the
     handler returns, the error with which the run has ended is raised. A second SIGINT, and a signal at another time,
-    take effect at once. A further SIGTERM or SIGHUP changes nothing: batch systems send it to several processes, which
-    may pass it on.
+    take effect at once. A further signal of TERMINATIONS changes nothing: batch systems send it to several processes,
+    which may pass it on.
 
-    Signals without a handler in Python are left as they are. In other threads than the main one, which gets the
-    signals, this does nothing.
+    Signals without a handler in Python are left as they are, and so are the program's handlers for others than SIGINT,
+    SIGTERM and SIGHUP: they may show where it stands, or limit the time of something. In other threads than the main
+    one, which gets the signals, this does nothing.
     """
     deferred: list[int] = []
     raised: list[int] = []
@@ -81,10 +82,10 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         deferred.append(number)
         cancellation.event.set()
         name = signal.Signals(number).name
-        _log.warning("%s: training ends after the rounds in flight, with a checkpoint; Ctrl-C ends it at once", name)
+        _log.warning("%s: training ends after the rounds in flight; Ctrl-C ends it at once", name)
 
     if threading.current_thread() is threading.main_thread():
-        numbers = (signal.SIGINT, *TERMINATIONS)
+        numbers = {signal.SIGINT, *ending_signals()}
         handlers = {number: handler for number in numbers if callable(handler := _python_handler(number))}
     failure: RunError | None = None
     with installed_handler(handlers, handle):

@@ -12,6 +12,7 @@ from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_che
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Job, redact_job, to_text
+from dsinga.worker.epochs import offset_of
 
 
 class Checkpoints:
@@ -30,6 +31,8 @@ class Checkpoints:
         check: Callable[[], None] | None = None,
     ):
         self._job, self._folder, self._saved, self._check = job, folder, saved, check
+        if job.epochs and job.record_offset:
+            job = job.replace(train_steps=0)  # the steps of this run alone, which had batches of another size before
         self._meta = {"job": to_text(redact_job(job)), "seed": job.seed, "topology": topology}
 
     def write(self, snapshot: Snapshot) -> None:
@@ -59,6 +62,20 @@ def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
+def records_state(rows: int, offset: int) -> dict[str, int]:
+    """Return what a checkpoint says of the records that were read: the rows of a step, and :class:`Epochs`'s offset."""
+    return {"rows": rows, "offset": offset}
+
+
+def offset_to_resume(step: int, state: Mapping[str, Any], rows: int) -> int:
+    """Return the ``record_offset`` of a job that goes on with ``rows`` rows a step from a checkpoint of this step.
+
+    ``state`` is that of the training loop. Older checkpoints do not say how many rows their steps had: as many.
+    """
+    records = state.get("records")
+    return offset_of(step, records["rows"], records["offset"], rows) if records else 0
+
+
 def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError unless ``state``, of the checkpoint ``path``, has the types of a training loop's state.
 
@@ -67,6 +84,9 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
     try:
         for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
             checked_number(value)
+        for value in state.get("records", {}).values():
+            if type(value) is not int:
+                raise TypeError(f"records has {str(value)[:40]!r}, which is no whole number")
         for name, parts in state.get("extensions", {}).items():
             if any(not isinstance(parts.get(part, {}), dict) for part in ("extension", "trigger")):
                 raise TypeError(f"the state of the extension {name[:40]} is not an object")

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from dsinga.net import NeuralNet, Param
 from dsinga.ops.types import ParamArrays
 from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite
+from dsinga.worker.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 
@@ -54,14 +54,14 @@ class RunOptions:
 
 
 def begin_run(
-    job: Job, nets: Mapping[Phase, NeuralNet], epoch: Fraction | None, options: RunOptions
+    job: Job, nets: Mapping[Phase, NeuralNet], epochs: Epochs | None, options: RunOptions
 ) -> tuple[list[Extension], Snapshot]:
     """Return the extensions of a run, its job's and those of the options, and what it begins with.
 
-    ``nets`` are the whole nets of its phases, ``epoch`` is the length of an epoch in steps. Raises UserError for an
+    ``nets`` are the whole nets of its phases, ``epochs`` those of a job that counts them. Raises UserError for an
     extension that can never run, and for a checkpoint or params that do not fit.
     """
-    all_extensions = create_extensions(job, options.extensions, epoch)
+    all_extensions = create_extensions(job, options.extensions, epochs)
     check_extensions(all_extensions, job, nets, options.workspace)
     net_params = nets[Phase.kTrain].params
     if not options.resume:

@@ -14,7 +14,6 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
-from dsinga.reading.batch_reader import steps_per_epoch
 
 
 def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
@@ -48,8 +47,8 @@ def continue_locally(
 
             job = fit_to_memory(job, options.roots)
         opened = open_local_job(job, options.roots, shuffle)
-        epoch = steps_per_epoch(opened.readers[Phase.kTrain]) if job.epochs else None
-        all_extensions, begin = begin_run(job, opened.nets, epoch, options)
+        epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
+        all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
         engine = LocalEngine(job, opened, begin, updater, max_threads)
         begin.release()  # the engine has copies

@@ -13,7 +13,7 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.loop.cancellation import CANCELLED, Cancellation
-from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, resume_hint
+from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
@@ -213,9 +213,11 @@ class TrainingLoop:
         self._checkpoint_seconds = self._clock() - started
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop for a checkpoint, and what the engine adds to it."""
+        """Return the state of the loop for a checkpoint, with what the engine adds to it."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
+        if not self._job.reinforcement:
+            state["records"] = records_state(self._engine.batchsize, self._job.record_offset)
         engine = self._engine.state()
         return {**state, "engine": engine} if engine else state
 

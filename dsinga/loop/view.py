@@ -18,7 +18,6 @@ from dsinga.extensions.validation import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.monitor import RECOVERY, Row
 from dsinga.ops.types import ParamArrays
-from dsinga.reading.batch_reader import epoch_at
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
@@ -79,8 +78,8 @@ class TrainingView(LoopView):
     @property
     def position(self) -> Row:
         """The columns of a row that say where training stands: "step" and, if the job has epochs, "epoch"."""
-        epoch = self._engine.epoch
-        return {"step": self.step} | ({"epoch": epoch_at(self.step, epoch)} if epoch else {})
+        epochs = self._engine.epochs
+        return {"step": self.step} | ({"epoch": epochs.at(self.step)} if epochs else {})
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")

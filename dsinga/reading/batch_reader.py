@@ -5,10 +5,8 @@ Converts a job's epochs to steps, which needs the number of records.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -41,6 +39,7 @@ from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
 from dsinga.reading.windows_conf import definition_of
 from dsinga.training.resolve import error_note
+from dsinga.worker.epochs import Epochs
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,7 @@ class BatchReader:
         groups: the number of worker groups, each of which reads batches of its own.
         micro_batches: the number of equal parts of a batch that are computed one after another.
         augmentations: those of the input layers that have some, by the layer's name.
+        offset: the position in the order of the records where step 0 would begin; see :class:`Epochs`.
     """
 
     stores: Mapping[str, RecordSource]
@@ -67,6 +67,12 @@ class BatchReader:
     groups: int = 1
     micro_batches: int = 1
     augmentations: Mapping[str, AugmentationList] = field(default_factory=dict)
+    offset: int = 0
+
+    @property
+    def epochs(self) -> Epochs:
+        """The epochs of all worker groups together."""
+        return Epochs(len(self), self.batchsize * self.groups, self.offset)
 
     @property
     def batchsize(self) -> int:
@@ -192,13 +198,14 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
         _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
     store = stores[first.name]
+    offset = job.record_offset if phase is Phase.kTrain else 0
     sampler = Sampler(
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, TextWindows) for other in stores.values()),
-        skip=first.store_conf.random_skip if first.store_conf else 0,
+        skip=offset + (first.store_conf.random_skip if first.store_conf else 0),
     )
     if sampler.shuffle:
         sampler = _by_length(sampler, layers, stores, infos)
@@ -206,7 +213,7 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     size = micro_batch_size(first, infos[first.name].batchsize, count)
     infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
     parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
-    return BatchReader(stores, infos, sampler, parts, groups, count, augmentations)
+    return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset)
 
 
 def _by_length(
@@ -391,17 +398,12 @@ def resolve_epochs(job: Job, roots: Sequence[str] = ()) -> Job:
     """Convert a job's ``epochs`` to ``train_steps``; return the job itself if it has no ``epochs``.
 
     An epoch of N records in batches of B rows, those of all worker groups together, is N/B steps; the last of E epochs
-    ends with step ceil(E·N/B). Raises UserError where the job also has other ``train_steps``, and for what is wrong
-    with the job or its training records.
+    ends with step ceil(E·N/B), or at another one in a run that goes on with batches of another size. Raises UserError
+    where the job also has other ``train_steps``, and for what is wrong with the job or its training records.
     """
     if not job.epochs:
         return job
-    check(job)
-    sizes = [len(layer.store_conf.batchsize) for layer in job.neuralnet.layer if layer.store_conf]
-    groups = job.cluster.nworker_groups if job.cluster else 1
-    # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
-    reader = open_batch_reader(job, Phase.kTrain, max(sizes, default=1), roots, groups)
-    steps = math.ceil(job.epochs * steps_per_epoch(reader))
+    steps = epochs_of(job, roots).end(job.epochs)
     if job.train_steps not in (0, steps):
         raise job.error(
             f"the job has train_steps: {job.train_steps} and epochs: {job.epochs}, which are {steps} steps of these "
@@ -413,15 +415,19 @@ def resolve_epochs(job: Job, roots: Sequence[str] = ()) -> Job:
     return job
 
 
-def steps_per_epoch(reader: BatchReader) -> Fraction:
-    """Return how many steps it takes until all worker groups together have read as many rows as there are records."""
-    return Fraction(len(reader), reader.batchsize * reader.groups)
+def epochs_of(job: Job, roots: Sequence[str]) -> Epochs:
+    """Return the epochs of a job, whose training records are opened. Raises UserError for what is wrong with these."""
+    check(job)
+    sizes = [len(layer.store_conf.batchsize) for layer in job.neuralnet.layer if layer.store_conf]
+    groups = job.cluster.nworker_groups if job.cluster else 1
+    # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
+    return open_batch_reader(job, Phase.kTrain, max(sizes, default=1), roots, groups).epochs
 
 
-def epoch_at(step: int, epoch: Fraction) -> float:
-    """Return the number of epochs that are done after ``step`` steps, for people to read: 3 at the end of the third.
-
-    Between ends it has two decimals. ``epoch`` is the number of steps of an epoch.
-    """
-    done = int(step / epoch)
-    return done if math.ceil(done * epoch) == step else round(float(step / epoch), 2)
+def rows_per_step(job: Job) -> int:
+    """Return the training records that all worker groups of a job together read in a step, 0 where it does not say."""
+    for layer in map(_with_store, input_layers(job.neuralnet, Phase.kTrain)):
+        conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
+        sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
+        return sum(sizes) * (job.cluster.nworker_groups if job.cluster else 1)
+    return 0

@@ -29,7 +29,8 @@ class Sampler:
         seed: determines the order; ignored if ``shuffle`` is False.
         chunk: rows of a chunk of the store.
         shuffle: False gives the store's order, for test and validation.
-        skip: number of records skipped at the start, SINGA's ``random_skip``.
+        skip: the position of the first record of step 0 in the endless order: SINGA's ``random_skip``, the number of
+            records skipped at the start. It is negative where steps before the first one that is read were smaller.
         lengths: those of the records, where batches are of similar lengths; without ``shuffle`` they have no effect.
         grouped: how many batches are then sorted by length at a time.
     """
@@ -45,7 +46,6 @@ class Sampler:
 
     def __post_init__(self) -> None:
         assert min(self.length, self.batchsize, self.chunk) > 0, self
-        assert self.skip >= 0, self
 
     def rows(self, step: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the row numbers (stop - start,) int64 of a part of the batch of ``step`` = 0, 1, ...

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
 from tests.commands.test_cli import JOB
+from tests.support.default_signals import default_signals
 from tests.support.polling import wait_until
 
 TRAIN = ["train", "job.conf", "--resume", "auto", "--set", "test_freq=100"]
@@ -33,10 +36,30 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+started: list[subprocess.Popen[Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """End the processes of a test that has failed: one that trains a million steps would slow the tests after it."""
+    yield
+    for process in started:
+        process.kill()
+        process.wait()
+    started.clear()
+
+
+def popen(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process, which ends with the test."""
+    with default_signals():
+        started.append(subprocess.Popen(command, **options))
+    return started[-1]
+
+
 def start(folder: Path, *arguments: str, steps: int = 1_000_000) -> subprocess.Popen[str]:
     """Start a command, and return when it trains."""
     command = [sys.executable, "-m", "dsinga", *TRAIN, *arguments, "--set", f"train_steps={steps}"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     wait_for_line(process, r"step [1-9]\d+/")
     return process
 
@@ -80,17 +103,14 @@ def run(folder: Path, *arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "what"),
-    [(signal.SIGTERM, 75, "terminated"), pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow)],
-)
-def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder, number, status, what):
+def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder):
+    """``tests/faults/test_faults_cuts.py`` sends the others."""
     process = start(folder)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == status, err
+    assert process.returncode == 75, err
     command = " ".join([*TRAIN, *ENDLESS])
-    said = rf"dsinga: {what}: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga {command}"
+    said = rf"dsinga: terminated: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga {command}"
     steps = steps_done(err, said)
     assert not (folder / "work/running.json").exists()
     go_on(folder, steps + 25)
@@ -122,13 +142,13 @@ def test_a_second_sigint_leaves_at_once(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
-    scheduler = subprocess.Popen(
+    scheduler = popen(
         [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0",
          "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         command = [sys.executable, "-m", "dsinga", *TRAIN, "--scheduler-file", "s.json"]
-        process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        process = popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
         wait_for_line(process, "waiting for others")
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
@@ -163,12 +183,12 @@ def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
     """Start a scheduler with a file, and two Dask workers that read it."""
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0"]
     (folder / "s.json").unlink(missing_ok=True)
-    processes = [subprocess.Popen([*command, "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL)]
+    processes = [popen([*command, "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL)]
     wait_until((folder / "s.json").exists)
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", "s.json", "--no-nanny"]
     for _ in range(2):
         arguments = [*worker, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]
-        processes.append(subprocess.Popen(arguments, cwd=folder, stderr=subprocess.DEVNULL))
+        processes.append(popen(arguments, cwd=folder, stderr=subprocess.DEVNULL))
     return processes
 
 
@@ -176,7 +196,7 @@ def test_a_terminal_that_is_closed_ends_training_with_a_checkpoint(folder):
     """SIGHUP comes, and nothing can be written to the terminal any more."""
     master, slave = os.openpty()
     command = [sys.executable, "-m", "dsinga", *TRAIN, *ENDLESS]
-    process = subprocess.Popen(
+    process = popen(
         [sys.executable, "-c", IN_TERMINAL, *command], cwd=folder, stdin=slave, stdout=slave, stderr=slave,
         start_new_session=True,
     )  # fmt: skip
@@ -221,7 +241,7 @@ IN_WORKSPACE = 'workspace="work", resume="auto"'
 def start_program(folder: Path, handlers: str = "") -> subprocess.Popen[str]:
     """Write a program that trains, start it, and return when it trains."""
     command, pipe = write_program(folder, handlers), subprocess.PIPE
-    process = subprocess.Popen(command, cwd=folder, stderr=pipe, stdout=pipe, text=True)
+    process = popen(command, cwd=folder, stderr=pipe, stdout=pipe, text=True)
     wait_for_line(process, r"step [1-9]\d+/")
     return process
 
@@ -233,13 +253,12 @@ def write_program(folder: Path, handlers: str = "", steps: int = 1_000_000, opti
     return [sys.executable, "program.py"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_a_signal_ends_a_program_after_a_checkpoint(folder, number):
+def test_a_signal_ends_a_program_after_a_checkpoint(folder):
     """It ends the program as by default: with the status of the signal, and without what would come after."""
     process = start_program(folder)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == -number, err
+    assert process.returncode == -signal.SIGTERM, err
     assert out == "before\n"
     said = r"the run is ended: (\d+) steps were done; go on from work/checkpoint/step(\d+) with resume=True"
     steps = steps_done(err, said)
@@ -292,9 +311,10 @@ def test_a_signal_in_a_finalizer_ends_a_program(folder):
 
 def run_script(text: str) -> str:
     """Run a program that must succeed, and return what it prints."""
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    process = popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
 
 
 def test_a_signal_whose_exception_is_discarded_is_raised_at_the_end_and_blocks_no_others():
@@ -349,3 +369,38 @@ with raised_terminations(), deferred_interrupts(cancellation):
     child.kill()
 """
     assert run_script(text) == "-15\n"
+
+
+def test_signals_for_which_the_program_has_a_handler_are_left_to_it():
+    """Python does not know the handler of ``faulthandler``. What has ended a command is ignored while it exits."""
+    text = """
+import faulthandler
+import signal
+import sys
+from dsinga.base.errors import Terminated
+from dsinga.loop.cancellation import Cancellation, deferred_interrupts
+from dsinga.base.termination import ignore_terminations, raised_terminations
+
+faulthandler.register(signal.SIGUSR1, sys.stdout)
+signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+signal.signal(signal.SIGALRM, lambda number, frame: print("mine", flush=True))
+cancellation = Cancellation()
+try:
+    with raised_terminations(), deferred_interrupts(cancellation):
+        cancellation.ends_in_order = True
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGQUIT)
+        signal.raise_signal(signal.SIGALRM)
+        print("went on" if not cancellation.event.is_set() else "cancelled", flush=True)
+        signal.raise_signal(signal.SIGUSR2)
+        print("cancelled" if cancellation.event.is_set() else "went on", flush=True)
+except Terminated:
+    print("terminated", flush=True)
+signal.raise_signal(signal.SIGUSR1)
+ignore_terminations()
+signal.raise_signal(signal.SIGXCPU)
+signal.raise_signal(signal.SIGUSR1)
+"""
+    out = run_script(text)
+    assert out.count("Current thread") == 3
+    assert "mine\nwent on\ncancelled\nterminated\n" in out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from dsinga.base.errors import UserError
 from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
 from dsinga.extensions.triggers import EveryEpoch
+from dsinga.worker.epochs import Epochs
 
 LAST = 60
 STEPS = st.integers(1, 25)
@@ -50,7 +50,7 @@ def test_a_loop_stops_wherever_a_trigger_is_due_and_nowhere_else(parts: list[tup
 
 @given(st.integers(1, 30), st.integers(0, 70), st.lists(st.integers(1, 40), min_size=1, max_size=20))
 def test_a_step_that_is_passed_over_counts_at_the_next_moment(freq: int, after: int, strides: list[int]) -> None:
-    every, epoch = EverySteps(freq, after), EveryEpoch(Fraction(2 * freq + 1, 2))
+    every, epoch = EverySteps(freq, after), EveryEpoch(Epochs(2 * freq + 1, 2))
     before = 0
     for stride in strides:
         step = before + stride

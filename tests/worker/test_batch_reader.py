@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, trainin
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
 from dsinga.reading.all_records import count_batches, readers_of_all_records
-from dsinga.reading.batch_reader import BatchReader, epoch_at, open_batch_reader, resolve_epochs
+from dsinga.reading.batch_reader import BatchReader, open_batch_reader, resolve_epochs
 from dsinga.reading.sampler import Sampler
+from dsinga.worker.epochs import Epochs, offset_of
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:
@@ -95,13 +95,16 @@ def test_a_job_without_epochs_is_left_alone(job: Job):
     assert resolve_epochs(job) is job
 
 
-@given(st.integers(1, 400), st.integers(1, 60), st.integers(1, 300))
-def test_epoch_at_a_step(records: int, batchsize: int, step: int):
-    epoch = Fraction(records, batchsize)
-    value = epoch_at(step, epoch)
-    assert abs(value - step * batchsize / records) <= max(0.006, batchsize / records)
-    if any(math.ceil(number * epoch) == step for number in range(1, step * batchsize + 1)):
-        assert value == int(value) == max(n for n in range(1, step * batchsize + 1) if math.ceil(n * epoch) == step)
+@given(st.integers(1, 400), st.integers(1, 60), st.integers(1, 300), st.integers(1, 60))
+def test_epoch_at_a_step(records: int, batchsize: int, step: int, earlier_size: int):
+    epochs = Epochs(records, batchsize, offset_of(10, earlier_size, 0, batchsize))
+    step += 10
+    value, read = epochs.at(step), 10 * earlier_size + (step - 10) * batchsize
+    assert abs(value - read / records) <= max(0.006, batchsize / records)
+    ends = [number for number in range(read // records + 1) if math.ceil((number * records - read) / batchsize) == 0]
+    if ends:
+        assert value == int(value) == max(ends)
+    assert all(epochs.end(number) == step for number in ends)
 
 
 LAYER = 'layer {{ name: "data" type: kRecordInput {} store_conf {{ path: "x" batchsize: 1 }} }}'

@@ -25,6 +25,7 @@ from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.redaction import redact
 from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
 from dsinga.job import ExtensionType, Job
+from dsinga.loop.cancellation import CANCELLED, Cancellation, deferred_interrupts
 from dsinga.monitor import History, Row, SearchProgress
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -100,21 +101,27 @@ class SearchRuns:
         self._shown_wait = ""
 
     def execute(self) -> None:
-        """Train all settings. Raises Cancelled where the search was cancelled, and where all runs fail their error."""
-        try:
-            if self._plan.resume:
-                self._take_earlier_outcomes()
-            while self._waiting or self._active:
-                if self._cancelled.is_set():
-                    raise Cancelled(f"the search was cancelled; {self._resume_hint()}")
-                self._start_runs()
-                self._show()
-                self._wait()
-        except BaseException as error:
-            self._cancel()
-            if isinstance(error, KeyboardInterrupt):
-                raise type(error)(self._resume_hint()) from None
-            raise
+        """Train all settings. Raises Cancelled where the search was cancelled, and where all runs fail their error.
+
+        A signal that ends the search takes effect when its runs have ended in order.
+        """
+        cancellation = Cancellation(self._cancelled)
+        with deferred_interrupts(cancellation):
+            cancellation.ends_in_order = True
+            try:
+                if self._plan.resume:
+                    self._take_earlier_outcomes()
+                while self._waiting or self._active:
+                    if self._cancelled.is_set():
+                        raise Cancelled(f"{CANCELLED}; {self._resume_hint()}")
+                    self._start_runs()
+                    self._show()
+                    self._wait()
+            except BaseException as error:
+                self._cancel()
+                if isinstance(error, KeyboardInterrupt):
+                    raise type(error)(self._resume_hint()) from None
+                raise
         if len(self._failures) == len(self._result):
             first, count = self._failures[0], len(self._failures)
             failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"

@@ -18,6 +18,7 @@ from dsinga.api.searching.runs import SearchPlan, SearchRuns
 from dsinga.api.searching.space import Setting, Space, make_settings
 from dsinga.base.advice import option, short_path
 from dsinga.base.errors import UserError
+from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
@@ -76,6 +77,9 @@ def search(
         progress: show how many runs have ended, and the best setting.
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
+    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` in order end a search in order, too: the runs
+    that train write a checkpoint, and ``search.csv`` has the settings that have ended.
+
     Raises:
         UserError: before training, for a fault of the space, for a value of a wrong type, for a metric that the job
             does not have, and for a fault that the jobs of all settings have.
@@ -101,7 +105,10 @@ def search(
     def execute() -> SearchResult:
         return _execute(plan, source, result, first, only is not None, progress, cancelled)
 
-    return cast(SearchResult, in_thread(execute, cancelled)) if source.in_loop else execute()
+    if source.in_loop:
+        return cast(SearchResult, in_thread(execute, cancelled))
+    with deferred_terminations(cancelled):
+        return execute()
 
 
 def _execute(

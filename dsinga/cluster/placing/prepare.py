@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 
 from distributed import Client, SpecCluster
@@ -30,12 +29,12 @@ from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
-from dsinga.reading.batch_reader import steps_per_epoch
 from dsinga.reading.nets import cut_nets
 from dsinga.server import slicing
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job
+from dsinga.worker.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 
@@ -72,9 +71,9 @@ class PreparedRun:
         return self.config.nets[Phase.kTrain].whole
 
     @property
-    def epoch(self) -> Fraction | None:
-        """The length of an epoch in steps, None for a job without ``epochs``."""
-        return steps_per_epoch(self.config.readers[Phase.kTrain]) if self.job.epochs else None
+    def epochs(self) -> Epochs | None:
+        """The epochs of the run, None for a job without ``epochs``."""
+        return self.config.readers[Phase.kTrain].epochs if self.job.epochs else None
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class ClusterEngine(Engine):
     """
 
     def __init__(self, prepared: PreparedRun, run: RecoverableRun, grain: Grain, events: RunEvents):
-        self.job, self.epoch, self.groups = prepared.job, prepared.epoch, prepared.topology.groups
+        self.job, self.epochs, self.groups = prepared.job, prepared.epochs, prepared.topology.groups
         self.nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
         self.cuts = prepared.config.nets[Phase.kTrain].cuts
         placement = prepared.placement

@@ -89,7 +89,7 @@ def train(
         ) as prepared,
     ):  # fmt: skip
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-        all_extensions, begin = begin_run(prepared.job, nets, prepared.epoch, options)
+        all_extensions, begin = begin_run(prepared.job, nets, prepared.epochs, options)
         observer.begin(begin.step)
 
         def make_check(placement: Placement) -> Check:

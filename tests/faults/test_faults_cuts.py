@@ -1,0 +1,55 @@
+"""Signals by every face, with and without workspace, client and Dask workers: what ends, and what goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsinga.base.termination import NAMES
+from tests.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
+
+pytestmark = pytest.mark.process
+QUICK = [
+    ("dsinga train", NONE, True, "SIGUSR1"),
+    ("model.fit", NONE, True, "SIGQUIT"),
+    ("search", CLIENT, True, "SIGTERM"),
+    ("search", NONE, False, "SIGHUP"),
+]
+# Commands take no client, and agents learn in this process.
+PAIRS = [
+    (face, cluster)
+    for face in FACES
+    for cluster in (NONE, CLIENT, WORKERS)
+    if (cluster != CLIENT or not face.startswith("dsinga ")) and (cluster == NONE or face != "rl.train")
+]
+
+
+def check(cases: list[tuple[str, str, bool, str]]) -> None:
+    words = [str(word) for case in cases for word in case]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.faults.cuts", *words], cwd=Path(__file__).parents[2], capture_output=True,
+        text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(": right\n") == len(cases), ended.stdout
+
+
+def test_what_queues_send_ends_runs_in_order() -> None:
+    check(QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("face", "cluster"), PAIRS)
+def test_every_signal_by_every_face(face: str, cluster: str) -> None:
+    """Where Dask workers are does not change which signals a program gets: there three will do."""
+    names = (*NAMES, "SIGINT") if cluster == NONE else ("SIGTERM", "SIGUSR1", "SIGINT")
+    workspaces = [False] if face == "estimator.fit" else [True, False]
+    check([(face, cluster, workspace, name) for workspace in workspaces for name in names])
+
+
+@pytest.mark.slow
+def test_signals_to_a_driver_of_worker_processes() -> None:
+    check([("train", PROCESSES, True, "SIGUSR2")])
