@@ -74,9 +74,9 @@ def train(
             as the job's ``cluster { patience }`` says, and for as many Dask workers; then go on from the newest
             checkpoint in the workspace.
 
-    With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`) end a
-    program that has no handlers for them after a checkpoint of the last complete round, as Ctrl-C does, if this is
-    called in its main thread.
+    With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`)
+    end a program that has no handlers for them after a checkpoint of the last complete round, as Ctrl-C does, if this
+    is called in its main thread.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.

@@ -28,7 +28,8 @@ class Commands(click.Group):
     """The group of commands; one that a signal has ended says how to go on.
 
     It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
-    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again (EX_TEMPFAIL).
+    and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again
+    (EX_TEMPFAIL).
     """
 
     def invoke(self, ctx: click.Context) -> Any:

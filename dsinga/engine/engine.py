@@ -15,8 +15,8 @@ from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.ops.types import ParamArrays
+from dsinga.reading.epochs import Epochs
 from dsinga.training import Metrics, name_metrics
-from dsinga.worker.epochs import Epochs
 
 
 class StepReport(NamedTuple):

@@ -19,9 +19,9 @@ from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.net import NeuralNet, Param
 from dsinga.ops.types import ParamArrays
+from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite
-from dsinga.worker.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 

@@ -35,11 +35,11 @@ from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.augmented_records import augmented_info
+from dsinga.reading.epochs import Epochs
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
 from dsinga.reading.windows_conf import definition_of
 from dsinga.training.resolve import error_note
-from dsinga.worker.epochs import Epochs
 
 
 @dataclass(frozen=True)

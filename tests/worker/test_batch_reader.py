@@ -19,8 +19,8 @@ from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
 from dsinga.reading.all_records import count_batches, readers_of_all_records
 from dsinga.reading.batch_reader import BatchReader, open_batch_reader, resolve_epochs
+from dsinga.reading.epochs import Epochs, offset_of
 from dsinga.reading.sampler import Sampler
-from dsinga.worker.epochs import Epochs, offset_of
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:

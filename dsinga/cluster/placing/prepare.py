@@ -29,12 +29,12 @@ from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
+from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.server import slicing
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job
-from dsinga.worker.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 
