@@ -145,7 +145,7 @@ class AgentTraining:
         params = self._task.agent.algorithm.params if options.params is None else options.params
         options = replace(options, extensions=self._groups.extensions(options.extensions), params=params)
         with self._groups.registered():
-            outcome = cluster.train(self.job, client, observer, **vars(options), **placing)
+            outcome = cluster.train(self.job, client, observer, options, **placing)
         self._task.agent.algorithm.take_params(outcome.params)
         return outcome
 

@@ -218,7 +218,7 @@ class Execution:
             self._await_workers(client, (job.cluster or ClusterConf()).patience)
         if agents is not None:
             return functools.partial(agents.train, client, **placing)
-        return lambda observer, run: cluster.train(job, client, observer, **vars(run), **placing)
+        return functools.partial(cluster.train, job, client, **placing)
 
     def _agent_training(self, job: Job) -> AgentTraining | None:
         """Return the training of an agent, None for a job without ``reinforcement``."""

@@ -28,6 +28,7 @@ from dsinga.api import with_workers
 from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod
+from dsinga.loop.initial_state import RunOptions
 from tests.benchmarks.bench_partition import job as partition_job
 from tests.benchmarks.bench_plan import predict_on_cluster
 from tests.benchmarks.ours import job as case_job
@@ -58,7 +59,7 @@ def ours(client: Client, case: str, strategy: str, hosts: int, steps: int) -> li
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     conf = job(case, strategy, hosts).replace(train_steps=WARM_UP + steps, **never)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
-        outcome = train(with_synthetic_records(conf, Path(folder)), client, SilentObserver(), roots=())
+        outcome = train(with_synthetic_records(conf, Path(folder)), client, SilentObserver(), RunOptions(roots=()))
     return [1e3 * row["total"] for row in outcome.timings[WARM_UP:]]
 
 

@@ -43,6 +43,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, LayerConf
 from dsinga.job.topology import topology as create_topology
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
+from dsinga.loop.initial_state import RunOptions
 from dsinga.models.blocks import layer, make_job, read, updater
 from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater
@@ -199,7 +200,7 @@ def measure(partitions: int, servers: int, dask_workers: int, processes: int, se
         job, rounds = null_job(partitions, servers, 10**6), Rounds(watched, seconds, cancelled)
         started, before = time.perf_counter(), {name: process.seconds() for name, process in watched.items()}
         with contextlib.suppress(Cancelled):
-            train(job, client, rounds, roots=[folder], cancelled=cancelled)
+            train(job, client, rounds, RunOptions(roots=[folder], cancelled=cancelled))
         first, *_, last = rounds.rows
         wall = last["time"] - first["time"]
         middle = next(row for row in rounds.rows if row["time"] >= first["time"] + wall / 2)

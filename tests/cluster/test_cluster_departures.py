@@ -23,6 +23,7 @@ from dsinga.cluster.dask.dask_workers import ask_scheduler
 from dsinga.cluster.run import group_rounds, recovery
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
+from dsinga.loop.initial_state import RunOptions
 from tests.support.executed_pages import ROOT
 from tests.support.observers import Recorder, of_phase
 from tests.support.polling import wait_until
@@ -54,7 +55,7 @@ def long_job(job: Job, steps: int = 600) -> Job:
 def unbroken_params(job: Job) -> dict[str, np.ndarray]:
     """Return the params of the run when nothing happens."""
     with connect(workers=2) as client:
-        return cluster.train(job, client, Recorder(), roots=roots(job, None)).params
+        return cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None))).params
 
 
 def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
@@ -74,7 +75,7 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
             wait_for_departure(client)
 
         recorder = Recorder(100, retire)
-        outcome = cluster.train(job, client, recorder, roots=roots(job, None))
+        outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
         assert list(retired[0].result(PATIENCE)) == [used]
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))
@@ -83,7 +84,7 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
 def test_a_cluster_closes_its_own_workers(job: Job) -> None:
     """A SpecCluster names those that it closes, which Dask's scheduler does not retire besides."""
     with connect(workers=2) as client:
-        cluster.train(with_topology(job, 1), client, Recorder(), roots=roots(job, None))
+        cluster.train(with_topology(job, 1), client, Recorder(), RunOptions(roots=roots(job, None)))
         *_, worker = client.cluster.workers.values()  # the run was on the first one
         assert ask_scheduler(client, "retire_workers", workers=[worker.name]) == {}
         assert worker.status == Status.running
@@ -124,6 +125,6 @@ def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> 
                 wait_for_departure(client)
 
             recorder = Recorder(100, wait_for_end)
-            outcome = cluster.train(job, client, recorder, roots=roots(job, None))
+            outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))

@@ -19,6 +19,7 @@ from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
 from dsinga.cluster.graph_grain import find_grain
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Output
+from dsinga.loop.initial_state import RunOptions
 from dsinga.training.bp import bp
 from tests.support.small_job import assert_close, assert_same, with_topology
 from tests.support.user_layers import Identity
@@ -180,4 +181,4 @@ class TestSkipping:
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(skip_bad_batches=True)
         with pytest.raises(UserError, match="graph grain cannot skip batches; train with grain round"):
-            cluster.train(job, threads, None, roots=roots(job, None), grain=find_grain("graph"))
+            cluster.train(job, threads, None, RunOptions(roots=roots(job, None)), grain=find_grain("graph"))

@@ -21,6 +21,7 @@ from dsinga.cluster.dask import waiting
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.job import AlgConf, Job
 from dsinga.loop import training_loop
+from dsinga.loop.initial_state import RunOptions
 from dsinga.training.bp import bp
 from dsinga.transport.endpoints import endpoint_names
 from tests.support.observers import AtRow, Silent
@@ -58,7 +59,7 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, befor
     driver = Client(client.cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(Exception, match="(?i)client is closed"):
-        cluster.train(endless, driver, AtRow(10, driver.close), roots=roots(job, None))
+        cluster.train(endless, driver, AtRow(10, driver.close), RunOptions(roots=roots(job, None)))
     wait_until_cleaned_up(before)
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
@@ -80,7 +81,7 @@ def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monk
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
     monkeypatch.setattr(training_loop, "TIMINGS_KEPT", 20)
-    outcome = cluster.train(with_topology(job, 1), client, Silent(), roots=roots(job, None))
+    outcome = cluster.train(with_topology(job, 1), client, Silent(), RunOptions(roots=roots(job, None)))
     assert len(outcome.timings) == 20
 
 

@@ -17,6 +17,7 @@ from dsinga import cluster, nn
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job, loads
+from dsinga.loop.initial_state import RunOptions
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_close, assert_same, with_topology
 
@@ -102,7 +103,7 @@ def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
     with connect(workers=3, separate_processes=True) as client:
         pid = client.run(os.getpid)[next(iter(cluster.available_workers(client)))]
         broken = Recorder(60, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, roots=roots(job, None))
+        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
     assert broken.acted
     assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
     assert_same(outcome.params, unbroken.params)

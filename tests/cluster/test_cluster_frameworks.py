@@ -16,6 +16,7 @@ from dsinga import cluster
 from dsinga.api import evaluate, roots, train
 from dsinga.base.registry import register
 from dsinga.job import AlgConf, ClusterConf, Job
+from dsinga.loop.initial_state import RunOptions
 from dsinga.training import bp
 from tests.support.observers import Silent
 from tests.support.small_job import assert_same
@@ -123,7 +124,7 @@ def test_progress_counts_the_samples_of_all_groups(job: Job, four_threads: Clien
             rates[row["step"]] = row["samples_per_second"]
 
     job = with_groups(job, (2, 1, 1, 1), staleness=0)
-    outcome = cluster.train(job, four_threads, Rates(), roots=roots(job, None))
+    outcome = cluster.train(job, four_threads, Rates(), RunOptions(roots=roots(job, None)))
     totals = [timing["total"] for timing in outcome.timings]  # of the first group's iterations
     rounds = pairwise(sorted(rates))
     others = [rates[end] - 100 * (end - start) / sum(totals[start:end]) for start, end in rounds]

@@ -15,6 +15,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.job import ClusterConf, Job
+from dsinga.loop.initial_state import RunOptions
 from dsinga.transport.endpoints import endpoint_names
 from tests.support.observers import Recorder, of_phase
 
@@ -59,7 +60,7 @@ def train(job: Job, figures: dict[str, Any], victim: str) -> Killer:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=STEPS, disp_freq=10, test_freq=STEPS, test_steps=2)
     with connect(workers=5, separate_processes=True) as client:
         killer = Killer(client, victim)
-        outcome = cluster.train(job, client, killer, roots=roots(job, None))
+        outcome = cluster.train(job, client, killer, RunOptions(roots=roots(job, None)))
     assert killer.acted
     assert outcome.step == STEPS
     assert [row["step"] for row in of_phase(killer.rows, "train")] == list(range(10, STEPS + 1, 10))

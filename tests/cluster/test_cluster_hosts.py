@@ -17,6 +17,7 @@ from dsinga import RunError, cluster
 from dsinga.api import roots, train
 from dsinga.job import ClusterConf, Job, loads
 from dsinga.job.overrides import with_fields
+from dsinga.loop.initial_state import RunOptions
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
 from tests.support.leftovers import nothing_left
@@ -98,7 +99,7 @@ def test_a_lost_host_ends_the_run(job: Job, hosts: Client) -> None:
     observer = AtRow(0, functools.partial(os.kill, hosts.run(os.getpid)[address], signal.SIGKILL))
     job = without_restarts(with_topology(job, 2, 2)).replace(train_steps=100_000, disp_freq=1)
     with pytest.raises(RunError, match="was lost") as raised:
-        cluster.train(job, hosts, observer, roots=roots(job, None))
+        cluster.train(job, hosts, observer, RunOptions(roots=roots(job, None)))
     assert address in str(raised.value)
     assert observer.acted
     wait_until(lambda: set(hosts.run(open_connections).values()) == {0})

@@ -22,6 +22,7 @@ from dsinga.cluster.run.driver import Outcome
 from dsinga.job import Job
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
+from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.polling import wait_until
 from tests.support.small_job import assert_same, with_topology
@@ -39,7 +40,7 @@ class Runs:
 
     def start(self, job: Job, gate: Gate, client: Client | None = None, **options: Any) -> Future[Outcome]:
         client = client or self.new_client()
-        return self.pool.submit(cluster.train, job, client, gate, roots=roots(job, None), **options)
+        return self.pool.submit(cluster.train, job, client, gate, RunOptions(roots=roots(job, None), **options))
 
     def states(self) -> dict[str, str]:
         """Return the state of each run by the name of its job, in the order of their arrival."""
@@ -160,7 +161,7 @@ def test_a_run_that_was_cancelled_before_it_came_does_not_begin(job: Job, runs: 
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):
-        cluster.train(named(job, "first"), runs.client, Gate(), roots=roots(job, None), cancelled=cancelled)
+        cluster.train(named(job, "first"), runs.client, Gate(), RunOptions(roots=roots(job, None), cancelled=cancelled))
 
 
 def test_a_wait_ends_with_its_timeout(job: Job, runs: Runs) -> None:
@@ -211,7 +212,7 @@ def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
     running = runs.start(named(job, "first", 3), first)
     assert first.reached.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt):
-        cluster.train(named(job, "second"), runs.client, second, roots=roots(job, None))
+        cluster.train(named(job, "second"), runs.client, second, RunOptions(roots=roots(job, None)))
     runs.wait_until({"first": "running"})
     first.go.set()
     assert running.result(PATIENCE).step == 50

@@ -17,6 +17,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask import waiting
 from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.small_job import JOB, with_topology, without_restarts
 
@@ -47,7 +48,7 @@ def test_a_killed_driver_gives_its_workers_to_the_next_run(job: Job, processes: 
         assert "step 10/" in next(line for line in driver.stderr if "step" in line)
         gate = Gate(opened=True)
         with ThreadPoolExecutor() as pool:
-            run = pool.submit(cluster.train, with_topology(job, 3), processes, gate, roots=roots(job, None))
+            run = pool.submit(cluster.train, with_topology(job, 3), processes, gate, RunOptions(roots=roots(job, None)))
             assert gate.waited.wait(PATIENCE)
             driver.kill()
             assert run.result(PATIENCE).step == 50
@@ -60,9 +61,9 @@ def test_a_run_that_waits_begins_on_the_workers_that_a_lost_one_leaves(job: Job)
     with connect(workers=2, separate_processes=True) as client, ThreadPoolExecutor() as pool:
         first, second = Gate(), Gate(opened=True)
         endless = without_restarts(with_topology(job, 2)).replace(train_steps=100_000)
-        lost = pool.submit(cluster.train, endless, client, first, roots=roots(job, None))
+        lost = pool.submit(cluster.train, endless, client, first, RunOptions(roots=roots(job, None)))
         assert first.reached.wait(PATIENCE)
-        other = pool.submit(cluster.train, with_topology(job, 1), client, second, roots=roots(job, None))
+        other = pool.submit(cluster.train, with_topology(job, 1), client, second, RunOptions(roots=roots(job, None)))
         assert second.waited.wait(PATIENCE)
         os.kill(client.run(os.getpid).popitem()[1], signal.SIGKILL)
         first.go.set()

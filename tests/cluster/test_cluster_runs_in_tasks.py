@@ -18,6 +18,7 @@ from dsinga.api import evaluate, roots, train
 from dsinga.cluster import available_workers
 from dsinga.cluster.queue import claims
 from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.small_job import assert_same, with_topology
 
@@ -76,7 +77,7 @@ def held(threads: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 def test_a_run_says_which_other_tasks_it_waits_for(job: Job, held: Client) -> None:
     gate = Gate(opened=True)
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(cluster.train, with_topology(job, 3), held, gate, roots=roots(job, None))
+        run = pool.submit(cluster.train, with_topology(job, 3), held, gate, RunOptions(roots=roots(job, None)))
         assert gate.waited.wait(PATIENCE)
         assert "all threads of the Dask worker inproc://" in gate.sentences[0]
         assert "run other tasks: 'hold-" in gate.sentences[0]
@@ -89,7 +90,9 @@ def test_a_run_says_which_other_tasks_it_waits_for(job: Job, held: Client) -> No
 def test_a_run_that_waits_for_other_tasks_can_be_cancelled(job: Job, held: Client) -> None:
     gate, cancelled = Gate(), threading.Event()
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(cluster.train, with_topology(job, 3), held, gate, roots=roots(job, None), cancelled=cancelled)
+        run = pool.submit(
+            cluster.train, with_topology(job, 3), held, gate, RunOptions(roots=roots(job, None), cancelled=cancelled)
+        )
         assert gate.waited.wait(PATIENCE)
         cancelled.set()
         with pytest.raises(Cancelled):
@@ -112,7 +115,7 @@ def test_a_run_goes_to_a_dask_worker_without_other_tasks(job: Job, threads: Clie
     for _ in futures:
         assert STARTED.acquire(timeout=PATIENCE)
     gate = Gate(opened=True)
-    assert cluster.train(with_topology(job, 1), threads, gate, roots=roots(job, None)).step == 50
+    assert cluster.train(with_topology(job, 1), threads, gate, RunOptions(roots=roots(job, None))).step == 50
     assert gate.sentences == []
     END.set()
     threads.gather(futures)
@@ -124,7 +127,9 @@ def test_evaluations_get_their_turn_beside_a_run_on_all_threads(job: Job, thread
     gate, cancelled = Gate(opened=True), threading.Event()
     endless = with_topology(job, 3).replace(train_steps=1_000_000)
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(cluster.train, endless, threads, gate, roots=roots(job, None), cancelled=cancelled)
+        run = pool.submit(
+            cluster.train, endless, threads, gate, RunOptions(roots=roots(job, None), cancelled=cancelled)
+        )
         assert gate.reached.wait(PATIENCE)
         beside = [pool.submit(evaluate, job, params, client=threads) for _ in range(2)]
         assert [each.result(PATIENCE) for each in beside] == [alone] * 2

@@ -16,6 +16,7 @@ from dsinga.cluster.graph_grain import find_grain
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.dense.embedding import Embedding
+from dsinga.loop.initial_state import RunOptions
 from tests.support.observers import Silent
 from tests.support.small_job import assert_close, assert_same
 
@@ -136,7 +137,7 @@ class TestMomentum:
 
     def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
         words = on(words, 3, 2)
-        found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=find_grain("graph"))
+        found = cluster.train(words, threads, Silent(), RunOptions(roots=roots(words, None)), grain=find_grain("graph"))
         assert_same(found.params, expected)
 
     def test_a_clipped_norm_is_that_of_the_whole_table(self, words: Job, threads: Client) -> None:
@@ -208,7 +209,7 @@ def test_only_rows_are_sent(words: Job, processes: Client) -> None:
     """A worker sends its rows and gets those of all workers; a row is 3 numbers and its index."""
     words = on(words, 2)
     found = [
-        cluster.train(job(), processes, Silent(), roots=roots(words, None)).timings
+        cluster.train(job(), processes, Silent(), RunOptions(roots=roots(words, None))).timings
         for job in (words.replace, lambda: dense(words))
     ]
     rows, all_rows = ([timing["crossing"] for timing in timings[2:]] for timings in found)

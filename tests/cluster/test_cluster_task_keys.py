@@ -18,6 +18,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.dask.task_keys import SPAN, task_key
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
 from tests.support.observers import Silent
 from tests.support.polling import wait_until
 from tests.support.scheduler_messages import count_messages
@@ -97,7 +98,9 @@ def test_a_round_costs_the_scheduler_four_messages_a_worker_whatever_its_steps(j
     with connect(workers=3) as client:
         counts = count_messages(client.cluster.scheduler)
         rounds = Rounds(counts)
-        cluster.train(with_topology(job.replace(train_steps=150, test_freq=0), 3), client, rounds, roots=[str(stores)])
+        cluster.train(
+            with_topology(job.replace(train_steps=150, test_freq=0), 3), client, rounds, RunOptions(roots=[str(stores)])
+        )
     steps = rounds.seen[-1][0] - rounds.seen[1][0]
     assert steps > 5 * len(rounds.seen), "rounds have grown"
     counted = rounds.seen[-1][1] - rounds.seen[1][1]

@@ -16,6 +16,7 @@ from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.cluster.queue.usable_workers import usable_workers
 from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import Gate
 from tests.support.small_job import with_topology
 
@@ -69,7 +70,10 @@ def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -
     assert place(client, job, WorkerSelection(hosts=["a"]), 2) == ["a", "a"]
     gate = Gate(opened=True)
     selection = WorkerSelection({"GPU": 1}, ["c"])
-    assert cluster.train(with_topology(job, 1), client, gate, roots=roots(job, None), selection=selection).step == 50
+    assert (
+        cluster.train(with_topology(job, 1), client, gate, RunOptions(roots=roots(job, None)), selection=selection).step
+        == 50
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, loads
 from dsinga.layers.connect.bridge import BridgeSrc
+from dsinga.loop.initial_state import RunOptions
 from dsinga.training import bp
 from tests.support.observers import Silent
 from tests.support.small_job import JOB, assert_close, assert_same, place_layers, with_topology, without_restarts
@@ -166,7 +167,7 @@ def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None
         pass
     sources = [node.layer for node in prepared.config.nets[Phase.kTrain].nodes if isinstance(node.layer, BridgeSrc)]
     assert sources
-    outcome = cluster.train(small(stores, "hybrid", 2, 1), client, Silent(), roots=[str(stores)])
+    outcome = cluster.train(small(stores, "hybrid", 2, 1), client, Silent(), RunOptions(roots=[str(stores)]))
     inproc = all(address.startswith("inproc") for address in prepared.placement.addresses)
     for row in outcome.timings[-5:]:
         assert (row["within"] > 50_000) if inproc else (row["crossing"] > 50_000)
@@ -195,7 +196,7 @@ def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy:
         address = list(cluster.available_workers(client))[victim]
         observer = KillInBridge(client.run(os.getpid)[address], 20)
         with pytest.raises(RunError, match="was lost") as raised:
-            cluster.train(job, client, observer, roots=roots(job, None))
+            cluster.train(job, client, observer, RunOptions(roots=roots(job, None)))
         assert address in str(raised.value)
         assert observer.killed  # calls would wait for five minutes, longer than a test may take
 

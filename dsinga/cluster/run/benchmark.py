@@ -19,6 +19,7 @@ from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers.records.text import CharRNNConf
+from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
 from dsinga.passes.processor import CPU_PRECISIONS
@@ -65,7 +66,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
-        outcome = train(job, client, SilentObserver(), roots=roots, selection=selection)
+        outcome = train(job, client, SilentObserver(), RunOptions(roots=roots), selection=selection)
         figures: dict[str, Any] = {"profile": profile(job, steps, roots)} if profiled else {}
         if precisions and (lack := get_ops().lacks_bf16()):
             raise UserError(f"there is no kBF16 here to compare with: {lack}; leave --precision out")

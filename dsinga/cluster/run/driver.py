@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from distributed import Client
 
 from dsinga.base.error_frames import cleared_frames
@@ -25,7 +22,6 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
-from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
@@ -34,57 +30,42 @@ from dsinga.loop.run_loop import Outcome, run_to_end
 
 _log = logging.getLogger(__name__)
 
+NO_OPTIONS = RunOptions()
+
 
 @cleared_frames("dsinga")
 def train(
     job: Job,
     client: Client,
     observer: Observer,
+    options: RunOptions = NO_OPTIONS,
     *,
-    workspace: Path | None = None,
-    roots: Sequence[str] = (),
-    resume: bool | Path = False,
     grain: Grain = ROUNDS,
-    extensions: Sequence[ExtensionLike] = (),
-    params: Mapping[str, np.ndarray] | None = None,
-    updater_state: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
-    cancelled: threading.Event | None = None,
-    saved: Callable[[], None] | None = None,
-    check_workspace: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint if ``resume``.
-
-    True stands for the newest undamaged checkpoint in the workspace; a path for that checkpoint.
+    """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint as ``options`` say.
 
     The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`).
     ``selection`` says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
-    and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
-    job names. ``params`` replace initial values, by name; params that the net does not have are left out.
-    ``updater_state`` is that of an earlier run, by param and slot.
+    and the params are not the same bits as those of a run that was never cut.
 
-    ``cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then ends
-    after its rounds in flight, and a checkpoint is written; without, it ends at once. ``saved`` is called after each
-    checkpoint that was written, ``check_workspace`` before; it raises RunError where none must be written.
+    ``options.cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then
+    ends after its rounds in flight, and a checkpoint is written; without, it ends at once.
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
     a loss is no longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
     """
     started = time.perf_counter()
-    cancellation = Cancellation(cancelled)
-    options = RunOptions(
-        workspace=workspace, roots=roots, resume=resume, extensions=extensions, params=params,
-        updater_state=updater_state, saved=saved, check_workspace=check_workspace,
-    )  # fmt: skip
+    cancellation = Cancellation(options.cancelled)
     grain.check(job)
     task_client()  # before a run on a cluster that was started within a task makes one
     with (
         deferred_interrupts(cancellation),
         _prepare_again(
-            job, client, roots, selection=selection, max_threads=max_threads, cancellation=cancellation,
+            job, client, options.roots, selection=selection, max_threads=max_threads, cancellation=cancellation,
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip
