@@ -13,7 +13,7 @@ from dsinga.cluster.dask.placement import Placement, place, place_lost
 from dsinga.cluster.dask.supervision import Check, ask_for_workers
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.cluster.placing.prepare import PreparedRun, check_memory
-from dsinga.errors import RunError, UserError
+from dsinga.errors import ClusterNotReady, UserError
 from dsinga.job import ClusterConf
 from dsinga.monitor.progress import duration
 
@@ -114,7 +114,7 @@ class WorkersAtHand:
                 return None
             plural = "s" if least > 1 else ""
             lack = f"the run needs {least} Dask worker{plural} to go on, and there are {count or 'none'}"
-            failure = RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
+            failure = ClusterNotReady(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
             sentence = f"{lack}; waiting for others; {duration(waited)} so far, {how_to_give_up()}"
             return StillWaiting(sentence, failure, topic=count)
 
