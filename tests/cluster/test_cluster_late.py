@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import SchedulerPlugin
 from safetensors.numpy import save_file
 
 import dsinga
@@ -195,3 +196,29 @@ def test_a_scheduler_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: 
         file.write_text(json.dumps({"address": running.address}))
         assert done.result(timeout=60) == running.address
     assert said[0].endswith(" so far, 0:01:00 at most, cancel() gives up")
+
+
+class CountWorkers(SchedulerPlugin):
+    """Counts the Dask workers that a scheduler still has where it closes its connections."""
+
+    name = "count-workers"
+    count = -1
+
+    async def start(self, scheduler: Any) -> None:
+        """Learn of the scheduler."""
+        self._scheduler = scheduler
+
+    async def close(self) -> None:
+        """Count."""
+        CountWorkers.count = len(self._scheduler.workers)
+
+
+def test_dask_workers_end_before_their_scheduler(small: Job) -> None:
+    """Else they log a CommClosedError, at the end of each run in a batch job."""
+    with late_cluster() as cluster, Client(cluster.scheduler_address) as client:
+        cluster.scale(2)
+        dsinga.train(small, client, workers=2, progress=False)
+        client.register_plugin(CountWorkers())
+        client.shutdown()
+        wait_until(lambda: CountWorkers.count >= 0, 30)
+        assert CountWorkers.count == 0
