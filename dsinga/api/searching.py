@@ -12,7 +12,7 @@ from dsinga import cluster
 from dsinga.advice import option, short_path
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs import patience_of, roots, wanted_workers, with_workers
+from dsinga.api.jobs import patience_of, roots, wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.search_runs import SearchPlan, SearchRuns
@@ -23,8 +23,7 @@ from dsinga.errors import UserError
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.overrides import check_fields, with_fields
-from dsinga.loop.cancellation import Cancellation
-from dsinga.monitor import SearchProgress, show_search
+from dsinga.monitor import show_search
 from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -127,7 +126,6 @@ def _execute(
         if earlier is not None:
             display.remark(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
         try:
-            _await_room(plan, client, first, display, cancelled)
             SearchRuns(plan, client, result, display, cancelled).execute()
         finally:
             if result.workspace is not None and len(result) and not is_part:
@@ -135,17 +133,6 @@ def _execute(
     if result.best is not None and result.best_result is None:
         result.best_result = _read_result(plan, result)
     return result
-
-
-def _await_room(
-    plan: SearchPlan, client: Client, job: Job, display: SearchProgress, cancelled: threading.Event
-) -> None:
-    """Wait until the cluster has room for one run, rather than let one run after another fail."""
-    from dsinga.cluster.placing.prepare import await_room  # imports Dask
-
-    job = with_workers(job, plan.options.workers or wanted_workers(job))
-    with await_room(job, client, plan.options.selection(), Cancellation(cancelled), display.remark):
-        pass
 
 
 def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[int]) -> dict[int, Job | Exception]:
