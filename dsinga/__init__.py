@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.errors import Cancelled, ClusterNotReady, RunError, UserError
 from dsinga.base.registry import register
 from dsinga.base.version import __version__
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from dsinga.job import Job, load, loads
 
 __all__ = [
-    "Cancelled", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net", "compare_with_plan",
-    "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan", "predict",
-    "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train", "translate",
-    "windows",
+    "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net",
+    "compare_with_plan", "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan",
+    "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train",
+    "translate", "windows",
 ]  # fmt: skip
 
 # The module of each public name that is imported when it is first used.

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs_with_data import wanted_workers
+from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.api.result import Result
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.job.checks import check_reinforcement
+from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome
@@ -121,15 +122,18 @@ class AgentTraining:
         return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
 
     @contextlib.contextmanager
-    def open(self, source: ClusterSource) -> Iterator[Client | None]:
-        """Yield a client of the cluster that the agent needs, None where it needs none."""
+    def open(self, source: ClusterSource, waiting: Mapping[str, Any]) -> Iterator[Client | None]:
+        """Yield a client of the cluster that the agent needs, None where it needs none.
+
+        ``waiting`` are the arguments ``patience`` and ``check`` of :func:`dsinga.cluster.connect`.
+        """
         conf = self._task.job.reinforcement
         assert conf is not None
         if self._groups is not None:
-            with source.open(workers=wanted_workers(self.job)) as client:
+            with source.open(workers=wanted_workers(self.job), **waiting) as client:
                 yield client
         elif conf.num_actors:
-            with source.open(workers=conf.num_actors, separate_processes=True) as client:
+            with source.open(workers=conf.num_actors, separate_processes=True, **waiting) as client:
                 yield client
         else:
             yield None
@@ -140,6 +144,8 @@ class AgentTraining:
         ``placing`` are arguments of :func:`dsinga.cluster.train` that have a meaning for worker groups only.
         """
         if self._groups is None:
+            if client is not None:
+                self._await_workers(client, observer, Cancellation(options.cancelled))
             return train_agent(self._task, client, observer, options)
         assert client is not None
         params = self._task.agent.algorithm.params if options.params is None else options.params
@@ -148,6 +154,15 @@ class AgentTraining:
             outcome = cluster.train(self.job, client, observer, options, **placing)
         self._task.agent.algorithm.take_params(outcome.params)
         return outcome
+
+    def _await_workers(self, client: Client, observer: Observer, cancellation: Cancellation) -> None:
+        """Wait for Dask workers that are still to come: actors stay on those where they begin."""
+        from dsinga.cluster.connecting.expected_workers import await_number_of_workers  # imports Dask
+
+        conf = self._task.job.reinforcement
+        assert conf is not None
+        patience = patience_of(self._task.job)
+        await_number_of_workers(client, conf.num_actors, patience, cancellation, observer.waiting)
 
     def result(self, result: Result) -> AgentResult:
         """Return a result with its agent."""

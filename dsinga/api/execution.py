@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs_with_data import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
@@ -23,7 +23,7 @@ from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
 from dsinga.extensions import ExtensionLike
-from dsinga.job import ClusterConf, Job, Phase
+from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import train_locally
 from dsinga.loop.position import place_in_data
@@ -144,7 +144,7 @@ class Execution:
         from dsinga.cluster.connecting.scheduler_probe import await_scheduler
 
         job = self.prepare_job()
-        seconds = (job.cluster or ClusterConf()).patience
+        seconds = patience_of(job)
         place = source.scheduler_file or source.address
         _log.warning("%s; waiting for a scheduler at %s, for %g s at most", loss, place, seconds)
         await_scheduler(source.address, source.scheduler_file, source.security, seconds, self._check_cancelled)
@@ -210,12 +210,14 @@ class Execution:
             "max_threads": self.max_threads,
         }  # fmt: skip
         dashboard = options.grain == "graph"  # its tasks are for looking at
-        opened = (
-            agents.open(self.source) if agents else self.source.open(workers=wanted_workers(job), dashboard=dashboard)
-        )
+        waiting = {"patience": patience_of(job), "check": self._check_cancelled}
+        if agents is not None:
+            opened = agents.open(self.source, waiting)
+        else:
+            opened = self.source.open(workers=wanted_workers(job), dashboard=dashboard, **waiting)
         client: Any = stack.enter_context(opened)
         if options.retry and client is not None:
-            self._await_workers(client, (job.cluster or ClusterConf()).patience)
+            self._await_workers(client, patience_of(job))
         if agents is not None:
             return functools.partial(agents.train, client, **placing)
         return functools.partial(cluster.train, job, client, **placing)

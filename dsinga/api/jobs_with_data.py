@@ -34,6 +34,11 @@ def with_workers(job: Job, workers: int) -> Job:
     return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 
 
+def patience_of(job: Job) -> float:
+    """Return the seconds for which a run of the job waits for Dask workers, or a scheduler, that are still to come."""
+    return (job.cluster or ClusterConf()).patience
+
+
 def wanted_workers(job: Job) -> int:
     """Return the number of workers in all worker groups of the job, which a cluster for it must have.
 

@@ -27,6 +27,10 @@ class UserError(ValueError):
         super().__init__(*_redacted(arguments))
 
 
+class TooFewWorkers(UserError):
+    """A Dask cluster is too small for a run. More Dask workers help, so a run waits where some may come."""
+
+
 class RunError(RuntimeError):
     """A run with valid input failed, for instance because a worker was lost or a wait timed out.
 
@@ -55,6 +59,13 @@ class Terminated(KeyboardInterrupt):
 
 class WorkerLost(RunError):
     """A Dask worker, a server or a connection of a run was lost; what it computed can be computed again elsewhere."""
+
+
+class ClusterNotReady(RunError):
+    """The Dask workers or the scheduler of a run have not come in time; a later attempt may find them.
+
+    The command line exits with status 75, at which batch scripts queue their job again.
+    """
 
 
 class SchedulerLost(RunError):

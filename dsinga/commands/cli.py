@@ -13,14 +13,14 @@ import click
 from click.shell_completion import get_completion_class
 
 from dsinga.base.advice import command_line
-from dsinga.base.errors import RunError, Terminated, UserError
+from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
 from dsinga.commands import data, inference, inspection, searching, training
 
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
-# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS.
+# Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
 
@@ -83,8 +83,8 @@ for _command in (
 def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
     """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
 
-    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 1
-    for a run that failed.
+    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
+    where Dask workers or a scheduler have not come in time, 1 for another run that failed.
     """
     # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
     warnings.filterwarnings("ignore", "Mismatched versions found")
@@ -96,7 +96,7 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
             yield
     except (UserError, RunError) as error:
         click.echo(f"dsinga: {error}", err=True)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+        sys.exit(2 if isinstance(error, UserError) else TERMINATED_STATUS if isinstance(error, ClusterNotReady) else 1)
     except MemoryError as error:
         what = f": {error}" if str(error) else ""
         has_no_net = arguments[:1] == ["data"]

@@ -133,9 +133,11 @@ def job_and_connection(
     from dask.system import CPU_COUNT
 
     from dsinga import api
+    from dsinga.api.jobs_with_data import patience_of
     from dsinga.cluster import connect
 
     job, more["security"] = _job_and_credentials(conf, options)
+    more["patience"] = patience_of(job)
     more["workers"] = max(api.wanted_workers(job), CPU_COUNT if on_all_cores else 1)
     scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
     if scheduler or scheduler_file:

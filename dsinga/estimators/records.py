@@ -116,7 +116,12 @@ def compute(values: Any, client: Any) -> Any:
     import dask
 
     with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
-        return dask.compute(values)[0] if running is None else running.compute(dask.delayed(values)).result()
+        if running is None:
+            return dask.compute(values)[0]
+        from dsinga.cluster.connecting.expected_workers import await_number_of_workers
+
+        await_number_of_workers(running, 1)  # Dask would wait for the first one without a word
+        return running.compute(dask.delayed(values)).result()
 
 
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:

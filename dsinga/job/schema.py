@@ -93,10 +93,10 @@ class ClusterConf(Message):
     slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's numbers that
     kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in place of the
     gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask workers
-    starts again (default: up to 3 times from one snapshot). While it then has fewer than ``min_workers`` processes, it
-    waits, for at most ``patience`` seconds. ``block_size`` is the number of elements of a block of ``slicing: kBlock``
-    (default: PaddlePaddle's formula), ``block_rows`` the number of rows of a block of an embedding (default: as many
-    as fit into such a block).
+    starts again (default: up to 3 times from one snapshot). While it then, or at the start, has fewer than
+    ``min_workers`` processes, or has too few for its workers at the start, it waits, for at most ``patience`` seconds.
+    ``block_size`` is the number of elements of a block of ``slicing: kBlock`` (default: PaddlePaddle's formula),
+    ``block_rows`` the number of rows of a block of an embedding (default: as many as fit into such a block).
     """
 
     nworker_groups: Members = 1

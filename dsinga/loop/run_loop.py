@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsinga.base.errors import Cancelled, Diverged, RunError, SchedulerLost
+from dsinga.base.errors import Cancelled, ClusterNotReady, Diverged, RunError, SchedulerLost
 from dsinga.engine.engine import Engine, Snapshot
 from dsinga.extensions import Extension
 from dsinga.job import Phase
@@ -89,7 +89,7 @@ def _run(
         engine.close(str(error))
         if not isinstance(error, Cancelled) or cancellation.ends_in_order:
             _save(loop)
-        kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
+        kind = type(error) if isinstance(error, (Cancelled, ClusterNotReady, SchedulerLost)) else RunError
         raise kind(f"{error}; {resume_hint(folder, loop.step)}") from error
     except BaseException as error:
         engine.close("the driver has ended the run")

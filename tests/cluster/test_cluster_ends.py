@@ -16,8 +16,6 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.base.registry import register
-from dsinga.cluster.connecting import embedded
-from dsinga.cluster.dask import waiting
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.job import AlgConf, Job
 from dsinga.loop import training_loop
@@ -62,21 +60,6 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, client: Client, befor
         cluster.train(endless, driver, AtRow(10, driver.close), RunOptions(roots=roots(job, None)))
     wait_until_cleaned_up(before)
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
-
-
-def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    said: list[str] = []
-    monkeypatch.setattr(
-        logging.getLogger(embedded.__name__), "warning", lambda text, *values: said.append(text % values)
-    )
-    with (
-        pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
-        cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
-    ):
-        pass
-    assert said == [f"waiting for a Dask scheduler to write {tmp_path}/nowhere.json, for 0.1 s at most"]
 
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:

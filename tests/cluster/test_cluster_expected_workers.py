@@ -15,9 +15,10 @@ from distributed import Client, LocalCluster, Status, Worker
 
 from dsinga.api import evaluate, train
 from dsinga.base.errors import Cancelled, RunError, UserError
-from dsinga.cluster.connecting import expected_workers
+from dsinga.cluster.connecting import expected_workers, slurm_jobs
 from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers
+from dsinga.cluster.connecting.expected_workers import await_workers
+from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.job import Job
@@ -129,26 +130,38 @@ def test_a_run_is_spread_over_workers_that_are_still_to_come(small: Job, announc
             cluster.worker_spec[0] = {**cluster.new_spec, "options": options}
             cluster.scale(2)
             run = pool.submit(train, small, client, workers=number, progress=False)
-            announced.wait_for("1 Dask worker is there; waiting for 1 that LocalCluster has requested")
+            of_how_many = f" of {number}" if number else ""
+            announced.wait_for(f"1{of_how_many} Dask worker is there; waiting for 1 that LocalCluster has requested")
             GATE.set()
             assert run.result(timeout=60).step == 2
             announced.clear()
 
 
-def test_a_scheduler_that_is_just_starting_gets_time_for_its_workers(
-    small: Job, announced: Announcements, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [2, None])
+def test_workers_that_come_one_after_another_are_waited_for_as_long_as_they_come(
+    small: Job, announced: Announcements, monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
-    """The client of an address knows of no workers to come."""
-    with start_cluster() as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
-        run = pool.submit(train, small, client, workers=2, progress=False)
-        announced.wait_for("has no workers; waiting for others until none has come for 10 s")
+    """The first one has threads for two workers; the client of an address knows of no workers to come."""
+    monkeypatch.setattr(expected_workers, "ARRIVAL_SECONDS", 1.0)
+    monkeypatch.setattr(expected_workers, "MOST_ARRIVAL_SECONDS", 1.0)
+    with (
+        start_cluster(threads=2) as cluster,
+        Client(cluster.scheduler_address) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        cluster.scheduler.time_started -= 3600.0
+        run = pool.submit(train, small, client, workers=number, progress=False)
+        needed = "2 workers" if number else "1 worker"
+        announced.wait_for(f"the job needs {needed}, but the Dask cluster has no workers; waiting for others; 0:00:0")
         cluster.scale(1)
-        announced.wait_for("the job needs 2 workers, but the Dask cluster has 1 worker thread; waiting for others")
-        cluster.scale(2)
+        of_how_many = f" of {number}" if number else ""
+        announced.wait_for(f"1{of_how_many} Dask worker is there; waiting for others until none has come for 1 s")
         assert run.result(timeout=60).step == 2
-        monkeypatch.setattr(expected_workers, "ARRIVAL_SECONDS", 0.05)
-        with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads"):
-            train(small, client, workers=3, progress=False)
+        announced.clear()
+        joined = [(at - 60, event) for at, event in cluster.scheduler.get_events("all")]
+        monkeypatch.setitem(cluster.scheduler.handlers, "events", lambda topic: joined)
+        assert train(small, client, workers=number, progress=False).step == 2
+        assert not announced, "a cluster that is complete is not waited for"
 
 
 def test_testing_waits_for_the_first_worker_and_logs_it(
@@ -214,7 +227,7 @@ def test_jobs_of_slurm_are_named_with_their_state(monkeypatch: pytest.MonkeyPatc
     squeue.write_text(f"#!/bin/sh\ncat {tmp_path}/queue")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(expected_workers, "QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_jobs, "QUERY_SECONDS", 0.0)
     job = SimpleNamespace(
         job_id="17", submit_command="sbatch", log_directory="logs", job_name="worker", status=Status.running
     )

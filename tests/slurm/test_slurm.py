@@ -14,8 +14,10 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
-def test_a_batch_job_trains(slurm: Slurm, script: str, workspace: str) -> None:
+def test_a_batch_job_trains_though_its_workers_come_20_seconds_late(slurm: Slurm, script: str, workspace: str) -> None:
+    slurm.delay_workers(20)
     slurm.wait(slurm.submit(script))
+    assert "the job needs 4 workers, but the Dask cluster has no workers; waiting for others" in slurm.output()
     assert_same(slurm.params(workspace), slurm.local_params())
 
 

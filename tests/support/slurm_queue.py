@@ -100,6 +100,20 @@ class Slurm:
         conf = self.folder / "job.conf"
         conf.write_text(conf.read_text().replace("train_steps: 400", f"train_steps: {steps}"))
 
+    def delay_workers(self, seconds: int) -> None:
+        """Let the first Dask worker of the batch scripts start so many seconds late, each further one later."""
+        (self.folder / "late.sh").write_text(f'sleep $(({seconds} + 3 * SLURM_PROCID))\nexec "$@"\n')
+        for name, change in {
+            "train.sh": ("srun dask worker", "srun bash late.sh dask worker"),
+            "runner.sh": (
+                "python train.py",
+                "bash -c '[ $SLURM_PROCID -lt 2 ] || exec bash late.sh python train.py; exec python train.py'",
+            ),
+        }.items():
+            script = self.folder / name
+            assert change[0] in script.read_text()
+            script.write_text(script.read_text().replace(*change))
+
     def cancel_all(self) -> None:
         """Cancel all jobs that were submitted here."""
         if self._jobs:

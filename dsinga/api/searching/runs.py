@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs_with_data import wanted_workers
+from dsinga.api.jobs_with_data import wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.run import Run
 from dsinga.api.searching.result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
@@ -111,6 +112,7 @@ class SearchRuns:
             try:
                 if self._plan.resume:
                     self._take_earlier_outcomes()
+                self._await_room()
                 while self._waiting or self._active:
                     if self._cancelled.is_set():
                         raise Cancelled(f"{CANCELLED}; {self._resume_hint()}")
@@ -126,6 +128,21 @@ class SearchRuns:
             first, count = self._failures[0], len(self._failures)
             failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
             raise RunError(f"{failed}: {_text(first)}") from first
+
+    def _await_room(self) -> None:
+        """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
+        from dsinga.cluster.placing.prepare import await_room  # imports Dask
+
+        options, jobs = self._plan.options, [self._plan.jobs[number] for number in self._waiting]
+        smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)
+        if smallest is None:
+            return
+        job = with_workers(smallest, options.workers or wanted_workers(smallest))
+        room = await_room(
+            job, self._client, options.selection(), Cancellation(self._cancelled), self._progress.remark
+        )  # fmt: skip
+        with contextlib.suppress(UserError), room:  # each run says what its own fault is
+            pass
 
     def _start_runs(self) -> None:
         """Start as many runs as there is room for, and a few to be ready when a thread becomes free."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs_with_data import roots, wanted_workers
+from dsinga.api.jobs_with_data import patience_of, roots, wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.searching.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.searching.runs import SearchPlan, SearchRuns
@@ -127,7 +127,7 @@ def _execute(
     if result.workspace is not None and not (plan.resume or is_part):
         earlier = keep_earlier_search(result.workspace)
     with (
-        source.open(workers=max(CPU_COUNT, wanted_workers(first))) as client,
+        source.open(workers=max(CPU_COUNT, wanted_workers(first)), patience=patience_of(first)) as client,
         show_search(len(plan.jobs), first.name, quiet=not progress) as display,
     ):
         if earlier is not None:

@@ -8,7 +8,7 @@ import json
 import logging
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,25 @@ from distributed.deploy.cluster import Cluster
 from distributed.security import Security
 
 from dsinga.base.advice import option
-from dsinga.base.errors import UserError
+from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.regular_files import read_regular_text
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
-from dsinga.cluster.connecting.scheduler_probe import check_scheduler, check_version, with_scheme
+from dsinga.cluster.connecting.scheduler_probe import (
+    NoScheduler,
+    SilentScheduler,
+    check_scheduler,
+    check_version,
+    with_scheme,
+)
 from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
-from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
+from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
+from dsinga.job import ClusterConf
+from dsinga.monitor.progress import duration
 
 # Seconds to wait for a scheduler to answer.
 CONNECT_SECONDS = 10
-# Seconds to wait for a scheduler to write its file, which takes long where many nodes read Python from one disk; and
-# between two checks whether the file is there.
-FILE_SECONDS, FILE_CHECK_SECONDS = 60.0, 0.05
+# Seconds between two checks whether a scheduler has written its file.
+FILE_CHECK_SECONDS = 0.05
 # Dask settings for a cluster without a dashboard, which shows these measurements. Sampling the stacks of workers and
 # the delays of all event loops would take a tenth of a core for two processes, and interrupt threads that compute. And
 # Dask would keep the last 1,000 messages to each Dask worker, for those who look for faults in Dask.
@@ -66,6 +73,8 @@ def connect(
     separate_processes: bool = False,
     dashboard: bool = False,
     security: Security | bool | None = None,
+    patience: float = ClusterConf().patience,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Client]:
     """Connect to a running scheduler, or start an embedded cluster that ends with the block; yield the client.
 
@@ -79,11 +88,14 @@ def connect(
         security: the credentials of TLS, by default those of Dask's settings (``distributed.comm.tls``). True secures
             worker processes of an embedded cluster with certificates of its own, made for the run. A cluster of threads
             has no connections to secure.
+        patience: the most seconds to wait for a scheduler that has not written its file, or listens but says nothing.
+        check: is called while this waits; what it raises ends the wait.
 
-    Raises UserError where no scheduler answers within 10 seconds, or writes its file within a minute.
+    Raises UserError where nothing listens at the address of a scheduler within 10 seconds, ClusterNotReady where a
+    scheduler has not come within ``patience``.
     """
     if scheduler or scheduler_file:
-        with _connect_to(scheduler, scheduler_file, security) as client:
+        with _connect_to(scheduler, scheduler_file, security, patience, check) as client:
             yield client
         return
     if security and not separate_processes:
@@ -165,11 +177,35 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Security | bool | None) -> Client:
-    """Return a client of a running scheduler."""
+def _connect_to(
+    scheduler: str | None,
+    scheduler_file: str | None,
+    security: Security | bool | None,
+    patience: float,
+    check: Callable[[], None],
+) -> Client:
+    """Return a client of a running scheduler, or of one that is about to write its file."""
     if isinstance(security, bool):
         raise UserError("a running scheduler has its certificates; give yours as security=distributed.Security(...)")
-    address = scheduler or _read_address(Path(scheduler_file or ""))
+
+    def connect_once(waited: float) -> Client | StillWaiting:
+        try:
+            return _reach(scheduler or _read_address(Path(scheduler_file or "")), scheduler or scheduler_file, security)
+        except NoScheduler as error:
+            if scheduler and not isinstance(error, SilentScheduler):  # an address is that of a scheduler that runs
+                raise
+            fault, _, remedy = str(error).partition(";")
+            times = f"{duration(waited)} so far, {duration(patience)} at most"
+            failure = f"{fault}; waited {duration(waited)} for it, as cluster.patience says;{remedy}"
+            return StillWaiting(
+                f"{fault}; waiting for it; {times}, {how_to_give_up()}", ClusterNotReady(failure), fault
+            )
+
+    return wait_until(connect_once, patience, Announcements(_log.warning), check, FILE_CHECK_SECONDS)
+
+
+def _reach(address: str, place: str | None, security: Security | None) -> Client:
+    """Return a client of the scheduler at ``address``. Raises NoScheduler where a later attempt may reach it."""
     try:
         credentials = find_credentials(address, security)
         address = with_scheme(address, credentials)
@@ -179,22 +215,22 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Sec
     except UserError:
         raise
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}; check the address, or start one "
-            "with `dask scheduler`"
+        kind = SilentScheduler if isinstance(error, TimeoutError) else UserError
+        raise kind(
+            f"no Dask scheduler answers at {place}: {error}; check the address, or start one with `dask scheduler`"
         ) from error
 
 
 def _read_address(path: Path) -> str:
-    """Return the address in the file of a scheduler, which may be about to write it."""
-
-    def find(_: float) -> StillWaiting | None:
-        missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
-        sentence = f"waiting for a Dask scheduler to write {path}, for {FILE_SECONDS:g} s at most"
-        return None if path.exists() else StillWaiting(sentence, UserError(missing))
-
-    wait_until(find, FILE_SECONDS, Announcements(_log.warning), pause=FILE_CHECK_SECONDS)
+    """Return the address in the file of a scheduler. Raises NoScheduler before it has written that to its end."""
+    missing = f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
+    text = ""
     try:
-        return str(json.loads(read_regular_text(path))["address"])
+        text = read_regular_text(path)
+        return str(json.loads(text)["address"])
+    except FileNotFoundError:
+        raise NoScheduler(missing) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, json.JSONDecodeError) and text.strip()[:1] in ("", "{"):
+            raise NoScheduler(missing) from error
         raise UserError(f"{path} is not a file that `dask scheduler --scheduler-file` wrote: {error!r}") from error

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
 
-from dsinga.base.errors import RunError, SchedulerLost, UserError
+from dsinga.base.errors import ClusterNotReady, SchedulerLost, TooFewWorkers, UserError
 from dsinga.base.settings import read_setting
-from dsinga.cluster.connecting.adaptive import minimum_workers
-from dsinga.cluster.dask.dask_workers import Workers, available_workers, staying_workers
+from dsinga.cluster.connecting.adaptive import keep_workers, minimum_workers
+from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
+from dsinga.cluster.dask.dask_workers import (
+    Workers,
+    ask_scheduler,
+    available_workers,
+    require_workers,
+    staying_workers,
+)
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
+from dsinga.job import ClusterConf
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor.progress import duration
 
-# Seconds within which the next Dask worker joins a scheduler that is starting, where nothing says how many will come.
-ARRIVAL_SECONDS = 10.0
+# Dask workers join a scheduler one after another. None is expected any more when so many seconds have passed since the
+# last one: as many as the first one has taken, from the start of the scheduler on, within these bounds.
+ARRIVAL_SECONDS, MOST_ARRIVAL_SECONDS = 10.0, 60.0
 # Seconds that a cluster may take to submit the job of a worker.
 SUBMIT_SECONDS = 60.0
-# Seconds between two questions to SLURM, which answers them for all users of a cluster.
-QUERY_SECONDS = 20.0
-# Seconds that SLURM may take to answer.
-ANSWER_SECONDS = 10.0
 # What a worker's process or job is like that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
@@ -41,6 +44,7 @@ def await_workers(
     client: Client,
     attempt: Callable[[Workers], _T],
     *,
+    patience: float = ClusterConf().patience,
     shortage: Callable[[_T, Workers], str] = lambda _result, _workers: "",
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] = _log.warning,
@@ -48,23 +52,24 @@ def await_workers(
     """Return ``attempt(workers)`` for the Dask workers of a cluster, retried while it is not enough and more may come.
 
     A cluster object such as LocalCluster or SLURMCluster says how many Dask workers it is to have; those of a job in a
-    batch queue are waited for without limit, or for ``dsinga.queue_timeout``. Where there is only a scheduler, it is
-    waited for until no Dask worker has joined it for 10 seconds, if it was started less than 10 seconds ago or has
-    none.
+    batch queue are waited for without limit, or for ``dsinga.queue_timeout``. Where there is only a scheduler, a run
+    that has too few Dask workers waits for others, for ``patience`` seconds at most. One that has enough, but would be
+    better with more, waits for others as long as they come, one after another.
 
     Args:
         client: the client of the cluster.
-        attempt: takes the scheduler's information on each Dask worker, by address; raises UserError if these do not
-            suffice.
+        attempt: takes the scheduler's information on each Dask worker, by address; raises TooFewWorkers if these do not
+            suffice, UserError if these are not those that it needs.
+        patience: the most seconds of the wait where there is only a scheduler, the ``patience`` of a job.
         shortage: takes the result of ``attempt`` and the same workers; returns a clause that says why it would be
             better with more of them, "" if it would not.
         cancellation: ends the wait.
         announce: is called with a sentence that says what is waited for; by default it is logged.
 
-    Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
-    has passed, and Cancelled.
+    Raises the UserError of ``attempt`` when no more Dask workers are expected, ClusterNotReady where ``patience`` or
+    ``dsinga.queue_timeout`` has passed, and Cancelled.
     """
-    expectation, announcements, limit = _Expectation(client), Announcements(announce), read_setting("queue_timeout")
+    expectation, announcements = _expectation(client, patience), Announcements(announce)
 
     def try_workers(waited: float) -> _T | StillWaiting:
         all_workers = available_workers(client)
@@ -75,19 +80,40 @@ def await_workers(
             lack = shortage(result, workers)
         except UserError as refusal:
             error, lack = refusal, str(refusal).partition(";")[0]
-        expected = expectation.update(all_workers) if lack else _Expected()
+        is_too_small = isinstance(error, TooFewWorkers) or not workers
+        expected = expectation.update(all_workers, is_too_small) if lack else _Expected()
         if error and not expected.words:
             raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
-        if not error and (not expected.words or waited >= limit):
+        if not error and (not expected.words or waited >= expectation.limit):
             if announcements.count:
                 remark = f"; {expected.failure}" if expected.failure else ""
                 announce(f"the wait is over after {duration(waited)}{remark}")
             return result
         topic = f"{lack}; waiting for {expected.words}"
-        failure = f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says"
-        return StillWaiting(f"{topic}; {duration(waited)} so far, {how_to_give_up()}", RunError(failure), topic)
+        limit = "" if math.isinf(expectation.limit) else f", {duration(expectation.limit)} at most"
+        failure = f"{lack}; waited {duration(waited)} for {expected.words}, as {expectation.limit_source}"
+        sentence = f"{topic}; {duration(waited)} so far{limit}, {how_to_give_up()}"
+        return StillWaiting(sentence, ClusterNotReady(failure), topic)
 
-    return wait_until(try_workers, limit, announcements, (cancellation or Cancellation()).check)
+    return wait_until(try_workers, expectation.limit, announcements, (cancellation or Cancellation()).check)
+
+
+def await_number_of_workers(
+    client: Client,
+    count: int,
+    patience: float = ClusterConf().patience,
+    cancellation: Cancellation | None = None,
+    announce: Callable[[str], None] = _log.warning,
+) -> None:
+    """Wait for ``count`` Dask workers, as :func:`await_workers` does where any number suffices."""
+
+    def shortage(workers: Workers, _: Workers) -> str:
+        return "" if len(workers) >= count else f"{len(workers)} of {count} Dask workers are there"
+
+    with keep_workers(client, count):
+        await_workers(
+            client, require_workers, patience=patience, shortage=shortage, cancellation=cancellation, announce=announce
+        )
 
 
 def await_as_many_workers(client: Client, count: int, seconds: float, check: Callable[[], None]) -> None:
@@ -109,36 +135,72 @@ class _Expected(NamedTuple):
     failure: str = ""
 
 
-class _Expectation:
-    """Says which Dask workers are still expected."""
+def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
+    """Return what says which Dask workers are still expected."""
+    if isinstance(client.cluster, SpecCluster):
+        return _OfCluster(client.cluster)
+    return _OfScheduler(client, patience)
 
-    def __init__(self, client: Client):
+
+class _OfScheduler:
+    """Says whether Dask workers may still join a scheduler that does not know how many will.
+
+    Attributes:
+        limit: the most seconds to wait for them.
+        limit_source: what sets the limit, and what to do where it has passed.
+    """
+
+    limit_source = "cluster.patience says; see the logs of the Dask workers, or let it be longer"
+
+    def __init__(self, client: Client, patience: float):
+        self.limit = patience
         self._client = client
-        self._started = self._joined_at = time.monotonic()
         self._addresses: set[str] = set()
+        self._ends_at, self._seconds = 0.0, 0.0
+
+    def update(self, workers: Workers, is_too_small: bool) -> _Expected:
+        """Return what is expected beside ``workers``, the Dask workers that are there now."""
+        if is_too_small:
+            return _Expected("others")
+        if workers.keys() - self._addresses:
+            self._addresses |= workers.keys()
+            self._read_arrivals(workers)
+        if time.monotonic() >= self._ends_at:
+            return _Expected()
+        return _Expected(f"others until none has come for {self._seconds:.0f} s")
+
+    def _read_arrivals(self, workers: Workers) -> None:
+        """Ask the scheduler when ``workers`` have joined it, all by its own clock."""
+        events = ask_scheduler(self._client, "events", topic="all")
+        added = [{"action": "add-worker", "worker": address} for address in workers]
+        joins = [at for at, event in events if event in added]
+        started = float(ask_scheduler(self._client, "identity", n_workers=0)["started"])
+        # The scheduler forgets events; then it is no new one.
+        first = min(joins) - started if len(joins) == len(workers) else 0.0
+        age = max(info["last_seen"] for info in workers.values()) - max(joins, default=-math.inf)
+        self._seconds = min(max(ARRIVAL_SECONDS, first), MOST_ARRIVAL_SECONDS)
+        self._ends_at = time.monotonic() + self._seconds - age
+
+
+class _OfCluster:
+    """Says which Dask workers a cluster object has requested that are not there yet.
+
+    Attributes:
+        limit: the most seconds to wait for them.
+        limit_source: what sets the limit.
+    """
+
+    limit_source = "dsinga.queue_timeout says"
+
+    def __init__(self, cluster: SpecCluster):
+        self.limit = read_setting("queue_timeout")
+        self._cluster, self._started = cluster, time.monotonic()
         self._jobs = SlurmJobs()
         self._ended_jobs: set[str] = set()
 
-    def update(self, workers: Workers) -> _Expected:
+    def update(self, workers: Workers, is_too_small: bool) -> _Expected:
         """Return what is expected beside ``workers``, the Dask workers that are there now."""
-        if isinstance(self._client.cluster, SpecCluster):
-            return self._of_cluster(self._client.cluster, {str(info["name"]) for info in workers.values()})
-        return self._of_scheduler(workers)
-
-    def _of_scheduler(self, workers: Workers) -> _Expected:
-        """Return whether more workers may join a scheduler: it is young, or some have just come."""
-        is_first, joined = not self._addresses, workers.keys() - self._addresses
-        self._addresses |= joined
-        if is_first and joined and _age(self._client, workers) > ARRIVAL_SECONDS:
-            self._joined_at = -ARRIVAL_SECONDS
-        elif joined:
-            self._joined_at = time.monotonic()
-        if time.monotonic() - self._joined_at >= ARRIVAL_SECONDS:
-            return _Expected()
-        return _Expected(f"others until none has come for {ARRIVAL_SECONDS:g} s")
-
-    def _of_cluster(self, cluster: SpecCluster, names: set[str]) -> _Expected:
-        """Return which workers a cluster has requested beside those with ``names``."""
+        cluster, names = self._cluster, {str(info["name"]) for info in workers.values()}
         spec, processes = dict(cluster.worker_spec), dict(cluster.workers)  # copies: its event loop changes them
         kind, minimum = type(cluster).__name__, minimum_workers(cluster)
         count, jobs, failures = 0, [], []
@@ -164,62 +226,3 @@ class _Expectation:
         names_of_jobs = ", ".join(filter(None, jobs))
         words = f"{count} that {kind} has requested{f' ({names_of_jobs})' if names_of_jobs else ''}" if count else ""
         return _Expected(words, failures[0] if failures else "")
-
-
-def _age(client: Client, workers: Workers) -> float:
-    """Return the seconds for which a scheduler has been running, by its own clock; ``workers`` are not empty."""
-    started = float(client.scheduler_info(n_workers=0)["started"])
-    return max(info["last_seen"] for info in workers.values()) - started
-
-
-class SlurmJobs:
-    """The jobs of this user in SLURM's queue, asked for now and then.
-
-    The processes given are those of a dask-jobqueue cluster (attributes ``job_id``, ``submit_command``,
-    ``log_directory``, ``job_name``); others have no job.
-    """
-
-    def __init__(self) -> None:
-        self._states: dict[str, str] | None = None
-        self._asked_at = -math.inf
-        self._seen_at: dict[str, float] = {}  # when a job was first described: it is in the queue since before
-
-    def describe(self, process: Any) -> str:
-        """Return the job of a worker in words, "job 17: pending (Resources)", or "" if it has none."""
-        job = getattr(process, "job_id", None)
-        if not job:
-            return ""
-        state = (self._active(process) or {}).get(str(job))
-        return f"job {job}: {state}" if state else f"job {job}"
-
-    def ended(self, process: Any) -> str:
-        """Return a text that says that the job of a worker has ended, and where its log is, or "" if it has not."""
-        job, active = getattr(process, "job_id", None), self._active(process)
-        if not job or active is None or str(job) in active or self._asked_at <= self._seen_at[str(job)]:
-            return ""
-        folder = process.log_directory
-        log = f"{folder}/{process.job_name or 'worker'}-{job}.err" if folder else f"slurm-{job}.out"
-        return f"the job {job}, whose log is {log}, has ended"
-
-    def _active(self, process: Any) -> dict[str, str] | None:
-        """Return the state of this user's jobs by id; None where SLURM is not there, or does not answer."""
-        if getattr(process, "submit_command", None) != "sbatch" or not shutil.which("squeue"):
-            return None
-        self._seen_at.setdefault(str(process.job_id), time.monotonic())
-        if time.monotonic() - self._asked_at >= QUERY_SECONDS:
-            self._asked_at, self._states = time.monotonic(), _query()
-        return self._states
-
-
-def _query() -> dict[str, str] | None:
-    """Return the state of each job of this user that waits or runs, as "running" or "pending (Resources)"."""
-    command = ["squeue", "--me", "--noheader", "--format", "%A %T %r"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    states = {}
-    for line in answer.splitlines():
-        job, state, reason = line.split(maxsplit=2)
-        states[job] = state.lower() if reason in ("None", "(null)") else f"{state.lower()} ({reason})"
-    return states

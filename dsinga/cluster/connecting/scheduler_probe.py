@@ -37,6 +37,15 @@ MOST_HELLO_BYTES = 1 << 20
 
 _log = logging.getLogger(__name__)
 
+
+class NoScheduler(UserError):
+    """No Dask scheduler answers at an address; one may be about to start there."""
+
+
+class SilentScheduler(NoScheduler):
+    """What listens at an address says nothing; it may be a busy scheduler."""
+
+
 # The first bytes of the records of TLS with a handshake and with an alert.
 TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 # Words in OpenSSL's reasons where a peer has sent something else.
@@ -90,6 +99,8 @@ def with_scheme(address: str, security: Security) -> str:
 def check_scheduler(address: str, security: Security, seconds: float) -> None:
     """Raise UserError, after ``seconds`` or little more, unless a Dask scheduler answers as ``address`` says.
 
+    It is NoScheduler where one may do so later.
+
     Addresses of protocols other than TCP and TLS are not checked.
     """
     scheme, location = parse_address(address)
@@ -115,7 +126,8 @@ def check_scheduler(address: str, security: Security, seconds: float) -> None:
             return
         if answers is None:
             _refuse_other_protocol(address, scheme)
-    raise UserError(f"what listens at {address} does not answer as a Dask scheduler; check the address")
+    fault = f"what listens at {address} does not answer as a Dask scheduler; check the address"
+    raise SilentScheduler(fault) if answers is None else UserError(fault)
 
 
 def _connect(address: str, deadline: float) -> socket.socket:
@@ -126,7 +138,7 @@ def _connect(address: str, deadline: float) -> socket.socket:
             return socket.create_connection(place, timeout=max(RETRY_SECONDS, deadline - time.monotonic()))
         except OSError as error:
             if time.monotonic() + RETRY_SECONDS > deadline:
-                raise UserError(
+                raise NoScheduler(
                     f"no Dask scheduler answers at {address}: {error}; check the address, or start one with "
                     "`dask scheduler`"
                 ) from error

@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 from distributed import Client, get_worker
 
-from dsinga.base.errors import RunError, SchedulerLost, UserError
+from dsinga.base.errors import RunError, SchedulerLost, TooFewWorkers, UserError
 from dsinga.base.settings import read_setting
 
 # Seconds between two looks, while the scheduler is asked something, whether it is still there.
@@ -80,9 +80,9 @@ def staying_workers(workers: Workers) -> Workers:
 
 
 def require_workers(workers: Workers) -> Workers:
-    """Return ``workers``; raise UserError if there are none."""
+    """Return ``workers``; raise TooFewWorkers if there are none."""
     if not workers:
-        raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
+        raise TooFewWorkers("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     return workers
 
 

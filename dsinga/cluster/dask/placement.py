@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.advice import option
-from dsinga.base.errors import UserError
-from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process, require_workers
+from dsinga.base.errors import TooFewWorkers
+from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
 from dsinga.job.topology import Topology
 
 # The address of a Dask worker for each member of each group: [group][member].
@@ -72,10 +72,16 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
     each. This has no effect where all Dask workers are threads of one process.
 
-    Where there are too few threads, or processes, it raises UserError; if ``crowded``, threads get several workers,
+    Where there are too few threads, or processes, it raises TooFewWorkers; if ``crowded``, threads get several workers,
     and servers live beside them.
     """
-    require_workers(workers)
+    if not workers:
+        needed = topology.groups * topology.workers
+        noun = "worker" if needed == 1 else "workers"
+        raise TooFewWorkers(
+            f"the job needs {needed} {noun}, but the Dask cluster has no workers; start some with `dask worker "
+            "SCHEDULER --nthreads 1`"
+        )
     apart = processes_apart(topology, workers)
     if apart and not (crowded and apart >= len(workers)):
         remaining_workers, servers = _place_servers_apart(topology, workers)
@@ -132,7 +138,7 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
         fewer = "" if topology.groups == 1 else "cluster.nworker_groups or "
         available = f"{len(threads)} worker thread{'' if len(threads) == 1 else 's'}"
         apart = " beside those of the servers" if topology.separate else ""
-        raise UserError(
+        raise TooFewWorkers(
             f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
             f"request fewer with {option('workers', 'N')} or {fewer}cluster.nworkers_per_group"
         )
@@ -154,7 +160,7 @@ def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = processes_apart(topology, workers)
     if needed >= len(workers):
-        raise UserError(
+        raise TooFewWorkers(
             f"server_worker_separate: the job's {count} servers, {per_process} a process, need {needed} processes of "
             f"their own, but the Dask cluster has {len(workers)} processes, and the workers need some, too; start more "
             "Dask worker processes, or leave server_worker_separate out"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
-from distributed import Client, Future
+from distributed import Client, Future, SpecCluster
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.settings import read_setting
+from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.shared_objects import share
@@ -17,10 +18,11 @@ from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
 from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
+from dsinga.cluster.placing.prepare import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.engine.round_length import RoundLength
-from dsinga.job import Job, Phase, Precision
+from dsinga.job import ClusterConf, Job, Phase, Precision
 from dsinga.layers import Records
 from dsinga.net import NeuralNet
 from dsinga.ops.types import ParamArrays
@@ -123,7 +125,14 @@ def _batches(
             raise UserError(f"the Dask cluster has no workers {selection}")
         return require_workers(usable)
 
-    workers = await_workers(client, choose)
+    def shortage(usable: Workers, _: Workers) -> str:
+        return "" if len(usable) >= wanted else f"{len(usable)} of {wanted} Dask workers are there"
+
+    # The jobs that a cluster object has requested may wait in a queue for hours.
+    wanted = wanted_processes(job) if job.cluster and not isinstance(client.cluster, SpecCluster) else 1
+    patience = (job.cluster or ClusterConf()).patience
+    with keep_workers(client, 1):
+        workers = await_workers(client, choose, patience=patience, shortage=shortage)
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
     precision = Precision.kFloat32 if on_gpus else job.precision
     check_workers_ready(client, workers, [net], readers=[reader], precision=precision)

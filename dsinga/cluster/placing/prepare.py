@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 
-from distributed import Client, SpecCluster
+from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
+from dsinga.base.errors import TooFewWorkers
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
@@ -98,12 +99,7 @@ def prepare_run(
     """
     check(job)
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
-    wanted = wanted_processes(job, client)
-    choose_topology, shortage = _topology_choice(job, client, selection, wanted)
-    with keep_workers(client, int(wanted) if job.cluster else 1):
-        topology = await_workers(
-            client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
-        )
+    with await_room(job, client, selection, cancellation, announce) as topology:
         opened = open_job(job, topology, roots)
         is_automatic = job.neuralnet.partition is PartitionMethod.auto
         if not is_automatic:
@@ -153,15 +149,31 @@ def prepare_run(
             yield PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
 
 
-def wanted_processes(job: Job, client: Client) -> float:
+@contextlib.contextmanager
+def await_room(
+    job: Job, client: Client, selection: WorkerSelection, cancellation: Cancellation, announce: Callable[[str], None]
+) -> Iterator[Topology]:
+    """Wait until a cluster has room for a job, whatever other runs hold; yield the job's topology there.
+
+    An adaptive cluster keeps the Dask workers of the job as long as the context lasts. Raises what
+    :func:`dsinga.cluster.connecting.expected_workers.await_workers` raises.
+    """
+    wanted, patience = wanted_processes(job), (job.cluster or ClusterConf()).patience
+    choose_topology, shortage = _topology_choice(job, client, selection, wanted)
+    with keep_workers(client, int(wanted) if job.cluster else 1):
+        yield await_workers(
+            client, choose_topology, patience=patience, shortage=shortage, cancellation=cancellation, announce=announce
+        )
+
+
+def wanted_processes(job: Job) -> float:
     """Return the number of Dask workers that a job is spread over, if there are so many.
 
-    Without ``cluster`` it takes all of them: those that a cluster object has requested (infinity), or those that are
-    there.
+    Without ``cluster`` it takes all of them (infinity): those that a cluster object has requested, or that come.
     """
     conf = job.cluster
     if conf is None:
-        return math.inf if isinstance(getattr(client, "cluster", None), SpecCluster) else 0
+        return math.inf
     servers = -(-conf.nserver_groups * conf.nservers_per_group // conf.nservers_per_procs)
     workers = -(-conf.nworker_groups * conf.nworkers_per_group // conf.nworkers_per_procs)
     return workers + (servers if conf.server_worker_separate else 0)
@@ -176,11 +188,18 @@ def _topology_choice(
         usable = usable_workers(client, selection, workers)
         topology = create_topology(job, len(usable), count_processes(usable))
         check_room(topology, usable, selection)
+        least = min(job.cluster.min_workers, wanted) if job.cluster else 1
+        if len(usable) < least:
+            raise TooFewWorkers(
+                f"the run begins with {least} Dask workers, as cluster.min_workers says, but the Dask cluster has "
+                f"{len(usable)}; start more Dask workers, or set fewer"
+            )
         return topology
 
     def shortage(_: Topology, workers: Workers) -> str:
         count = len(usable_workers(client, selection, workers))
-        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
+        of_how_many = "" if math.isinf(wanted) else f" of {wanted}"
+        return "" if count >= wanted else f"{count}{of_how_many} Dask worker{'s are' if count > 1 else ' is'} there"
 
     return choose_topology, shortage
 

@@ -22,6 +22,8 @@ from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
 PROTOCOL = 3
+# Seconds for which a scheduler that closes waits for its Dask workers to end, and between two checks.
+LEAVE_SECONDS, LEAVE_CHECK_SECONDS = 3.0, 0.02
 
 
 class RunQueue(SchedulerPlugin):
@@ -59,6 +61,18 @@ class RunQueue(SchedulerPlugin):
         if self._departures is None:
             self._departures = Departures(scheduler, self._is_used)
         self._departures.register_nanny_plugin()
+
+    async def before_close(self) -> None:
+        """Let the Dask workers end before their scheduler closes their connections.
+
+        Else they log a CommClosedError, because they tell the scheduler that they end.
+        """
+        addresses = set(self._scheduler.workers)
+        for address in addresses:
+            self._scheduler.worker_send(address, {"op": "close", "reason": "scheduler-close"})
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while addresses & self._scheduler.stream_comms.keys() and time.monotonic() < deadline:
+            await asyncio.sleep(LEAVE_CHECK_SECONDS)
 
     def _is_leaving(self, address: str) -> bool:
         return self._departures is not None and self._departures.is_leaving(address)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import TooFewWorkers, UserError
 from dsinga.cluster.dask.dask_workers import Workers, host
 from dsinga.cluster.dask.placement import place
 from dsinga.cluster.dask.worker_calls import run_on_workers
@@ -80,13 +80,13 @@ def check_selection(client: Client, selection: WorkerSelection, workers: Workers
 
 
 def check_room(topology: Topology, workers: Workers, selection: WorkerSelection) -> None:
-    """Raise UserError unless ``workers``, which a run may use, suffice for it if no other run holds any."""
+    """Raise TooFewWorkers unless ``workers``, which a run may use, suffice for it if no other run holds any."""
     try:
         place(topology, workers)
-    except UserError as error:
+    except TooFewWorkers as error:
         if not selection.is_limited:
             raise
-        raise UserError(f"{error} (only Dask workers {selection} count)") from error
+        raise TooFewWorkers(f"{error} (only Dask workers {selection} count)") from error
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
