@@ -49,7 +49,7 @@ def evaluate(
     :func:`dsinga.train`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     with open_client(client) as client:
         folders, selection = roots(job, data_root), select_workers(resources, hosts)
         return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, selection)
@@ -117,7 +117,7 @@ def predict_lazily(
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     from dsinga.cluster.inference import lazy_prediction
 
-    job = job_with_data(job, x, job_phase, data_root)
+    job = job_with_data(job, x, job_phase, data_root, params)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
@@ -158,7 +158,7 @@ def predict_with_labels(
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     with open_client(client) as client:
         folders, selection = roots(job, data_root), select_workers(resources, hosts)
         yield from cluster.predict(

@@ -15,6 +15,7 @@ from dsinga.data.reading_store import make_blosc_lock
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sampler import Sampler
 from dsinga.data.sources.open_records import DataSource, open_records
+from dsinga.data.sources.record_names import RecordNames, check_names, open_like
 from dsinga.data.sources.stores import open_labels, open_store, read_mean
 from dsinga.data.sources.windows import Windows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
@@ -35,6 +36,7 @@ __all__ = [
     "FieldWindows",
     "Prefetch",
     "Record",
+    "RecordNames",
     "RecordSource",
     "RecordStore",
     "Sampler",
@@ -43,6 +45,7 @@ __all__ = [
     "WindowDefinition",
     "Windows",
     "ZarrSource",
+    "check_names",
     "connect_sources",
     "define_windows",
     "describe",
@@ -52,6 +55,7 @@ __all__ = [
     "is_dataset",
     "kept_bytes",
     "open_labels",
+    "open_like",
     "open_records",
     "open_store",
     "open_text",

@@ -17,6 +17,7 @@ import dsinga.api as api
 from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.data import RecordNames
 from dsinga.durable_files import explained_writing, replace_file
 from dsinga.engine.local_net import LocalNet
 from dsinga.errors import UserError
@@ -25,6 +26,7 @@ from dsinga.layers.base import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.names_file import write_names
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.training import check_params, check_start
 
@@ -88,6 +90,7 @@ class ModelParams(ABC):
         self._fits = 0
         self._training_state = TrainingState()
         self._arguments: JobArguments | None = None  # of the last fit
+        self._loaded_names: Mapping[str, RecordNames] = {}
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -108,6 +111,11 @@ class ModelParams(ABC):
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job for the records of "train", "val" and "test", without binding them to it."""
+
+    def record_names(self) -> Mapping[str, RecordNames]:
+        """Return the names of the classes and columns of the records of training, by input."""
+        trained = self._arguments.phases.get("train") if self._arguments else None
+        return self._loaded_names if trained is None else trained.names
 
     def _local(
         self, pairs: Mapping[str, Pair], labelled: bool
@@ -263,7 +271,8 @@ class ModelParams(ABC):
         """Write the model to a folder, from which :func:`load_model` reads it.
 
         The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
-        ``fit``, in ``optimizer.safetensors``. Nothing is pickled.
+        ``fit``, in ``optimizer.safetensors``; the names of classes and columns, where training records had some, in
+        ``names.json``. Nothing is pickled.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
@@ -275,6 +284,7 @@ class ModelParams(ABC):
             replace_file(path / "job.conf", job)
             export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
             self._training_state.write(path / "optimizer.safetensors")
+            write_names(self.record_names(), path / "names.json")
 
 
 def _float32(name: str, array: Any) -> np.ndarray:

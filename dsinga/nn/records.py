@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dsinga.arguments import check_range, shown, values_by_name
-from dsinga.data import FieldWindows, open_labels, open_records
+from dsinga.data import FieldWindows, RecordNames, open_labels, open_like, open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
@@ -35,6 +36,7 @@ class PhaseRecords:
         windows: the settings of windows of a Dataset, as a ``store_conf`` has them, of inputs that are windows.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
+        names: the names of the classes and columns, in the order of training.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class PhaseRecords:
     windows: dict[str, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    names: dict[str, RecordNames] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job does not name."""
@@ -50,7 +53,7 @@ class PhaseRecords:
     def described(self) -> PhaseRecords:
         """Return the stores and shapes without the opened records, and without weights, which belong to these."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords(stores=self.stores, windows=self.windows, shapes=shapes, label_shapes=self.label_shapes)
+        return PhaseRecords({}, self.stores, self.windows, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
         """Return the fields of the ``store_conf`` of an input: those that name its records, and define its windows."""
@@ -76,13 +79,18 @@ class JobArguments:
         return JobArguments(phases, self.batch_size, self.fields)
 
 
-def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
-    """Return the opened records of each input. Raises UserError for what cannot be read."""
+def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = MappingProxyType({})) -> PhaseRecords:
+    """Return the opened records of each input, with classes and columns in the order of the ``trained`` ones.
+
+    Raises UserError for what cannot be read.
+    """
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
         if y is None and (fields := store_fields(x)):
             records.stores[name] = fields
-        source = records.sources[name] = open_records(x if y is None else (x, y))
+        names = trained.get(name, RecordNames())
+        source = records.sources[name] = open_like(x if y is None else (x, y), names)
+        records.names[name] = names.or_else(RecordNames.of(source))
         if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
             records.windows[name] = windows_conf(source.described())
         records.shapes[name] = tuple(source.shape)

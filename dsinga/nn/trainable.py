@@ -120,9 +120,11 @@ class Trainable(ModelParams):
     ) -> JobArguments:
         """Return the arguments of a job on ``data``, opened, by phase."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
-        phases = {
-            phase: open_inputs(self._pairs(*split_pair(source))) for phase, source in data.items() if has_data(source)
-        }
+        phases: dict[str, PhaseRecords] = {}
+        for phase, source in data.items():
+            if has_data(source):
+                names = self.record_names() or (phases["train"].names if "train" in phases else {})
+                phases[phase] = open_inputs(self._pairs(*split_pair(source)), names)
         if sample_weight is not None:
             if "train" not in phases:
                 raise UserError("sample_weight needs x, the records that it weighs")
@@ -271,7 +273,7 @@ class Trainable(ModelParams):
                 net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        job, data = self._test_job(open_inputs(pairs), batch_size)
+        job, data = self._test_job(open_inputs(pairs, self.record_names()), batch_size)
         return api.evaluate(job, self._require_params(), client=cluster, data=data)
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
@@ -330,7 +332,7 @@ class Trainable(ModelParams):
                 features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             cluster: Any = api.find_cluster(client, waits=True)
-            opened = open_inputs(pairs)
+            opened = open_inputs(pairs, self.record_names())
             opened.assume_labels()
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
