@@ -154,7 +154,7 @@ class TrainingView(LoopView):
         self._warn_of({name: value for name, value in means.items() if not math.isfinite(value)}, phase)
 
     def _warn_of(self, values: Mapping[str, float], phase: str) -> None:
-        """Warn of metrics that are not finite: once of losses, and once of each other metric, which may be undefined."""
+        """Warn of metrics that are not finite: once of losses, once of each other metric, which may be undefined."""
         losses = [name for name in values if name.rpartition("/")[2] == "loss"]
         name = "loss" if losses else next((f"{phase}/{name}" for name in values), "loss")
         if not values or name in self._not_finite or "loss" in self._not_finite:
@@ -164,10 +164,12 @@ class TrainingView(LoopView):
             _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
         else:
             _log.warning(
-                "%s is %g at step %d, but the loss is finite: the metric is not defined for these records, as roc_auc is "
-                "not where all are of one class; give records for which it is, or leave it out", name,
-                values[name.partition("/")[2]], self.step,
-            )  # fmt: skip
+                "%s is %g at step %d, but the loss is finite: the metric is not defined for these records, as roc_auc "
+                "is not where all are of one class; give records for which it is, or leave it out",
+                name,
+                values[name.partition("/")[2]],
+                self.step,
+            )
 
     def stop(self, reason: str, *, resumable: bool = False) -> None:
         if not self.stopped:
