@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -187,10 +187,12 @@ class ModelParams(ABC):
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if "record_shapes" not in vars(self) and not name.startswith("__"):
-            raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
-        fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
+    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if "record_shapes" not in vars(self) and not name.startswith("__"):
+                raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
+            fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise UserError: a model is no layer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dsinga.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.errors import UserError
@@ -61,8 +61,10 @@ class LayerBuilder:
         else:
             self.wrapped.trainable = trainable
 
-    def __getattr__(self, name: str) -> Any:
-        fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
 
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dsinga.extensions import AtEnd, Extension
 from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.monitor import History
+from dsinga.nn.job_fields import FitFields, JobFields
 from dsinga.nn.keras_arguments import check_names, checked
 from dsinga.nn.model_params import ModelParams, TrainingState
 from dsinga.nn.records import (
@@ -81,7 +82,7 @@ class Trainable(ModelParams):
         seed: int | None = None,
         cluster: Any = None,
         name: str | None = None,
-        **fields: Any,
+        **fields: Unpack[JobFields],
     ) -> Job:
         """Return the model as a job, as a job file describes it.
 
@@ -105,9 +106,9 @@ class Trainable(ModelParams):
         """
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
-        fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y), "val": validation_data, "test": test_data}
-        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, fields))
+        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, given))
 
     def _job_arguments(
         self,
@@ -188,7 +189,7 @@ class Trainable(ModelParams):
         seed: int | None = None,
         workspace: str | os.PathLike[str] | None = None,
         progress: bool = True,
-        **fields: Any,
+        **fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, whose rows are one an epoch.
 
