@@ -14,6 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.argument_types import typed
 from dsinga.data.array_kinds import is_a
 from dsinga.engine import generation, translation
 from dsinga.engine.predictor import ONE_CORE
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 @awaitable
+@typed()
 def evaluate(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None = None,
@@ -56,6 +58,7 @@ def evaluate(
 
 
 @awaitable
+@typed()
 def predict(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,
@@ -82,6 +85,7 @@ def predict(
     return np.concatenate(list(batches))
 
 
+@typed()
 def predict_lazily(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,
@@ -122,6 +126,7 @@ def predict_lazily(
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
 
+@typed()
 def predict_batches(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,
@@ -141,6 +146,7 @@ def predict_batches(
         yield feature
 
 
+@typed()
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,
@@ -166,6 +172,7 @@ def predict_with_labels(
         )
 
 
+@typed()
 def generate(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None = None,
@@ -190,6 +197,7 @@ def generate(
     return generation.generate_text(job, trained, seed_text, length, temperature, seed, where, _choose_processor)
 
 
+@typed()
 def translate(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,

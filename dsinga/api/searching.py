@@ -17,6 +17,7 @@ from dsinga.api.result import Result
 from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.search_runs import SearchPlan, SearchRuns
 from dsinga.api.search_space import Setting, Space, make_settings
+from dsinga.argument_types import typed
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
 from dsinga.errors import UserError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
 
+@typed()
 def search(
     job: JobSource,
     space: Space | Sequence[Space],

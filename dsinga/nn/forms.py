@@ -15,7 +15,7 @@ from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
-from dsinga.nn.keras_arguments import bind
+from dsinga.nn.keras_arguments import bind, refuse_subclasses
 from dsinga.registry import entries, version
 
 SettingsClass = type[Settings]
@@ -283,4 +283,4 @@ def called_by_name(function: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         return function(**bind(function.__name__, signature, args, kwargs))
 
-    return make
+    return refuse_subclasses(make)

@@ -19,7 +19,7 @@ from dsinga.job.message import field_types
 from dsinga.layers.given_statistics import statistics_lists
 from dsinga.nn.feature import Feature
 from dsinga.nn.forms import Derived, Form, called_by_name, named
-from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.keras_arguments import check_names, refuse_subclasses
 from dsinga.nn.layer_details import image
 from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
@@ -27,6 +27,7 @@ from dsinga.nn.writer import LayerWriter, Write, make_conf
 INPUT = "_input"  # the kind of an input's builder
 
 
+@refuse_subclasses
 def Input(
     shape: int | Sequence[int] | None = None,
     name: str = "data",

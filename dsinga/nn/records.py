@@ -24,6 +24,7 @@ from dsinga.registry import entries
 from dsinga.worker.windows_conf import windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
+COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
 @dataclass
@@ -264,7 +265,7 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
         _check_labels(loss, y)
     if not (isinstance(y, np.ndarray) and y.ndim == 2):
         return y
-    if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
+    if y.shape[1] == 1 and loss in COLUMN_LOSSES:
         return y[:, 0]
     if loss == "categorical_crossentropy":
         is_one_hot = np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()

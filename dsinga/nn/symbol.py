@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dsinga.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.errors import UserError
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, bind, check_names
+from dsinga.nn.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
 from dsinga.nn.writer import NetWriter
 
 
@@ -202,4 +202,4 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
         return LayerBuilder(function.__name__, function(**arguments), settings, again)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    return make
+    return refuse_subclasses(make)

@@ -11,6 +11,7 @@ import zarr
 from dsinga import nn
 from dsinga.data import write_store
 from dsinga.errors import UserError
+from dsinga.estimators import Classifier
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 4)).astype(np.float32)
@@ -75,3 +76,28 @@ def test_answers_other_than_0_to_1_are_refused_in_every_form_and_phase(form, los
         ):
             with pytest.raises(UserError, match="from 0 to 1, but .*(2|-1)"):
                 act()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_float_answers_have_precision_recall_and_f1(form, tmp_path):
+    model = nn.Sequential([nn.Input(4), nn.Dense(1)])
+    model.compile("sgd", "binary_crossentropy", metrics=["precision", "roc_auc"])
+    answers = RIGHT.astype(np.float32)
+    records = FORMS[form](answers, tmp_path / "data")
+    tested = model.evaluate(X, RIGHT)
+    assert model.evaluate(X, answers[:, None]) == tested  # as an array in this process
+    model.fit(*(records if isinstance(records, tuple) else (records, None)), batch_size=8, progress=False)
+    assert {"precision", "recall", "f1", "roc_auc"} <= model.result.history[0].keys()
+    with pytest.raises(UserError, match=r"takes labels that are classes, whole numbers, but 'data' gives 0.5"):
+        model.evaluate(X, answers / 2)
+
+
+def test_a_list_of_batches_and_a_model_without_a_loss_say_what_to_give():
+    model = nn.Sequential([nn.Input(4), nn.Dense(1)])
+    with pytest.raises(UserError, match="the model has no loss; call compile first"):
+        Classifier(model).fit(X, RIGHT)
+    model.compile("sgd", "binary_crossentropy")
+    batches = [(X[:8], RIGHT[:8]), (X[8:], RIGHT[8:])]
+    for act in (model.fit, model.evaluate):
+        with pytest.raises(UserError, match="'x' is a list of 2 pairs, such as batches .x, y.; give one"):
+            act(batches)
