@@ -14,6 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 @awaitable
+@typed()
 def evaluate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None = None,
@@ -49,13 +51,14 @@ def evaluate(
     :func:`dsinga.train`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     with open_client(client) as client:
         folders, selection = roots(job, data_root), select_workers(resources, hosts)
         return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, selection)
 
 
 @awaitable
+@typed()
 def predict(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -82,6 +85,7 @@ def predict(
     return np.concatenate(list(batches))
 
 
+@typed()
 def predict_lazily(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -117,11 +121,12 @@ def predict_lazily(
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     from dsinga.cluster.inference import lazy_prediction
 
-    job = job_with_data(job, x, job_phase, data_root)
+    job = job_with_data(job, x, job_phase, data_root, params)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
 
+@typed()
 def predict_batches(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -141,6 +146,7 @@ def predict_batches(
         yield feature
 
 
+@typed()
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -158,7 +164,7 @@ def predict_with_labels(
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     with open_client(client) as client:
         folders, selection = roots(job, data_root), select_workers(resources, hosts)
         yield from cluster.predict(
@@ -166,6 +172,7 @@ def predict_with_labels(
         )
 
 
+@typed()
 def generate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None = None,
@@ -190,6 +197,7 @@ def generate(
     return generation.generate_text(job, trained, seed_text, length, temperature, seed, where, _choose_processor)
 
 
+@typed()
 def translate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,

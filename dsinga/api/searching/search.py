@@ -16,6 +16,7 @@ from dsinga.api.result import Result
 from dsinga.api.searching.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.searching.runs import SearchPlan, SearchRuns
 from dsinga.api.searching.space import Setting, Space, make_settings
+from dsinga.argument_types import typed
 from dsinga.base.advice import option, short_path
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_params
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
 
+@typed()
 def search(
     job: JobSource,
     space: Space | Sequence[Space],
