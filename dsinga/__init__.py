@@ -7,6 +7,13 @@ from dsinga.base.registry import register
 from dsinga.base.version import __version__
 
 if TYPE_CHECKING:
+    from dsinga import data as data
+    from dsinga import estimators as estimators
+    from dsinga import extensions as extensions
+    from dsinga import models as models
+    from dsinga import nn as nn
+    from dsinga import plotting as plotting
+    from dsinga import rl as rl
     from dsinga.api import (
         Result,
         Run,
@@ -45,15 +52,17 @@ _MODULES["windows"] = "dsinga.data"
 _SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "plotting", "rl")
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that a process imports only what it needs."""
-    import importlib
+if not TYPE_CHECKING:  # type checkers know the names
 
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    if name in _SUBMODULES and _exists(name):
-        return importlib.import_module(f"dsinga.{name}")
-    raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used, so that a process imports only what it needs."""
+        import importlib
+
+        if name in _MODULES:
+            return getattr(importlib.import_module(_MODULES[name]), name)
+        if name in _SUBMODULES and _exists(name):
+            return importlib.import_module(f"dsinga.{name}")
+        raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

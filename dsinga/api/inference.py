@@ -14,6 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
+from dsinga.base.argument_types import typed
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 @awaitable
+@typed()
 def evaluate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None = None,
@@ -50,7 +52,7 @@ def evaluate(
     :func:`dsinga.train`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     if _computes_here(job, client, is_limited=bool(resources or hosts)):
@@ -63,6 +65,7 @@ def evaluate(
 
 
 @awaitable
+@typed()
 def predict(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -89,6 +92,7 @@ def predict(
     return np.concatenate(list(batches))
 
 
+@typed()
 def predict_lazily(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -124,11 +128,12 @@ def predict_lazily(
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
     from dsinga.cluster.inference import lazy_prediction
 
-    job = job_with_data(job, x, job_phase, data_root)
+    job = job_with_data(job, x, job_phase, data_root, params)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, job_phase, where)
 
 
+@typed()
 def predict_batches(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -148,6 +153,7 @@ def predict_batches(
         yield feature
 
 
+@typed()
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -165,7 +171,7 @@ def predict_with_labels(
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
     job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root)
+    job = job_with_data(job, data, job_phase, data_root, params)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     if _computes_here(job, client, is_limited=bool(resources or hosts)):
@@ -185,6 +191,7 @@ def _computes_here(job: Job, client: Any, is_limited: bool) -> bool:
     return not (find_cluster(client, waits=True).is_running or is_limited or job.gpu or read_setting("device") == "gpu")
 
 
+@typed()
 def generate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None = None,
@@ -209,6 +216,7 @@ def generate(
     return generation.generate_text(job, trained, seed_text, length, temperature, seed, where, _choose_processor)
 
 
+@typed()
 def translate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,

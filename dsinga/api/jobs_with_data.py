@@ -6,18 +6,25 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dsinga.api.result import Result
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.reading.bind_records import bind_records
 
 
-def job_with_data(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:
-    """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None."""
+def job_with_data(
+    job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None, params: Any = None
+) -> Job:
+    """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None.
+
+    Where ``params`` are a result, classes and columns of ``data`` have the codes and the order of its training records.
+    """
     if not isinstance(job, (Job, str, os.PathLike)):
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")
     job = job if isinstance(job, Job) else load(job)
-    return job if data is None else bind_records(job, data, phase, roots(job, data_root))
+    trained = params.job if isinstance(params, Result) else None
+    return job if data is None else bind_records(job, data, phase, roots(job, data_root), trained)
 
 
 def roots(job: Job, data_root: str | None) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.api.clients import awaitable
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.training import train
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 @awaitable
+@typed()
 def find_learning_rate(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,

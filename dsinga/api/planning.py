@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dsinga.planner.plan import Plan
 
 
+@typed()
 def build_net(
     job: Job | str | os.PathLike[str], phase: str = "train", *, data: Any = None, data_root: str | None = None
 ) -> NeuralNet:
@@ -33,6 +35,7 @@ def build_net(
     return cluster.build_net(job, net_phase, roots(job, data_root))
 
 
+@typed()
 def partition_net(
     job: Job | str | os.PathLike[str],
     workers: int,
@@ -52,6 +55,7 @@ def partition_net(
     return cluster.build_partitioned_net(job, net_phase, workers, roots(job, data_root))
 
 
+@typed()
 def plan(
     job: Job | str | os.PathLike[str],
     *,
@@ -105,6 +109,7 @@ def parse_size(text: str) -> int:
     return size
 
 
+@typed()
 def compare_with_plan(
     job: Job | str | os.PathLike[str],
     workspace: str | os.PathLike[str],

@@ -9,6 +9,8 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 
+TIE_UNITS = 64  # units in the last place by which scores of equal records may differ, in a net of some layers
+
 
 def binary_columns(metric: str, labels: np.ndarray, predictions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return (answers, scores), each (n,), of each yes-or-no question that labels and predictions ask.
@@ -52,19 +54,43 @@ def _mean_over_questions(values: Sequence[float]) -> float:
 
 
 def counts_by_score(answers: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different scores, highest first, and how many answers of yes and of no are at or above each."""
+    """Return the different scores, highest first, and how many answers of yes and of no are at or above each.
+
+    Scores that differ by no more than rounding are one score, the highest of them: those of equal records do, since
+    the order in which a product adds up depends on the place of a row in its batch.
+    """
     values, places = np.unique(-scores, return_inverse=True)
-    yes = np.bincount(places, answers, len(values)).cumsum()
-    no = np.bincount(places, ~answers, len(values)).cumsum()
-    return -values, yes, no
+    ties = _ties(values, TIE_UNITS * np.finfo(scores.dtype).eps if scores.dtype.kind == "f" else 0.0)
+    groups = ties[places] if len(values) else places
+    first = np.unique(ties, return_index=True)[1]
+    yes = np.bincount(groups, answers, len(first)).cumsum()
+    no = np.bincount(groups, ~answers, len(first)).cumsum()
+    return -values[first], yes, no
+
+
+def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return the number of the tie, from 0, of each of the ``values`` (n,), which are sorted and different.
+
+    Values of a tie are within the relative ``tolerance`` of its first one, so that a dense row of values is many ties.
+    """
+    if not tolerance or len(values) < 2:
+        return np.arange(len(values))
+    low, high = values[:-1].astype(np.float64), values[1:].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gaps = (high - low) / (tolerance * np.maximum(np.abs(low), np.abs(high)))
+    gaps = np.minimum(np.where(np.isfinite(gaps), gaps, 2.0), 2.0)  # in tolerances; two or more are not told apart
+    distance = np.concatenate([[0.0], gaps.cumsum()])
+    begins = np.concatenate([[True], gaps > 1])  # a value far from the one before it
+    tolerances = np.floor(distance - np.maximum.accumulate(np.where(begins, distance, 0.0)))
+    return (begins | np.concatenate([[False], np.diff(tolerances) != 0])).cumsum() - 1
 
 
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.
 
-    A tie counts half (Mann and Whitney). Of several classes or labels it is the mean, one against the others, of those
-    that have both answers; NaN if none has, and of scores that are NaN. It is exact, as scikit-learn's roc_auc_score;
-    Keras' AUC has 200 thresholds.
+    A tie counts half (Mann and Whitney); scores that differ by rounding alone are ties. Of several classes or labels it
+    is the mean, one against the others, of those that have both answers; NaN if none has, and of scores that are NaN.
+    It is exact, as scikit-learn's roc_auc_score; Keras' AUC has 200 thresholds.
     """
     areas = []
     for answers, scores in binary_columns("roc_auc", labels, predictions):
@@ -81,14 +107,14 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return Σ (recall - recall before)·precision over the scores, highest first: the area under precision and recall.
 
-    It is scikit-learn's average_precision_score. Of several classes or labels it is the mean of those that have a yes;
-    NaN if none has, and of scores that are NaN.
+    It is scikit-learn's average_precision_score, also in that it is 0 without a yes. Of several classes or labels it is
+    the mean over all of them. It is NaN of scores that are NaN, and without records.
     """
     means = []
     for answers, scores in binary_columns("average_precision", labels, predictions):
         _, yes, no = counts_by_score(answers, scores)
-        if not len(yes) or not yes[-1] or np.isnan(scores).any():
-            means.append(math.nan)
-            continue
-        means.append(float((np.diff(yes, prepend=0) * yes / (yes + no)).sum() / yes[-1]))
-    return _mean_over_questions(means)
+        if not len(yes) or np.isnan(scores).any():
+            return math.nan
+        precisions = np.diff(yes, prepend=0) * yes / (yes + no)
+        means.append(float(precisions.sum() / max(yes[-1], 1)))
+    return math.fsum(means) / len(means) if means else math.nan

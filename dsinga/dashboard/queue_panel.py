@@ -14,10 +14,10 @@ from dsinga.dashboard.records import RunRecord
 from dsinga.monitor.progress import duration
 
 COLUMNS = {"job": "Job", "state": "State", "for": "Time", "workers": "Workers", "step": "Step", "user": "User"}
-WIDTHS = {"job": 95, "state": 60, "for": 62, "workers": 62, "step": 80, "user": 45}
+WIDTHS = {"job": 95, "state": 60, "for": 62, "workers": 62, "step": 125, "user": 45}
 # The name of a job is shown as text, whatever it contains; its square has the colour of the run's curves.
 JOB_TEMPLATE = '<span title="<%- run %>"><span style="color:<%= colour %>">■</span> <%- value %></span>'
-TEXT_TEMPLATE = "<%- value %>"
+TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is whole where the column is narrow
 
 
 class QueuePanel(DashboardPanel):

@@ -13,6 +13,7 @@ from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, open_records
+from dsinga.data.sources.record_names import RecordNames, check_names, open_like
 from dsinga.data.sources.text_windows import TextWindows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.checked_files import make_blosc_lock
@@ -32,6 +33,7 @@ __all__ = [
     "FieldStatistics",
     "FieldWindows",
     "Record",
+    "RecordNames",
     "RecordSource",
     "RecordStore",
     "StoreContents",
@@ -39,6 +41,7 @@ __all__ = [
     "Verified",
     "WindowDefinition",
     "ZarrSource",
+    "check_names",
     "connect_sources",
     "define_windows",
     "describe",
@@ -48,6 +51,7 @@ __all__ = [
     "is_dataset",
     "kept_bytes",
     "open_labels",
+    "open_like",
     "open_records",
     "open_store",
     "open_text",

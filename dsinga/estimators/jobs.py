@@ -102,7 +102,11 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def model_job(model: Trainable, shape: Sequence[int] | None) -> Job:
-    """Return the job of a model, left as it is, whose input takes records of ``shape`` where it says none."""
+    """Return the job of a model, left as it is, whose input takes records of ``shape`` where it says none.
+
+    Raises UserError for a model without a loss.
+    """
+    model.require_loss()
     model = copy.copy(model)
     names = model.input_names()
     if shape is not None and len(names) == 1:

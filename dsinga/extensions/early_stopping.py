@@ -51,6 +51,8 @@ class KeepBest(Extension):
     def finish(self, loop: LoopView) -> None:
         """Return the best params instead of the last, and write them to the workspace."""
         if not self._best:
+            what = "been NaN each time" if self._monitor in loop.metrics else "not been recorded"
+            loop.remark(f"the params are those of the last step: {self._monitor} has {what}, so that none was the best")
             return
         step, value, params = self._best["step"], self._best["value"], self._best["params"]
         loop.return_params(
@@ -123,8 +125,11 @@ class EarlyStopping(Extension):
     def _stop_on_plateau(self, loop: LoopView) -> None:
         plateau = self._plateau
         if plateau.is_reached:
-            best = "" if plateau.best.value is None else f" ({plateau.best.value:.4g} after {plateau.best_step} steps)"
             values = "value" if plateau.count == 1 else f"{plateau.count} values"
+            if plateau.best.value is None:
+                loop.stop(f"{self._monitor} has been NaN in the first {values}")
+                return
+            best = f" ({plateau.best.value:.4g} after {plateau.best_step} steps)"
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:

@@ -105,7 +105,14 @@ class LoopView(ABC):
 
     @abstractmethod
     def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
-        """Let these params be those of the result; ``remark`` is a sentence that says which ones they are."""
+        """Let these params be those of the result; ``remark`` is a sentence that says which ones they are.
+
+        Those of a later call take their place.
+        """
+
+    @abstractmethod
+    def remark(self, sentence: str) -> None:
+        """Add a sentence about the result."""
 
 
 # Plain values that JSON can hold, and numpy arrays, in dicts with string keys.

@@ -17,6 +17,7 @@ from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
+from dsinga.loop.unused_steps import warn_of_unused_steps
 from dsinga.net import NeuralNet, Param
 from dsinga.ops.types import ParamArrays
 from dsinga.reading.epochs import Epochs
@@ -67,8 +68,10 @@ def begin_run(
     if not options.resume:
         params = begin_anew(job, net_params, options.params or {}, options.roots)
         state = complete_state(job, net_params, params, options.updater_state) if options.updater_state else None
+        warn_of_unused_steps(job, nets[Phase.kTrain], 0)
         return all_extensions, Snapshot(0, params, state)
     checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
+    warn_of_unused_steps(job, nets[Phase.kTrain], checkpoint.step)
     return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
 
 

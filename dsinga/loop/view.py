@@ -47,7 +47,7 @@ class TrainingView(LoopView):
         self._show_row = weakref.WeakMethod(show_row)
         self._clock, self._asked = clock, started
         self._started = clock()
-        self._diverged = False
+        self._not_finite: set[str] = set()  # the metrics of which a warning has told
         self.job = engine.job
         self.step = 0
         self.train_steps = engine.job.train_steps
@@ -60,6 +60,7 @@ class TrainingView(LoopView):
         self.paused = False
         self.returned_params: ParamArrays | None = None
         self.remarks: list[str] = []
+        self._returned: str | None = None  # the remark about the returned params
         self.run_error: BaseException | None = None
         self.seconds_to_stop = self.samples_per_second = 0.0
 
@@ -149,9 +150,25 @@ class TrainingView(LoopView):
         show_row = self._show_row()
         if show_row is not None:
             show_row({**self.position, "phase": phase, "time": elapsed, **means})
-        if not self._diverged and not all(map(math.isfinite, means.values())):
-            self._diverged = True
+        self._warn_of({name: value for name, value in means.items() if not math.isfinite(value)}, phase)
+
+    def _warn_of(self, values: Mapping[str, float], phase: str) -> None:
+        """Warn of metrics that are not finite: once of losses, once of each other metric, which may be undefined."""
+        losses = [name for name in values if name.rpartition("/")[2] == "loss"]
+        name = "loss" if losses else next((f"{phase}/{name}" for name in values), "loss")
+        if not values or name in self._not_finite or "loss" in self._not_finite:
+            return
+        self._not_finite.add(name)
+        if losses:
             _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
+        else:
+            _log.warning(
+                "%s is %g at step %d, but the loss is finite: the metric is not defined for these records, as roc_auc "
+                "is not where all are of one class; give records for which it is, or leave it out",
+                name,
+                values[name.partition("/")[2]],
+                self.step,
+            )
 
     def stop(self, reason: str, *, resumable: bool = False) -> None:
         if not self.stopped:
@@ -172,8 +189,15 @@ class TrainingView(LoopView):
         self.checkpoint_wanted = True
 
     def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
-        self.returned_params = dict(params)
+        if self._returned is not None:
+            self.remarks.remove(self._returned)
+            if not remark.startswith(self._returned):
+                remark = f"{remark}; they replace those that another extension returned"
+        self.returned_params, self._returned = dict(params), remark
         self.remarks.append(remark)
+
+    def remark(self, sentence: str) -> None:
+        self.remarks.append(sentence)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

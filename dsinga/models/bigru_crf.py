@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
@@ -17,6 +18,7 @@ FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
 
 
+@typed("models.")
 def bigru_crf(
     vocabulary: Mapping[str, int],
     tags: int,

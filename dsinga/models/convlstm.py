@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.nn.writing.symbol import Symbol
 
 
+@typed("models.")
 def convlstm(
     shape: Sequence[int],
     steps: int,

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import HE, layers_of, make_job, records, sgd_by_steps, updater
 from dsinga.nn.writing.symbol import LayerBuilder
 
 
+@typed("models.")
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
     """Return the job of three convolutions with local response normalisation, for images of 3 x 32 x 32.
 
@@ -52,6 +54,7 @@ def _pool(number: int, method: str = "MAX", kernel: int = 3) -> LayerBuilder:
     return nn.Layer("kPooling", pooling_conf=window, name=f"pool{number}")
 
 
+@typed("models.")
 def lenet(
     size: int = 28,
     filters: tuple[int, int] = (20, 50),
@@ -99,6 +102,7 @@ CONVOLUTIONS: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
 )
 
 
+@typed("models.")
 def alexnet(
     classes: int = 1000, data: str = "", *, size: int = 256, cropsize: int = 227, batchsize: int = 256, **job: Any
 ) -> Job:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 
 
+@typed("models.")
 def deepesd(
     shape: Sequence[int],
     out_points: int,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.models.field_blocks import (
     FieldLayers,
@@ -24,6 +25,7 @@ from dsinga.nn.writing.symbol import Symbol
 SLOPE = 0.3  # of the rectifier for negative numbers, Keras's default when the paper was written
 
 
+@typed("models.")
 def field_resnet(
     shape: Sequence[int],
     out_channels: int = 1,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import layer, layers_of, make_job, updater
 from dsinga.nn.writing.symbol import Symbol
@@ -19,6 +20,7 @@ from dsinga.nn.writing.symbol import Symbol
 STDDEV = 0.02  # of the params at the beginning
 
 
+@typed("models.")
 def gpt(
     vocabulary: int,
     data: str = "",

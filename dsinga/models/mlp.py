@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import HE, TESTS, Init, dense, layer, layers_of, loss, make_job, read, records, updater
 
 
+@typed("models.")
 def mlp(
     hidden: Sequence[int] = (512, 256),
     inputs: int = 784,
@@ -56,6 +58,7 @@ def mlp(
     return make_job(job, "mlp", [*read_numbers, *layers_of(loss)], sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
 
+@typed("models.")
 def mdnn(
     image: Sequence[int] = (256,),
     text: Sequence[int] = (64,),
@@ -140,6 +143,7 @@ def _path(
 ZERO = {"type": "kConstant", "value": 0.0}
 
 
+@typed("models.")
 def line(
     inputs: int = 10, outputs: int = 1, data: str = "", *, batchsize: int = 64, learning_rate: float = 0.05, **job: Any
 ) -> Job:
@@ -163,6 +167,7 @@ def line(
     return make_job(job, "line", layers, updater("kSGD", learning_rate), train_steps=600, disp_freq=20, test_freq=100)
 
 
+@typed("models.")
 def softmax_regression(
     shape: Sequence[int] = (784,),
     classes: int = 10,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import NORMAL, layer, layers_of, make_job, records, updater
@@ -16,6 +17,7 @@ SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
 
 
+@typed("models.")
 def rbm(
     number: int = 1,
     sizes: Sequence[int] = SIZES,
@@ -99,6 +101,7 @@ def workspaces(count: int, name: str, folder: str) -> list[str]:
     return [posixpath.join(folder, f"{name}{number}-workspace") for number in range(count, 0, -1)]
 
 
+@typed("models.")
 def autoencoder(
     sizes: Sequence[int] = SIZES,
     data: str = "",

@@ -6,6 +6,7 @@ import posixpath
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, layers_of, make_job, read, updater
@@ -16,6 +17,7 @@ MIDDLE = 3.5
 """The rating that the net begins with, for each user and film."""
 
 
+@typed("models.")
 def recommender(
     users: int,
     films: int,

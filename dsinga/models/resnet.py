@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import conv, dense, layer, loss, make_job, pool, records, relu, sgd_by_steps
@@ -17,6 +18,7 @@ STAGES = (16, 32, 64)  # filters
 VGG_STAGES = ((32, 2), (64, 2), (128, 2))  # filters and number of convolutions
 
 
+@typed("models.")
 def resnet(
     depth: int = 20,
     classes: int = 10,
@@ -102,6 +104,7 @@ def normalised(name: str, source: str, filters: int, kernel: int = 3, stride: in
     ]
 
 
+@typed("models.")
 def vgg(
     stages: Sequence[tuple[int, int]] = VGG_STAGES,
     classes: int = 10,

@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import job_fields, layer, updater
 
@@ -17,6 +18,7 @@ UNIFORM = {"init": {"type": "kUniform", "low": -0.1, "high": 0.1}}
 CHARACTERS_UNIFORM = {"init": {"type": "kUniform", "low": -0.08, "high": 0.08}}
 
 
+@typed("models.")
 def rnnlm(
     counts: Sequence[int],
     data: str = "",
@@ -80,6 +82,7 @@ def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
     return starts
 
 
+@typed("models.")
 def char_rnn(
     vocabulary: int = 101,
     data: str = "",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, layers_of, make_job, records, updater
 from dsinga.nn.writing.symbol import Symbol
@@ -13,6 +14,7 @@ from dsinga.nn.writing.symbol import Symbol
 LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # of one direction
 
 
+@typed("models.")
 def sentiment_convolution(
     vocabulary: int,
     data: str = "",
@@ -49,6 +51,7 @@ def sentiment_convolution(
     return make_job(job, "sentiment-convolution", layers, updater("kAdam", 0.0007, clip_norm=5.0), epochs=5)
 
 
+@typed("models.")
 def sentiment_lstm(
     vocabulary: int,
     data: str = "",

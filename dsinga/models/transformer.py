@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import layers_of, make_job, read_phases, updater
 from dsinga.nn.writing.symbol import Symbol
 
 
+@typed("models.")
 def transformer(
     source_words: int,
     target_words: int,

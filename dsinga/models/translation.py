@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 
+@typed("models.")
 def gru_translator(
     source_words: int,
     target_words: int,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga import nn
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.models.field_blocks import (
     FieldLayers,
@@ -20,6 +21,7 @@ from dsinga.models.field_blocks import (
 from dsinga.nn.writing.symbol import Symbol
 
 
+@typed("models.")
 def unet(
     shape: Sequence[int],
     out_channels: int = 1,

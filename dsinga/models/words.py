@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.base.argument_types import typed
 from dsinga.job import Job, LayerConf
 from dsinga.models import blocks
 from dsinga.models.blocks import FAN_IN, dense, layer, loss, make_job, records
 
 
+@typed("models.")
 def word_ngram(
     vocabulary: int,
     data: str = "",
@@ -44,6 +46,7 @@ def word_ngram(
     return _job(job, "word-ngram", learning_rate, layers)
 
 
+@typed("models.")
 def skip_gram(
     counts: Sequence[int],
     data: str = "",

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data import FieldWindows, RecordSource, open_records, read_mean
+from dsinga.data import FieldWindows, RecordNames, RecordSource, open_like, read_mean
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.conversion import (
     as_labels,
@@ -33,7 +33,9 @@ from dsinga.reading.windows_conf import windows_conf
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
 
-def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = ()) -> Job:
+def bind_records(
+    job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = (), trained: Job | None = None
+) -> Job:
     """Return the job with input layers that read ``data`` in place of the stores that they name.
 
     The other fields of an input layer, such as its batch size, mean and shape of a record, hold as before. A layer that
@@ -47,24 +49,37 @@ def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequen
             the layer's name takes the place of one source.
         phase: the phase of data that name none.
         roots: folders where a relative path is looked up after the working directory.
+        trained: the job of the training run, by default ``job``: classes and columns have the codes and the order of
+            the records that are bound to it.
 
     Raises:
         UserError: a source cannot be read, or the net has no input layer for it.
     """
     net = job.neuralnet
-    for each, source in _by_phase(net, data, phase).items():
-        named = {layer.name: _open(layer, part, roots) for layer, part in _by_layer(net, source, each)}
+    for each, source in sorted(_by_phase(net, data, phase).items(), key=lambda item: item[0] is not Phase.kTrain):
+        names = _names_of_training(net) if trained is None else _names_of_training(trained.neuralnet)
+        if each is Phase.kTrain and trained is None:
+            names = {}  # these records define the names
+        named = {layer.name: _open(layer, part, names, roots, each) for layer, part in _by_layer(net, source, each)}
         layers = [part for layer in net.layer for part in _bind(layer, named.get(layer.name), each)]
         net = net.replace(layer=layers)
     return job.replace(neuralnet=net)
 
 
-def _open(layer: LayerConf, source: Any, roots: Sequence[str]) -> RecordSource:
+def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
+    """Return the names of the classes and columns of records that are bound to the input layers of training."""
+    stores = {layer.name: layer.store_conf for layer in input_layers(net, Phase.kTrain)}
+    return {name: RecordNames.of(conf.records) for name, conf in stores.items() if conf is not None and conf.records}
+
+
+def _open(
+    layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
+) -> RecordSource:
     """Return the records of a source; of a Dataset its windows, where the settings of the layer define some."""
     conf = layer.store_conf
     if conf is not None and conf.windows is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
         return open_windows(layer, conf, source)
-    return open_records(source, roots=roots)
+    return open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed
+from dsinga.data import RecordNames, check_names
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
@@ -95,19 +95,5 @@ def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
                     f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
                     "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
                 )
-            if train is not None and store.classes and train.classes and store.classes != train.classes:
-                raise UserError(
-                    f"the labels of {store.location}, which phase {phase.name} reads, stand for the classes "
-                    f"{listed(store.classes)}, those of {train.location} for {listed(train.classes)}; give the "
-                    "same classes in the same order, as in open_records(..., classes=[...])"
-                )
-            titles, expected = getattr(store, "titles", ()), getattr(train, "titles", ())
-            if titles and expected and titles != expected:
-                pairs = enumerate(zip(titles, expected, strict=False))
-                place = next(
-                    (number for number, (one, other) in pairs if one != other), min(len(titles), len(expected))
-                )
-                raise UserError(
-                    f"the columns of the {store.location} of phase {phase.name} are {listed(titles)}, those of "
-                    f"training {listed(expected)}: column {place} is another; give the same columns in the same order"
-                )
+            if train is not None:
+                check_names(store, RecordNames.of(train), phase.name or "")

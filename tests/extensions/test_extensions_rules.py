@@ -102,7 +102,23 @@ class TestKeepBest:
     def test_before_the_first_value_the_last_params_are_returned(self) -> None:
         loop = SimulatedLoop([KeepBest("val/loss")], lambda phase, step: {"loss": float("nan")}, 30).run()
         np.testing.assert_array_equal(loop.result, np.full(3, 30))
-        assert not loop.remarks
+        assert loop.remarks == [
+            "the params are those of the last step: val/loss has been NaN each time, so that none was the best"
+        ]
+
+    def test_of_two_that_keep_the_best_the_later_one_says_so(self) -> None:
+        values = {"loss": [0.5, 0.2, 0.3], "accuracy": [0.1, 0.2, 0.9]}
+        extensions = [KeepBest("val/loss"), EarlyStopping("val/accuracy", 5, restore_best_weights=True)]
+
+        def metrics_of(phase: str, step: int) -> dict[str, float]:
+            return {name: each[step // 10 - 1] for name, each in values.items()}
+
+        loop = SimulatedLoop(extensions, metrics_of, 30).run()
+        np.testing.assert_array_equal(loop.result, np.full(3, 30))
+        assert loop.remarks == [
+            "the params are those after 30 steps, with the best val/accuracy: 0.9; they replace those that another "
+            "extension returned"
+        ]
 
     def test_it_keeps_the_best_of_a_run_that_is_stopped(self) -> None:
         loop = simulate([0.5, 0.2, 0.3, 0.3, 0.1], KeepBest("val/loss"), EarlyStopping("val/loss", 2))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.extensions import EverySteps
@@ -93,10 +94,38 @@ def test_an_answer_that_does_not_occur_leaves_its_class_out() -> None:
     of_two = [measures.roc_auc_score(labels == k, scores[:, k]) for k in (0, 1)]
     assert roc_auc(labels, scores) == pytest.approx(np.mean(of_two))
     assert np.isnan(roc_auc(np.zeros(3), np.arange(3.0)))
-    assert np.isnan(average_precision(np.zeros(3), np.arange(3.0)))
+    for answers, some in ((np.eye(3, dtype=int)[labels], scores), (np.zeros(9, int), scores[:, 0])):
+        with pytest.warns(UserWarning, match="No positive class"):
+            expected = measures.average_precision_score(answers, some)
+        assert average_precision(answers, some) == pytest.approx(expected)
+    assert average_precision(np.zeros(9, int), scores) == pytest.approx(1 / 3)  # each record is of class 0
     assert np.isnan(roc_auc(np.zeros((0,), int), np.zeros((0, 2))))
     for metric in (roc_auc, average_precision):
         assert np.isnan(metric(np.array([0, 1, 1]), np.array([0.1, np.nan, 0.3])))
+
+
+@pytest.mark.parametrize("metric", [roc_auc, average_precision])
+def test_scores_that_differ_by_rounding_are_ties(metric) -> None:
+    rng = np.random.default_rng(0)
+    scores = np.concatenate([rng.random(40), -rng.random(40), [0, 1e30, np.inf]]).astype(np.float32)
+    answers, places = rng.integers(0, 2, 4000), rng.integers(0, len(scores), 4000)
+    exact = metric(answers, scores[places])
+    rounded = scores[places] * (1 + rng.integers(-3, 4, 4000) * np.finfo(np.float32).eps).astype(np.float32)
+    assert metric(answers, rounded) == exact
+    dense = rng.random(100_000, np.float32)
+    yes = rng.random(100_000) < dense
+    function = {roc_auc: measures.roc_auc_score, average_precision: measures.average_precision_score}[metric]
+    assert metric(yes, dense) == pytest.approx(function(yes, dense), abs=2e-6)
+
+
+def test_the_areas_of_equal_records_do_not_depend_on_the_size_of_batches() -> None:
+    rng = np.random.default_rng(0)
+    base, which = rng.normal(size=(40, 20)).astype(np.float32), rng.integers(0, 40, 700)
+    model = nn.Sequential([nn.Input(20), nn.Dense(64, activation="relu"), nn.Dense(1)])
+    model.compile("adam", "binary_crossentropy", metrics=["roc_auc", "average_precision"])
+    labels = rng.integers(0, 2, 700)
+    tested = [model.evaluate(base[which], labels, batch_size=size) for size in (1, 33, 111, 333, 700)]
+    assert len({(one["roc_auc"], one["average_precision"]) for one in tested}) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dsinga.base.errors import UserError
+from dsinga.job import NetConf, Phase
+from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.net import create_net
 from dsinga.ops import BACKENDS
+from dsinga.training import bp, forward, initial_values
+from tests.support import emulated_cupy
 from tests.support.layer_cases import context, layer_of
+from tests.support.training_cases import layer as conf
 
 CONTEXT = context(BACKENDS["numpy"]())
 
@@ -57,3 +65,27 @@ def test_a_hit_is_a_label_among_the_sorted_indices(scores: np.ndarray, labels: n
     output = layer.compute_feature([], [scores, labels], CONTEXT)
     hits = (output.feature == labels[:, None]).any(axis=1).sum()
     assert output.metrics["accuracy"] == (hits, 6)
+
+
+@pytest.mark.parametrize("kind", ["kSigmoidCrossEntropyLoss", "kFocalLoss"])
+@pytest.mark.parametrize("make_ops", [BACKENDS["numpy"], BACKENDS["onednn"], emulated_cupy.load])
+@pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kVal, Phase.kTest])
+def test_answers_other_than_0_to_1_are_refused_on_every_backend(kind, make_ops, phase):
+    layers = [
+        conf("data", "kRecordInput"), conf("scores", "kInnerProduct", "data", innerproduct_conf={"num_output": 1}),
+        conf("target", "kLabel", "data"), conf("loss", kind, "scores", "target"),
+    ]  # fmt: skip
+    net, ctx = create_net(NetConf(layer=layers), phase, {"data": RecordInfo((5,), 4)}), context(make_ops(), phase)
+    ctx = replace(ctx, rows=Rows(0, 4, 4))
+    params = {name: ctx.ops.asarray(value) for name, value in initial_values(net.params, 0).items()}
+
+    def run(labels: np.ndarray) -> dict:
+        records = {"data": Records(np.ones((4, 5), np.float32), labels)}
+        if phase is Phase.kTrain:
+            return bp(net, params, records, ctx, lambda name, gradient: None)
+        return forward(net, params, records, ctx)[1]
+
+    assert math.isfinite(run(np.array([0, 1, 1, 0]))["loss"][0])
+    for wrong in ([0, 1, 2, 0], [1, 1, -1, 0], [0, 1, np.nan, 1]):
+        with pytest.raises(UserError, match=f"'target' gives {wrong[2]:g} in row 2 of the batch"):
+            run(np.array(wrong, np.float32))

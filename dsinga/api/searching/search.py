@@ -17,6 +17,7 @@ from dsinga.api.searching.result import NUMBER, OUTCOME, SearchResult, keep_earl
 from dsinga.api.searching.runs import SearchPlan, SearchRuns
 from dsinga.api.searching.space import Setting, Space, make_settings
 from dsinga.base.advice import option, short_path
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
 
+@typed()
 def search(
     job: JobSource,
     space: Space | Sequence[Space],

@@ -139,6 +139,12 @@ def as_numpy(array: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(array)
     except (TypeError, ValueError) as error:
+        if isinstance(array, list) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in array):
+            raise UserError(
+                f"{name!r} is a list of {len(array)} pairs, such as batches (x, y); give one pair of arrays, as in "
+                "(np.concatenate([x for x, y in batches]), np.concatenate([y for x, y in batches])), or write the "
+                "batches to a store by dsinga.data.write_store(path, batches), and give the path"
+            ) from None
         hint = "; give records and labels as a tuple, (x, y)" if isinstance(array, list) and len(array) == 2 else ""
         text = f"{name!r}, a {type(array).__name__}, does not convert to a numpy array: {error}"
         raise UserError(text.removesuffix(".") + hint) from None

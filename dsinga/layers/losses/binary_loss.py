@@ -18,15 +18,17 @@ from dsinga.layers.losses.loss import WEIGHTS, PairLoss, gradient_of_weights, we
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
+ROUNDING = 1e-5  # by which a target that is computed in float32, such as a mixed label, may be above 1
+
 
 @register("layer", kSigmoidCrossEntropyLoss=730)
 class SigmoidCrossEntropyLoss(PairLoss):
     """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
 
     The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
-    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. A negative loss means that targets
-    are not in [0, 1], such as labels of more than two classes. Metrics: "loss", and "accuracy", the share of the
-    B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
+    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. Targets outside [0, 1], such as
+    labels of more than two classes, are refused in each batch. Metrics: "loss", and "accuracy", the share of the B·n
+    targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
 
     source_kind = SourceKind.kVectors
@@ -41,7 +43,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
-        losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
+        losses = self._checked(self._losses(x, target, ctx.ops), target, sources, ctx)
+        right = (x > 0) == (target > 0.5)
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
             loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
         else:
@@ -63,6 +66,36 @@ class SigmoidCrossEntropyLoss(PairLoss):
             losses = self._losses(x, target, ctx.ops).sum(axis=1, dtype=np.float64)
             grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
         return grads, ()
+
+    def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:
+        """Return ``losses``; raise UserError where a target (B, n) is not in [0, 1].
+
+        On a device in training they are NaN instead, so that no copy to the host is waited for: training then reports
+        the target, by :meth:`check_sources`.
+        """
+        if not target.size:
+            return losses
+        limits = target.min(), target.max()
+        if type(target) is not np.ndarray and ctx.training and not ctx.skips:
+            fits = (limits[0] >= 0) & (limits[1] <= 1 + ROUNDING)
+            return ctx.ops.xp.where(fits, losses, losses.dtype.type(math.nan))
+        low, high = ctx.ops.read(limits)
+        if low < 0 or high > 1 + ROUNDING or (math.isnan(low) and not ctx.training):
+            self.check_sources(sources, ctx)
+        return losses
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:
+        """Raise UserError, with the row, for the first target that is NaN or not in [0, 1]."""
+        target = ctx.ops.to_numpy(to_matrix(sources[1], ctx.ops))
+        wrong = ~((target >= 0) & (target <= 1 + ROUNDING))
+        if not wrong.any():
+            return
+        row, column = (int(index) for index in np.argwhere(wrong)[0])
+        raise self.fail(
+            f"takes answers from 0 to 1, but {self.source_name(1)} gives {target[row, column]:g} in row "
+            f"{ctx.rows.start + row} of the batch; for several classes use kSoftmaxLoss "
+            '("sparse_categorical_crossentropy"), for answers -1 and 1 give y > 0'
+        )
 
     def _losses(self, x: Array, target: Array, ops: Ops) -> Array:
         """Return the loss of each number, (B, n)."""

@@ -84,15 +84,16 @@ def error_figures(parts: Sums) -> Figures:
 class ConfusionMatrix(Layer):
     """Metric "confusion": K rows of K counts, by true class and by the class with the highest score.
 
-    The first source gives K scores a row, (B, ...), the second labels in [0, K). Of the table follow the metrics
-    "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur among labels or predictions,
-    with 0 for a class that is never predicted, or never a label. Tests also give each class's, as "f1_by_class" and so
-    on. One score a row, (B, 1), is the probability of class 1 of two, which is predicted above 0.5. With two classes
-    "precision", "recall" and "f1" are those of class 1. The feature is the predicted class, (B,) int64.
+    The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. Of
+    the table follow the metrics "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur
+    among labels or predictions, with 0 for a class that is never predicted, or never a label. Tests also give each
+    class's, as "f1_by_class" and so on. One score a row, (B, 1), is the probability of class 1 of two, which is
+    predicted above 0.5. With two classes "precision", "recall" and "f1" are those of class 1. The feature is the
+    predicted class, (B,) int64.
     """
 
     source_count = 2
-    labels = Labels(source=1, per="row")
+    labels = Labels(source=1, per="row", floats=True)
     is_output = True
     metric_names: tuple[str, ...] = ("macro_precision", "macro_recall", "macro_f1")
     cut = Cut(gathered_because="chooses among all classes of a row")
@@ -105,7 +106,7 @@ class ConfusionMatrix(Layer):
             self.metric_names = (*self.metric_names, "precision", "recall", "f1")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        labels = class_labels(self, sources[1], self.classes)
+        labels = class_labels(self, self._whole(required_labels(self, sources[1])), self.classes)
         scores = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops))
         predictions = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0.5).astype(np.int64)
         cells, counts = np.unique(np.stack([labels, predictions]), axis=1, return_counts=True)
@@ -113,6 +114,18 @@ class ConfusionMatrix(Layer):
         parts = {f"confusion:{row},{column}": (int(count), 0) for row, column, count in counted}
         size = {f"confusion:{self.classes - 1},{self.classes - 1}": (0, 0)}  # the last cell says how many classes
         return Output(predictions, metrics=size | parts)
+
+    def _whole(self, labels: np.ndarray) -> np.ndarray:
+        """Return labels as integers; raise UserError for a float label that is no whole number."""
+        if labels.dtype.kind != "f":
+            return labels
+        wrong = labels[np.floor(labels) != labels]
+        if wrong.size:
+            raise self.fail(
+                f"takes labels that are classes, whole numbers, but {self.source_name(1)} gives {wrong[0]:g}; for "
+                "numbers to predict use kRegressionError (rmse, mae, r2)"
+            )
+        return labels.astype(np.int64)
 
 
 @composed_metric("confusion")

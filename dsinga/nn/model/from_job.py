@@ -17,6 +17,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.model_params import TrainingState
 from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.names_file import read_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
@@ -177,6 +178,7 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     model = from_job(path / "job.conf")
     model.params = path / "params.safetensors"
     model._training_state = TrainingState.read(path / "optimizer.safetensors")
+    model._loaded_names = read_names(path / "names.json")
     model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
     model._has_label_inputs = True
     return model

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.nn.model.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
+from dsinga.nn.names_file import write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.training import check_params, check_start
 
@@ -88,6 +90,7 @@ class ModelParams(ABC):
         self._fits = 0
         self._training_state = TrainingState()
         self._arguments: JobArguments | None = None  # of the last fit
+        self._loaded_names: Mapping[str, RecordNames] = {}
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -108,6 +111,11 @@ class ModelParams(ABC):
     @abstractmethod
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job for the records of "train", "val" and "test", without binding them to it."""
+
+    def record_names(self) -> Mapping[str, RecordNames]:
+        """Return the names of the classes and columns of the records of training, by input."""
+        trained = self._arguments.phases.get("train") if self._arguments else None
+        return self._loaded_names if trained is None else trained.names
 
     def _local(
         self, pairs: Mapping[str, Pair], labelled: bool
@@ -179,10 +187,12 @@ class ModelParams(ABC):
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if "record_shapes" not in vars(self) and not name.startswith("__"):
-            raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
-        fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
+    if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if "record_shapes" not in vars(self) and not name.startswith("__"):
+                raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
+            fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise UserError: a model is no layer."""
@@ -263,7 +273,8 @@ class ModelParams(ABC):
         """Write the model to a folder, from which :func:`load_model` reads it.
 
         The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
-        ``fit``, in ``optimizer.safetensors``. Nothing is pickled.
+        ``fit``, in ``optimizer.safetensors``; the names of classes and columns, where training records had some, in
+        ``names.json``. Nothing is pickled.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
@@ -275,6 +286,7 @@ class ModelParams(ABC):
             replace_file(path / "job.conf", job)
             export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
             self._training_state.write(path / "optimizer.safetensors")
+            write_names(self.record_names(), path / "names.json")
 
 
 def _float32(name: str, array: Any) -> np.ndarray:

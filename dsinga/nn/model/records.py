@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from dsinga.base.arguments import check_range, shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.data import FieldWindows, open_labels, open_records
+from dsinga.data import FieldWindows, RecordNames, open_labels, open_like, open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
@@ -23,6 +24,7 @@ from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.windows_conf import windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
+COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
 @dataclass
@@ -35,6 +37,7 @@ class PhaseRecords:
         windows: the settings of windows of a Dataset, as a ``store_conf`` has them, of inputs that are windows.
         shapes: the shape of a record.
         label_shapes: the shape of a row's label, None where there are none.
+        names: the names of the classes and columns, in the order of training.
     """
 
     sources: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +45,7 @@ class PhaseRecords:
     windows: dict[str, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    names: dict[str, RecordNames] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job does not name."""
@@ -50,7 +54,7 @@ class PhaseRecords:
     def described(self) -> PhaseRecords:
         """Return the stores and shapes without the opened records, and without weights, which belong to these."""
         shapes = {name: shape for name, shape in self.shapes.items() if name != SAMPLE_WEIGHT}
-        return PhaseRecords(stores=self.stores, windows=self.windows, shapes=shapes, label_shapes=self.label_shapes)
+        return PhaseRecords({}, self.stores, self.windows, shapes, self.label_shapes, self.names)
 
     def store_fields(self, name: str) -> dict[str, Any]:
         """Return the fields of the ``store_conf`` of an input: those that name its records, and define its windows."""
@@ -76,13 +80,18 @@ class JobArguments:
         return JobArguments(phases, self.batch_size, self.fields)
 
 
-def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
-    """Return the opened records of each input. Raises UserError for what cannot be read."""
+def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = MappingProxyType({})) -> PhaseRecords:
+    """Return the opened records of each input, with classes and columns in the order of the ``trained`` ones.
+
+    Raises UserError for what cannot be read.
+    """
     records = PhaseRecords()
     for name, (x, y) in pairs.items():
         if y is None and (fields := store_fields(x)):
             records.stores[name] = fields
-        source = records.sources[name] = open_records(x if y is None else (x, y))
+        names = trained.get(name, RecordNames())
+        source = records.sources[name] = open_like(x if y is None else (x, y), names)
+        records.names[name] = names.or_else(RecordNames.of(source))
         if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
             records.windows[name] = windows_conf(source.described())
         records.shapes[name] = tuple(source.shape)
@@ -256,7 +265,7 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
         _check_labels(loss, y)
     if not (isinstance(y, np.ndarray) and y.ndim == 2):
         return y
-    if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
+    if y.shape[1] == 1 and loss in COLUMN_LOSSES:
         return y[:, 0]
     if loss == "categorical_crossentropy":
         is_one_hot = np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()

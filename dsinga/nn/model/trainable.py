@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dsinga.extensions import AtEnd, Extension
 from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.monitor import History
+from dsinga.nn.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams, TrainingState
 from dsinga.nn.model.records import (
     JobArguments,
@@ -81,7 +82,7 @@ class Trainable(ModelParams):
         seed: int | None = None,
         cluster: Any = None,
         name: str | None = None,
-        **fields: Any,
+        **fields: Unpack[JobFields],
     ) -> Job:
         """Return the model as a job, as a job file describes it.
 
@@ -105,9 +106,9 @@ class Trainable(ModelParams):
         """
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
-        fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y), "val": validation_data, "test": test_data}
-        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, fields))
+        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, given))
 
     def _job_arguments(
         self,
@@ -120,9 +121,11 @@ class Trainable(ModelParams):
     ) -> JobArguments:
         """Return the arguments of a job on ``data``, opened, by phase."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
-        phases = {
-            phase: open_inputs(self._pairs(*split_pair(source))) for phase, source in data.items() if has_data(source)
-        }
+        phases: dict[str, PhaseRecords] = {}
+        for phase, source in data.items():
+            if has_data(source):
+                names = self.record_names() or (phases["train"].names if "train" in phases else {})
+                phases[phase] = open_inputs(self._pairs(*split_pair(source)), names)
         if sample_weight is not None:
             if "train" not in phases:
                 raise UserError("sample_weight needs x, the records that it weighs")
@@ -186,7 +189,7 @@ class Trainable(ModelParams):
         seed: int | None = None,
         workspace: str | os.PathLike[str] | None = None,
         progress: bool = True,
-        **fields: Any,
+        **fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, whose rows are one an epoch.
 
@@ -271,7 +274,7 @@ class Trainable(ModelParams):
                 net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        job, data = self._test_job(open_inputs(pairs), batch_size)
+        job, data = self._test_job(open_inputs(pairs, self.record_names()), batch_size)
         return api.evaluate(job, self._require_params(), client=cluster, data=data)
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
@@ -330,7 +333,7 @@ class Trainable(ModelParams):
                 features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             cluster: Any = api.find_cluster(client, waits=True)
-            opened = open_inputs(pairs)
+            opened = open_inputs(pairs, self.record_names())
             opened.assume_labels()
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]

@@ -10,7 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
 from dsinga.nn.words.layer_adapters import refuse_channels_last
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
@@ -108,6 +108,7 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
     return whole._replace(parts=tuple(parts))
 
 
+@refuse_subclasses
 def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
 

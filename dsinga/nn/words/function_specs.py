@@ -16,7 +16,7 @@ from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import signature
 from dsinga.job.type_names import TypeName
-from dsinga.nn.words.keras_arguments import bind
+from dsinga.nn.words.keras_arguments import bind, refuse_subclasses
 
 SettingsClass = type[Settings]
 Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
@@ -283,4 +283,4 @@ def called_by_name(function: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         return function(**bind(function.__name__, signature, args, kwargs))
 
-    return make
+    return refuse_subclasses(make)

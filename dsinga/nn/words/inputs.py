@@ -18,7 +18,7 @@ from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
 from dsinga.layers.dense.given_statistics import statistics_lists
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
-from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
 from dsinga.nn.words.layer_adapters import image
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import Symbol, layer
@@ -27,6 +27,7 @@ from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
 INPUT = "_input"  # the kind of an input's builder
 
 
+@refuse_subclasses
 def Input(
     shape: int | Sequence[int] | None = None,
     name: str = "data",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from dsinga.base import arguments
 from dsinga.base.arguments import F, T, instead_by_name
@@ -174,6 +174,19 @@ def checked_class(cls: type[T]) -> type[T]:
     return arguments.check_settings(cls, instead=ARGUMENTS)
 
 
+def refuse_subclasses(function: F) -> F:
+    """Let a class that names a function as its base raise UserError; return the function."""
+
+    def fail(bases: tuple[Any, ...]) -> NoReturn:
+        raise UserError(
+            f"nn.{function.__name__} is a function, which no class can inherit; a layer of your own is a subclass of "
+            "dsinga.layers.Layer, registered by dsinga.register, and so are updaters and schedules (docs/extending.md)"
+        )
+
+    function.__mro_entries__ = fail  # type: ignore[attr-defined]
+    return function
+
+
 # The arguments of optimizers and schedules by the fields of a job that they set, where the names differ.
 FIELDS = {"delta": "epsilon", "decay": "ema_momentum", "every": "ema_every"}
 
@@ -206,4 +219,4 @@ def extended(
         return message
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    return make
+    return refuse_subclasses(make)

@@ -144,7 +144,7 @@ _OTHERS = {
     "to_categorical": "losses take classes; nn.OneHot makes codes one-hot",
     "pad_sequences": "fill sequences with -1 by numpy; nn.SequenceLength() tells layers where they end",
     "plot_model": "dsinga show JOB draws a net; model.summary() prints it",
-    "mixed_precision": 'give fit precision="kBF16", which GPUs use',
+    "mixed_precision": 'give fit precision="kBF16": products of bfloat16, with params and losses in float32',
     "distribution": "give fit workers= and client=",
     "DataParallel": "give fit workers=",
     "ModelParallel": "give layers partition_dim=1",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.errors import UserError
-from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.writer import NetWriter
 
@@ -61,8 +61,10 @@ class LayerBuilder:
         else:
             self.wrapped.trainable = trainable
 
-    def __getattr__(self, name: str) -> Any:
-        fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
 
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
@@ -200,4 +202,4 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
         return LayerBuilder(function.__name__, function(**arguments), settings, again)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
-    return make
+    return refuse_subclasses(make)

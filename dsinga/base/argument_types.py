@@ -1,0 +1,107 @@
+"""Arguments of public functions are checked by their annotations: one of another type is an error that names it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from numbers import Integral, Real
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+
+from dsinga.base.arguments import shown
+from dsinga.base.errors import UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", os.PathLike: "a path"}
+
+
+def typed(prefix: str = "") -> Callable[[F], F]:
+    """Return a decorator for functions that raise UserError for arguments of other types than their annotations.
+
+    Checked are numbers, texts, paths, truth values, and sequences and mappings of these; a number must not be NaN.
+    Annotations of other types say nothing. In messages ``prefix`` stands before the name of the function.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.cache
+        def hints() -> Mapping[str, Any]:
+            """Resolve the annotations when the function is first called, since they may name later definitions."""
+            parameters = signature.parameters.values()
+            named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+            return {each.name: _resolved(each.annotation, function) for each in named}
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError:
+                given = {}  # calling the function says what is missing
+            for name, value in given.items():
+                hint = hints().get(name, Any)
+                if not _fits(value, hint):
+                    text = f"{prefix}{function.__name__}: {name} is {_words(hint)}, not {shown(value)}"
+                    raise UserError(text)
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
+    """Return the type of an annotation, ``Any`` for one whose names are known to type checkers only."""
+    try:
+        return eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
+    except NameError:
+        return Any
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of the type ``hint``, as far as that is checked."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if hint is None or hint is type(None):
+        return value is None
+    if origin is bool:
+        return isinstance(value, (bool, np.bool_))
+    if origin is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if origin is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    if origin in (str, os.PathLike):
+        return isinstance(value, origin)
+    if origin is Mapping or origin is dict:
+        return isinstance(value, Mapping)
+    if origin in (Sequence, Iterable, list, tuple):
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+            return False
+        if origin is Iterable or not inner or not isinstance(value, Sized):
+            return True
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return len(value) == len(inner) and all(map(_fits, value, inner))
+        return all(_fits(each, inner[0]) for each in value)
+    return True
+
+
+def _words(hint: Any) -> str:
+    """Return the words for a type in a message."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_words(each) for each in inner))
+    if hint is None or hint is type(None):
+        return "None"
+    if origin in (Mapping, dict):
+        return "a dict"
+    if origin is tuple and inner and inner[-1] is not Ellipsis:
+        return f"({', '.join(_words(each).removeprefix('a ') for each in inner)})"
+    if origin in (Sequence, Iterable, list, tuple):
+        return f"a list of {_words(inner[0]).removeprefix('a ')}s" if inner and inner[0] in WORDS else "a list"
+    return WORDS.get(origin, getattr(origin, "__name__", str(origin)))

@@ -1,0 +1,35 @@
+"""The file that keeps the names of a model's classes and columns, with which other records are opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from dsinga.base.durable_files import replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.regular_files import read_regular_text
+from dsinga.data import RecordNames
+
+
+def write_names(names: Mapping[str, RecordNames], path: Path) -> None:
+    """Write the names of each input as JSON, or remove the file where there are none. Raises OSError."""
+    known = {name: each._asdict() for name, each in names.items() if any(each)}
+    if not known:
+        path.unlink(missing_ok=True)
+        return
+    replace_file(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_names(path: Path) -> dict[str, RecordNames]:
+    """Return the names that :func:`write_names` wrote, none without a file; raise UserError for a damaged file."""
+    if not path.is_file():
+        return {}
+    try:
+        described = json.loads(read_regular_text(path))
+        names = {name: RecordNames(**{key: tuple(each[key]) for key in each}) for name, each in described.items()}
+        if not all(isinstance(name, str) for each in names.values() for part in each for name in part):
+            raise TypeError("a name is no text")
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
+    return names

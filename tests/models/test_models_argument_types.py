@@ -1,0 +1,65 @@
+"""Arguments of a wrong type, of every ready net and of a search, are errors that name function and argument."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+import pytest
+
+import dsinga
+from dsinga import models, nn
+from dsinga.base.argument_types import typed
+from dsinga.base.errors import UserError
+
+WRONG = (None, "5", [3], float("nan"), -1, 2.5, True, {"a": 1}, object())
+SEARCH: dict[str, Any] = {"job": "job.conf", "space": {"seed": [0, 1]}}
+
+
+@pytest.mark.parametrize("name", models.__all__)
+def test_ready_nets_take_or_refuse_arguments_of_every_type(name):
+    function = getattr(models, name)
+    named = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    required = {p.name: 10 for p in named if p.default is p.empty}
+    for parameter in named:
+        for value in WRONG:
+            try:
+                function(**{**required, parameter.name: value})
+            except UserError:
+                pass  # any other error fails the test
+            except Exception as error:
+                error.add_note(f"{name}({parameter.name}={value!r})")
+                raise
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("samples", "5"), ("seed", None), ("monitor", 3), ("mode", None), ("only", 3), ("only", ["a"]), ("resume", "yes"),
+     ("median_stopping", 2), ("workspace", 3), ("progress", [3])],
+)  # fmt: skip
+def test_a_search_names_an_argument_of_a_wrong_type(argument, value):
+    with pytest.raises(UserError, match=f"^search: {argument} is .*, not "):
+        dsinga.search(**SEARCH, **{argument: value})
+
+
+def test_which_values_fit_which_annotations():
+    @typed("net.")
+    def f(n: int = 1, x: float = 1, shape: tuple[int, int] = (1, 2), names: list[str] | None = None, other: Any = 0):
+        return n, x, shape, names
+
+    assert f(2, 3, [4, 5], ["a"], object()) == (2, 3, [4, 5], ["a"])
+    for arguments, text in (
+        ({"n": True}, "n is a whole number, not True"),
+        ({"x": float("nan")}, "x is a number, not nan"),
+        ({"shape": (1, 2, 3)}, r"shape is .whole number, whole number., not"),
+        ({"names": "ab"}, "names is a list of texts or None, not 'ab'"),
+    ):
+        with pytest.raises(UserError, match=f"net.f: {text}"):
+            f(**arguments)
+
+
+@pytest.mark.parametrize("name", ["Layer", "Dense", "Input", "SGD", "ExponentialDecay", "Huber"])
+def test_a_class_cannot_inherit_a_function(name):
+    with pytest.raises(UserError, match=f"nn.{name} is a function, which no class can inherit; a layer of your own"):
+        types.new_class("Own", (getattr(nn, name),))

@@ -1,0 +1,21 @@
+"""A user's program, which mypy checks: wrong names are errors, and a comment that ignores none is an error, too."""
+
+import numpy as np
+
+import dsinga
+from dsinga import nn
+
+
+def program() -> None:
+    """Use models rightly and wrongly; never run."""
+    model = nn.Sequential([nn.Input(4), nn.Dense(2)])
+    x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)
+    model.fit(x, y, epochs=1, checkpoint_freq=10, progress=False)
+    model.job(x, y, skip_bad_batches=True)
+    model.fitt(x, y)  # type: ignore[attr-defined]
+    model.fit(x, y, epoch=1)  # type: ignore[call-arg]
+    model.job(x, y, checkpoint_freqq=1)  # type: ignore[call-arg]
+    nn.load_model("folder").predictt(x)  # type: ignore[attr-defined]
+    nn.Dense(2).trainble = False  # type: ignore[attr-defined]
+    dsinga.trian("job.conf")  # type: ignore[attr-defined]
+    dsinga.nn.Dense(unitss=3)  # type: ignore[call-arg]
