@@ -24,8 +24,9 @@ from dsinga.estimators import jobs
 from dsinga.estimators.estimator_records import EstimatorRecords
 from dsinga.estimators.records import TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
-from dsinga.estimators.training import Trained, train_net
+from dsinga.estimators.training import Trained, rescued, train_net
 from dsinga.job import Job
+from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
 from dsinga.worker.param_slices import Arrays
@@ -113,13 +114,22 @@ class NetEstimator(EstimatorRecords):
         validation = self._open_validation(validation_data, client)
         before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
         trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
-        trained = train_net(
-            trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
-            goes_on=epochs is not None,
-        )  # fmt: skip
+        kept = KeptRun("the estimator")
+        try:
+            trained = train_net(
+                trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
+                goes_on=epochs is not None, kept=kept,
+            )  # fmt: skip
+        except BaseException:  # an interrupt leaves what was trained until then
+            if kept.params is not None:
+                self._take(rescued(trained_job, kept, on_cluster=on_cluster, before=before))
+            raise
+        self._take(trained)
+        return self
+
+    def _take(self, trained: Trained) -> None:
         self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
         self._local = self._local_net()
-        return self
 
     def _merges_records(self) -> bool:
         """Whether equal records may become one with the sum of their weights."""

@@ -115,6 +115,9 @@ def training_net(job: Job) -> Job:
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
     """
+    if job.resume:
+        text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
+        raise job.error(text, "resume")
     layers = [_for_arrays(each) for each in filter_layers(job.neuralnet, Phase.kTrain)]
     inputs = [each.name for each in layers if layer_class(each).is_input]
     if len(inputs) != 1:

@@ -15,11 +15,11 @@ from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
-from dsinga.nn.model_params import TrainingState
 from dsinga.nn.net_conf import weighted
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.trainable import Trainable
+from dsinga.nn.training_state import TrainingState
 from dsinga.nn.writer import make_conf
 
 _FREEZE = (

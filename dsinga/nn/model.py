@@ -15,7 +15,6 @@ from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
 from dsinga.nn.losses import is_loss, loss_kind
 from dsinga.nn.metric_layers import check_metric_names, metrics_by_output
-from dsinga.nn.model_params import TrainingState
 from dsinga.nn.net_conf import (
     Objective,
     layer_names,
@@ -30,6 +29,7 @@ from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.regularisers import penalised
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
+from dsinga.nn.training_state import TrainingState
 from dsinga.registry import nearest_or_listed
 
 

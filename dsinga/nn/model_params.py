@@ -7,7 +7,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +15,6 @@ import numpy as np
 import dsinga.api as api
 from dsinga.arguments import fail_for_name
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
-from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.durable_files import explained_writing, replace_file
 from dsinga.engine.local_net import LocalNet
 from dsinga.errors import UserError
@@ -26,46 +24,8 @@ from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
+from dsinga.nn.training_state import FitBegins, TrainingState
 from dsinga.training import check_params, check_start
-
-
-@dataclass
-class TrainingState:
-    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
-
-    Attributes:
-        steps: how many steps it has done.
-        slots: its arrays by param and slot, such as the momentum.
-    """
-
-    steps: int = 0
-    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-
-    def write(self, path: Path) -> None:
-        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
-
-        Its arrays are called "param/slot"; "steps" is the number of steps.
-        """
-        if not self.steps:
-            path.unlink(missing_ok=True)
-            return
-        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
-
-    @classmethod
-    def read(cls, path: Path) -> TrainingState:
-        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
-        if not path.is_file():
-            return cls()
-        arrays = read_safetensors(path)
-        steps = arrays.pop("steps", np.zeros(0, np.int64))
-        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
-            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
-        slots: dict[str, dict[str, np.ndarray]] = {}
-        for name, array in arrays.items():
-            param, _, slot = name.rpartition("/")
-            slots.setdefault(param, {})[slot] = array
-        return cls(int(steps[0]), slots)
 
 
 class ModelParams(ABC):
@@ -87,6 +47,7 @@ class ModelParams(ABC):
         self._complete = False  # whether the net has no other params
         self._fits = 0
         self._training_state = TrainingState()
+        self._begins = FitBegins()
         self._arguments: JobArguments | None = None  # of the last fit
 
     @abstractmethod
@@ -155,19 +116,21 @@ class ModelParams(ABC):
     def params(self) -> dict[str, np.ndarray]:
         """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
 
-        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
-        initial values for params that are not among them.
+        They can be set: to arrays by name, to those of a :class:`dsinga.Result`, such as that of
+        ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
+        and from initial values for params that are not among them.
         """
         if self._params is None:
             self._params, self._complete = self._shaped().initial_params(), True
         return self._params
 
     @params.setter
-    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
+    def params(self, params: Mapping[str, np.ndarray] | api.Result | str | os.PathLike[str]) -> None:
+        params = params.params if isinstance(params, api.Result) else params
         arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
         if not isinstance(arrays, Mapping):
             raise UserError(
-                f"model.params takes arrays by name, or the path of a checkpoint, not {type(params).__name__}"
+                f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
         self._params = {name: _float32(name, array) for name, array in arrays.items()}
         self._training_state = TrainingState()

@@ -7,19 +7,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import dsinga.api as api
 from dsinga.arguments import check_whole
 from dsinga.data.array_kinds import is_a
 from dsinga.engine.bind_records import bind_records
 from dsinga.errors import UserError
-from dsinga.extensions import AtEnd, Extension
 from dsinga.job import Job
 from dsinga.job.message import field_types
+from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.nn.keras_arguments import check_names, checked
-from dsinga.nn.model_params import ModelParams, TrainingState
+from dsinga.nn.model_params import ModelParams
 from dsinga.nn.records import (
     JobArguments,
     Pair,
@@ -37,30 +35,10 @@ from dsinga.nn.records import (
     split_pair,
     weights_of_classes,
 )  # fmt: skip
-from dsinga.training import create_updater
+from dsinga.nn.training_state import FitBegin, TrainingState
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
-
-
-class KeptState(Extension):
-    """Keeps the updater's state at the end of training.
-
-    Attributes:
-        slots: arrays by param and slot; none after a run that an error has ended.
-    """
-
-    is_part_of_run = True
-
-    def __init__(self) -> None:
-        self.trigger = AtEnd()
-        self.slots: Mapping[str, Mapping[str, np.ndarray]] = {}
-
-    def run(self, loop: Any) -> None:
-        """Keep the state, which the whole view of a run gives."""
-        updater = create_updater(loop.job.updater)
-        if any(each.state_slots for each in (updater, *dict(updater.variants).values())):
-            self.slots = loop.last_state()
 
 
 class Trainable(ModelParams):
@@ -185,6 +163,7 @@ class Trainable(ModelParams):
         workers: int | None = None,
         seed: int | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        resume: bool | str | os.PathLike[str] = False,
         progress: bool = True,
         **fields: Any,
     ) -> History:
@@ -192,6 +171,9 @@ class Trainable(ModelParams):
 
         A second call goes on: from the params, the optimizer's state and its step, on which schedules depend.
         ``compile`` and setting the params begin the optimizer anew.
+
+        Ctrl-C, or the stop button of a notebook, ends training after the round in flight. The model then has the params
+        of that round, or the best ones where a callback keeps these, and KeyboardInterrupt is raised.
 
         Args:
             x: records, and labels where they have them; see :meth:`job`.
@@ -208,6 +190,8 @@ class Trainable(ModelParams):
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
+            resume: as for :func:`dsinga.train`: continue from the newest checkpoint in the workspace, or from that at a
+                path; "auto" continues if there is one and begins else.
             progress: whether to show progress.
             fields: further fields of the job.
 
@@ -230,20 +214,35 @@ class Trainable(ModelParams):
             labels = next(iter(pairs.values()), (None, None))[1]
             sample_weight = weights_of_classes(class_weight, labels, sample_weight)
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
+            begin = FitBegin(self._fits, self._training_state.steps)
+            begin = self._begins.resumed(workspace, resume, begin)
             arguments = self._job_arguments(
                 {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
-                {**fields, "seed": self._fits if seed is None else seed},
+                {**fields, "seed": begin.seed if seed is None else seed},
             )  # fmt: skip
-            job, earlier, kept = self._bound_job(arguments), self._training_state, KeptState()
-            self.result = api.train(
-                job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + earlier.steps)),
-                cluster, workers=workers, workspace=workspace, progress=progress,
-                extensions=[*listed(callbacks), kept], params=self._params, updater_state=earlier.slots,
-            )  # fmt: skip
+            job, kept = self._bound_job(arguments), KeptRun("the model")
+            job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
+            try:
+                result = api.train(
+                    job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
+                    extensions=[*listed(callbacks), kept], params=self._params,
+                    updater_state=self._training_state.slots,
+                )  # fmt: skip
+            finally:  # an interrupt leaves what was trained until then
+                if kept.params is not None:
+                    self._take(kept, job, arguments, begin, workspace)
+        self.result = result
+        return result.history
+
+    def _take(self, kept: KeptRun, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
+        """Go on from what a fit has trained, however it has ended."""
+        assert kept.params is not None
+        assert kept.net is not None
         self._arguments = arguments.described()
-        self._training_state = TrainingState(earlier.steps + self.result.step, kept.slots)
-        self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
-        return self.result.history
+        self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
+        self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
+        self._begins.note(workspace, begin)
+        self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, workspace)
 
     def require_loss(self) -> None:
         """Raise UserError for a model that ``compile`` has given no loss."""

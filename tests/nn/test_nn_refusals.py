@@ -249,7 +249,7 @@ MODELS = {
     "deep().set_weights(None)": "set_weights takes a list of arrays, as get_weights returns it, not None",
     "deep().set_weights('a')": "set_weights takes a list of arrays, as get_weights returns it, not 'a'",
     "deep().set_weights({})": "set model.params for arrays by name",
-    "setattr(deep(), 'params', None)": "takes arrays by name, or the path of a checkpoint, not NoneType",
+    "setattr(deep(), 'params', None)": "takes arrays by name, a result, or the path of a checkpoint, not NoneType",
     "setattr(deep(), 'params', {'a': 'b'})": "the param 'a' is no array of numbers: could not convert",
     "deep().get_layer('dense_2')": "the model has no layer 'dense_2'; did you mean 'dense_1'?",
     "deep().get_layer(0)": "get_layer takes a name; write get_layer(index=0)",
