@@ -219,6 +219,8 @@ class LocalNet:
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
+        if not rows:
+            return self.predict(params, _one_row(x), layer)[:0]
 
         def compute(start: int, stop: int) -> np.ndarray:
             batch = part_of_batch(x, start, stop)
@@ -287,3 +289,10 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
+
+
+def _one_row(x: Batch) -> Batch:
+    """Return a batch of one row of zeros like the rows of a batch."""
+    if isinstance(x, Mapping):
+        return {name: _one_row(array) for name, array in x.items()}
+    return np.zeros((1, *np.shape(x)[1:]), np.asarray(x).dtype)

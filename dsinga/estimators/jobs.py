@@ -15,6 +15,7 @@ from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.activations import check_activation
+from dsinga.nn.net_conf import weighted
 from dsinga.nn.symbol import LayerBuilder, Symbol
 from dsinga.nn.trainable import Trainable
 from dsinga.nn.writer import make_conf
@@ -151,13 +152,17 @@ def output_name(job: Job) -> str:
     return losses(job)[-1].srclayers[0]
 
 
-def with_weights(job: Job) -> Job:
+def with_weights(job: Job, only_tests: bool = False) -> Job:
     """Return the job with an input layer "sample_weight", which all losses take as a further source.
 
-    Raises UserError for a loss that takes no weights.
+    With ``only_tests`` they do so in the phase kTest alone. Raises UserError for a loss that takes no weights.
     """
-    layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in job.neuralnet.layer]
-    weights = _input(SAMPLE_WEIGHT, batchsize_of(job))
+    weights, layers = _input(SAMPLE_WEIGHT, batchsize_of(job)), job.neuralnet.layer
+    if only_tests:
+        weights = weights.replace(include=[Phase.kTest])
+        layers = [part for each in layers for part in weighted(each, [Phase.kTest])]
+    else:
+        layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in layers]
     return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
 
 

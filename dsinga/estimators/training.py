@@ -46,23 +46,26 @@ def train_net(
     validation: TrainingSet | None = None,
     goes_on: bool = False,
     kept: KeptRun,
+    workers: int | None = None,
 ) -> Trained:
     """Train a job from what was trained ``before``, or from initial values, and return the result.
 
     On a cluster it is that of the client, or for None one that is started in this process for the run. Raises UserError
     for bad input, Diverged where a loss is not finite. ``goes_on`` says that training will go on from the result.
-    ``kept`` keeps what was trained where training is interrupted; :func:`rescued` returns it.
+    ``kept`` keeps what was trained where training is interrupted; :func:`rescued` returns it. ``workers`` is the number
+    of workers on a cluster, by default that of the job, or of the cluster.
     """
     data: dict[str, Any] = {"train": _sources(job, records)}
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     if validation is not None:
         if not on_cluster and is_dask_collection(validation.x):
-            validation = TrainingSet(*compute(validation[:2], None))
-        weights = None if records.weights is None else np.ones(len(validation.x))
-        data["test"] = _sources(job, validation._replace(weights=weights))
+            validation = TrainingSet(*compute(tuple(validation), None))
+        if records.weights is not None and validation.weights is None:
+            validation = validation._replace(weights=np.ones(len(validation.x)))
+        data["test"] = _sources(job, validation)
     params, history = (None, []) if before is None else (before.params, before.history)
     if on_cluster:
-        result = train(job, client, data=data, params=params, progress=False, extensions=[kept])
+        result = train(job, client, data=data, params=params, progress=False, extensions=[kept], workers=workers)
         return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
     updater = None if before is None else before.updater
     earlier_steps = 0 if updater is None else updater.steps

@@ -21,6 +21,7 @@ from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
 from dsinga.training import create_updater
+from dsinga.training.divergence import first_not_finite
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -89,11 +90,8 @@ class TrainingLoop:
         """
         failure: BaseException | None = None
         try:
-            params = self._run_to_end(begin, state)
-            if self.kept is not None:
-                state = self.view.last_state() if create_updater(self._job.updater).has_state else {}
-                self._keep(self.kept, Snapshot(self.view.step, params, state))
-            return params
+            self._run_to_end(begin, state)
+            return self._end_params()
         except BaseException as error:
             failure = error
             self._rescue(error)
@@ -102,7 +100,7 @@ class TrainingLoop:
             self._extensions.close(failure)
             del failure  # its traceback refers to this frame
 
-    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> None:
         self.view.step = self._begin = begin
         self.view.rate_factors = read_rate_factors(state)
         self.view.metrics = {**state.get("metrics", {})}
@@ -118,7 +116,6 @@ class TrainingLoop:
             if isinstance(error, RunError) and self._checkpoints is not None:
                 self._newest = self._engine.newest  # the extensions, whose state it has, are closed next
             raise
-        return self.view.returned_params or self._params()
 
     def _keep(self, kept: KeptRun, end: Snapshot) -> None:
         view = self.view
@@ -134,7 +131,7 @@ class TrainingLoop:
             with contextlib.suppress(Exception, KeyboardInterrupt):  # it must not hide why the run has ended
                 end = self._engine.rescue(waits_now)
                 break
-        if end is not None and end.step > self._begin:
+        if end is not None and end.step > self._begin and not first_not_finite(end.params):
             self._extensions.return_params()
             self._keep(kept, end)
 
@@ -145,9 +142,16 @@ class TrainingLoop:
             return resume_hint(self._workspace, self.step)
         return resume_hint(self._workspace, kept.step, kept.hint)
 
-    def _params(self) -> Arrays:
-        self.view.paused = True
-        return self.view.last_params()
+    def _end_params(self) -> Arrays:
+        """Return the params that the run ends with, and keep them with the updater's state, if the caller does."""
+        view, kept = self.view, self.kept
+        view.paused = True
+        has_state = kept is not None and create_updater(self._job.updater).has_state
+        state = view.last_state() if has_state else {}
+        params = view.returned_params or view.last_params()
+        if kept is not None:
+            self._keep(kept, Snapshot(view.step, params, state))
+        return params
 
     def _train(self) -> None:
         """Train to the last step, unless training is stopped before; pause on the way."""

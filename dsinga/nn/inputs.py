@@ -20,6 +20,7 @@ from dsinga.layers.given_statistics import statistics_lists
 from dsinga.nn.feature import Feature
 from dsinga.nn.forms import Derived, Form, called_by_name, named
 from dsinga.nn.keras_arguments import check_names
+from dsinga.nn.keras_defaults import without_defaults
 from dsinga.nn.layer_details import image
 from dsinga.nn.symbol import Symbol, layer
 from dsinga.nn.writer import LayerWriter, Write, make_conf
@@ -47,6 +48,7 @@ def Input(
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
+    store = without_defaults("Input", inspect.signature(Input), store)
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')

@@ -22,8 +22,10 @@ from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.base import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.keras_arguments import MODEL_ATTRIBUTES, checked
-from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
+from dsinga.nn.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, open_inputs, shapes_of
+from dsinga.nn.sample_weights import add_weights
 from dsinga.nn.training_state import FitBegins, TrainingState
 from dsinga.training import check_params, check_start
 
@@ -71,18 +73,24 @@ class ModelParams(ABC):
         """Return the job for the records of "train", "val" and "test", without binding them to it."""
 
     def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool
+        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None
     ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
         """Return the net of numpy arrays in this process, the records, and the labels.
 
-        ``labelled`` says that the net has losses with labels even where there are none here.
+        ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
+        records in a test.
         """
         described = describe_arrays(pairs)
         if labelled:
             described.assume_labels()
         records = {name: x for name, (x, _) in pairs.items()}
         labels = {name: y for name, (_, y) in pairs.items() if y is not None}
-        job = self.make_job({"train": described}, None, {})
+        phases = {"train": described}
+        if weights is not None:
+            opened = open_inputs(pairs)
+            records[SAMPLE_WEIGHT] = add_weights(opened, weights)
+            described.shapes[SAMPLE_WEIGHT], phases["test"] = opened.shapes[SAMPLE_WEIGHT], described
+        job = self.make_job(phases, None, {})
         examples = self.label_examples()
         missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
         net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
