@@ -16,6 +16,7 @@ from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.data.array_kinds import is_a
 from dsinga.engine import generation, translation
+from dsinga.engine.bind_records import has_no_rows, row_of_zeros
 from dsinga.engine.predictor import ONE_CORE
 from dsinga.errors import UserError
 from dsinga.job import Job, load
@@ -76,10 +77,12 @@ def predict(
     left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not fit into
     memory.
     """
+    is_empty = has_no_rows(data)
     batches = predict_batches(
-        job, params, layer, phase, client, data=data, data_root=data_root, resources=resources, hosts=hosts
-    )
-    return np.concatenate(list(batches))
+        job, params, layer, phase, client, data=row_of_zeros(data) if is_empty else data, data_root=data_root,
+        resources=resources, hosts=hosts,
+    )  # fmt: skip
+    return np.concatenate(list(batches))[: 0 if is_empty else None]
 
 
 def predict_lazily(

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.arguments import check_whole
 from dsinga.cores import available_cores
-from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
+from dsinga.engine.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.engine.local_cut import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.engine.local_nets import LocalNets, gradient_input, last_layers
 from dsinga.engine.local_results import Backward, Forward, Means
@@ -220,7 +220,7 @@ class LocalNet:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
         if not rows:
-            return self.predict(params, _one_row(x), layer)[:0]
+            return self.predict(params, row_of_zeros(x), layer)[:0]
 
         def compute(start: int, stop: int) -> np.ndarray:
             batch = part_of_batch(x, start, stop)
@@ -289,10 +289,3 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
-
-
-def _one_row(x: Batch) -> Batch:
-    """Return a batch of one row of zeros like the rows of a batch."""
-    if isinstance(x, Mapping):
-        return {name: _one_row(array) for name, array in x.items()}
-    return np.zeros((1, *np.shape(x)[1:]), np.asarray(x).dtype)

@@ -102,7 +102,11 @@ def _classes(labels: Any, loss: Any) -> np.ndarray:
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" and labels.ndim:
         labels = labels.reshape(-1) if labels.size == len(labels) else labels
         compares_numbers = loss is not None and not isinstance(loss, Symbol) and compares(loss_kind(loss))
-        is_whole = labels.dtype.kind != "f" or bool((labels == np.round(labels)).all())
+        is_whole, is_one_hot = True, False
+        if labels.dtype.kind == "f":
+            labels = np.where(np.isnan(labels), -1, labels)  # a point that is left out
+            is_whole = bool((labels == np.round(labels)).all())
+            is_one_hot = labels.ndim == 2 and bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all())
         if is_whole and (labels.ndim == 1 or not compares_numbers):
-            return labels
+            return labels.argmax(axis=1) if is_one_hot else labels
     raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dsinga.api as api
 from dsinga.arguments import check_whole
 from dsinga.data.array_kinds import is_a
-from dsinga.engine.bind_records import bind_records
+from dsinga.engine.bind_records import bind_records, has_no_rows, row_of_zeros
 from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.job.message import field_types
@@ -351,7 +351,8 @@ class Trainable(ModelParams):
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
         pairs = pair_up(x, None, self.input_names(), self.label_inputs())
-        is_empty = are_numpy(pairs) and not any(len(records) for records, _ in pairs.values())
+        if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
+            pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)

@@ -10,6 +10,7 @@ import pytest
 from distributed import Client
 from sklearn.utils.class_weight import compute_class_weight
 
+import dsinga
 from dsinga import nn
 from dsinga.errors import UserError
 from dsinga.estimators import Classifier, Regressor, load
@@ -122,6 +123,7 @@ def test_classes_have_weights_in_all_forms_of_labels() -> None:
         (Y, "sparse_categorical_crossentropy", 3),
         (Y[:, None], "sparse_categorical_crossentropy", 3),
         (np.eye(3)[Y], "categorical_crossentropy", 3),
+        (np.eye(3, dtype=np.float32)[Y], nn.SoftmaxLoss(), 3),
     ):
         first, second = model(loss, outputs), model(loss, outputs)
         first.fit(X, labels, class_weight=factors, epochs=2, **QUIET)
@@ -236,6 +238,10 @@ def test_no_records_have_no_predictions(threads: Client) -> None:
         for options in ({}, {"client": threads}, {"batch_size": 7}):
             empty = made.predict(x[:0], **options)
             assert (empty.shape, empty.dtype) == ((0, *expected.shape[1:]), expected.dtype)
+    made = model()
+    made.fit(X, Y, **QUIET)
+    assert made.predict(da.from_array(X[:0]), client=threads).shape == (0, 3)
+    assert dsinga.predict(made.job(X, Y, epochs=1), made.params, "dense_1", data=X[:0]).shape == (0, 3)
 
 
 def test_arguments_of_keras_that_mean_what_happens_anyway_are_taken() -> None:
